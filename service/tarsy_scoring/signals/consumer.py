@@ -1,10 +1,10 @@
 """
-Scoring events from Kafka, consumed with Faust, to report which chains changed.
+Consumes scoring events from Kafka with Faust, to report which chains changed.
 
-An event only says that the figures of a chain may differ: the figures themselves come from the database. A
-record that is read twice therefore changes nothing, and one that is lost costs a minute (see `publisher`). So
-Faust's own commits, assignments and restarts are good enough, and none of its tables, changelogs or offsets
-is used.
+An event only says that the figures of a chain may have changed; the figures come from the database. A record
+that is read twice therefore changes nothing, and a lost one delays its figures by up to a minute (see
+`publisher`). So Faust's own commits, assignments and restarts suffice, and none of its tables, changelogs or
+offsets is used.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class ScoreEnd:
 
 def read_score_end(value: bytes | None) -> ScoreEnd | None:
     """
-    The end of a production score; None for any other scoring event.
+    Read the end of a production score from a record's value; None: it is another scoring event.
 
     Raises:
         ValueError: The value is not a scoring event.
@@ -75,17 +75,16 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
     """
     Call `take` with the value of each scoring event, until cancelled.
 
-    Starts with the events that the group has not committed, the first time with new ones. Where Faust fails
-    it is logged, and a new app takes its place after `RETRY_S`. A cancel waits up to `STOP_WITHIN_S` for
-    Faust to leave the group: when brokers are away its consumer thread dies without telling the app, which
-    then waits for it forever.
+    Starts with the events that the group has not committed, the first time with new ones. A failure of Faust
+    is logged, and a new app replaces it after `RETRY_S`. A cancel waits up to `STOP_WITHIN_S` for Faust to
+    leave the group.
 
     Args:
-        take: Must not raise: Faust would restart the agent and skip the record.
+        take: Called for each record. Must not raise: Faust would restart the agent and skip the record.
     """
     while True:
-        # Faust creates directories at start, also without tables; containers have only the temporary one to
-        # write to.
+        # Faust creates directories at start, also without tables. In containers only the temporary directory
+        # is writable.
         with tempfile.TemporaryDirectory(prefix="tarsy-scoring-insights-", ignore_cleanup_errors=True) as directory:
             reason = await _run_app(settings, take, Path(directory))
         log.warning("insights.consumer_failed", reason=repr(reason), retry_in_s=RETRY_S)
@@ -93,7 +92,7 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
 
 
 async def _run_app(settings: Settings, take: Callable[[bytes | None], None], directory: Path) -> BaseException | None:
-    """Run one app until it ends by itself; returns why."""
+    """Run one app until it ends by itself; returns the error that ended it, if known."""
     app = None
     try:
         app = faust_app(settings, directory)
@@ -111,14 +110,15 @@ async def _run_app(settings: Settings, take: Callable[[bytes | None], None], dir
     finally:
         if app is not None:
             stopping = asyncio.ensure_future(app.stop())
-            # `wait` and not a timeout, which would cancel: that interrupts an orderly stop and may not end a
-            # stuck one.
+            # The wait is bounded: when brokers are away, Faust's consumer thread dies unnoticed by the app,
+            # which then waits for it forever. `wait` does not cancel, as a timeout would: a cancel interrupts
+            # an orderly stop and may not end a stuck one.
             await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
 
 
 def faust_app(settings: Settings, directory: Path) -> faust.App:
     """
-    The app, not started; connects to nothing.
+    Build the Faust app; it is not started and connects to nothing.
 
     Raises:
         ConfigurationError: A certificate or key cannot be used.
@@ -141,14 +141,14 @@ def faust_app(settings: Settings, directory: Path) -> faust.App:
         datadir=str(directory),
         topic_allow_declare=False,
         topic_disable_leader=True,
-        stream_wait_empty=False,  # a mark needs no draining before partitions move
+        stream_wait_empty=False,  # partitions may move at once: marking a chain needs no draining
         web_enabled=False,
         autodiscover=False,
     )
 
 
 def credentials(settings: Settings) -> Any:
-    """The Kafka login of all our clients as Faust takes it; None: no login."""
+    """The Kafka login of the settings as Faust takes it; None: neither login nor TLS."""
     options = connection_options(settings)
     context = options.get("ssl_context")
     if "sasl_oauth_token_provider" in options:

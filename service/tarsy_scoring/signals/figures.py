@@ -1,8 +1,8 @@
 """
 The rolling figures of chains, computed from the stored scores by one statement.
 
-Windows move with the clock: the hour by five minutes, the day by an hour, on whole hops in UTC. A window ends
-at the next hop, so it covers its length minus the rest of the current hop.
+Windows move with the clock, in hops on whole UTC times: the hour by five minutes, the day by an hour. A window
+ends at the next hop, so the time until then is part of it and still empty.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,11 +13,11 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Database
 
-NO_CHAIN = ""  # stands for "no chain" in here, and is the message key of scores without a chain
-RED_BAND_ENDS = 50.0  # the pages show totals below it in red; the threshold of chains that configure none
+NO_CHAIN = ""  # the name of "no chain" in this room, and the message key of scores without a chain
+RED_BAND_ENDS = 50.0  # threshold of chains without one of their own; the pages show totals below it in red
 
-# The error kinds that occur, one index lookup for each. The index on failures is (error_kind, completed_at):
-# it finds the failures of a period only kind by kind, and the set of kinds may grow.
+# The error kinds that occur, found by one index lookup each. The index on failures is (error_kind,
+# completed_at), so it finds the failures of a period only kind by kind. No list of kinds here: it may grow.
 # Source: https://wiki.postgresql.org/wiki/Loose_indexscan
 _KINDS = """
   (SELECT min(error_kind) AS kind FROM {schema}.session_scores WHERE status IN ('failed', 'timed_out'))
@@ -82,7 +82,7 @@ FIGURES_OF_CHAINS = _FIGURES.replace(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window as messages name it. `end` is the first moment after it."""
+    """A window with the name that messages give it. `end` is the first moment after it."""
 
     name: str
     start: datetime
@@ -103,7 +103,7 @@ def windows_at(now: datetime) -> tuple[Window, Window]:
 
 
 def threshold_of(settings: Settings, chain: str) -> float:
-    """Totals of the chain below it count as `under_threshold`."""
+    """The total below which scores of the chain count as `under_threshold`."""
     configured = settings.chain(chain).pass_threshold
     return RED_BAND_ENDS if configured is None else configured
 
@@ -112,10 +112,10 @@ async def read_figures(
     database: Database, settings: Settings, now: datetime, chains: Collection[str], *, with_others: bool = False
 ) -> dict[str, dict[str, Any]]:
     """
-    The current windows of chains, as messages carry them.
+    Compute the current windows of chains, in the shape that messages carry.
 
     Args:
-        with_others: Also those of all other chains on which a score ended within the day.
+        with_others: Include all other chains on which a score ended within the day.
 
     Returns:
         Windows by chain. A chain without a score within the day has windows that count nothing.
@@ -137,7 +137,7 @@ async def read_figures(
 
 
 def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of one window in the shape of `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
+    """The figures of one window, as in `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
     scored, under = row.get("scored", 0), row.get("under_threshold", 0)
     return {
         "start": f"{window.start:%Y-%m-%dT%H:%M:%SZ}",

@@ -2,12 +2,12 @@
 Publishes the rolling figures of chains, in one process at a time.
 
 A chain is published when events report a change, at most once a second, and whenever its windows moved. Every
-minute the figures of all chains are read anew: windows lose scores that only grew old, and a mark that was
-lost is made good.
+minute the figures of all chains are read again, because windows lose scores as time passes and events may be
+lost.
 
 Laws. The figures of a message are those of the database when it was read. Only the process that holds the
-advisory lock publishes. A process that was frozen may still send a message with older figures after another
-took over; its `timestamp`, read from the database's clock, tells which message counts.
+advisory lock publishes. A process that was frozen may still send older figures after another one took over;
+consumers keep the message with the later `timestamp`, which comes from the database's clock.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from tarsy_scoring.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 ROUND_S = 1.0  # how often changed chains are published, and the lock is checked
-READING_SHARE = 0.1  # of the time may go into reading figures: a large fleet gets them less often
+READING_SHARE = 0.1  # of the time is spent reading figures at most: a large fleet gets them less often
 REFRESH_S = 60  # divides the hop of every window, so that a window is published as soon as it moved
 STANDBY_S = 2.0
 PUBLISH_TIMEOUT_S = 10.0
-# Keys of `scoring.drift_detected` in the same compacted topic. A chain of such a name would overwrite the
-# finding.
+# Keys of `scoring.drift_detected` in the same compacted topic. A chain with such a name is not published: it
+# would overwrite the finding.
 DRIFT_KEY = re.compile(r"drift:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _LEADER = AdvisoryLock("tarsy-scoring insights")
@@ -45,7 +45,7 @@ _LEADER = AdvisoryLock("tarsy-scoring insights")
 
 class RollingSignals:
     """
-    The publisher of this process: it leads, or stands by while another process does.
+    The publisher of this process: it leads, or stands by while another process leads.
 
     Attributes:
         lacking: Why the last try failed, for `/readyz`; None: it leads or stands by.
@@ -56,16 +56,15 @@ class RollingSignals:
         self._database = database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        # Chains whose figures may have changed, with the times at which their scores ended (for the delay
-        # metric).
+        # Chains whose figures may have changed, with the ends of their scores, for the delay metric.
         self._changed: dict[str, list[datetime]] = {}
-        # What the topic holds by our own acknowledged messages, so that equal figures are not sent again.
+        # The figures in each chain's last acknowledged message, so that equal figures are not sent again.
         self._published: dict[str, Mapping[str, Any]] = {}
         self._reading_s = 0.0
         self.lacking: str | None = "the database has not answered yet"
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Lead or stand by until `stopping`; waits for a database or broker that is away."""
+        """Lead or stand by until `stopping`; retries while the database or broker is away."""
         try:
             while not stopping.is_set():
                 try:
@@ -79,16 +78,14 @@ class RollingSignals:
 
     async def _lead(self, connection: Connection, stopping: asyncio.Event) -> None:
         """
-        Publish until `stopping`, if the lock is free.
+        Publish until `stopping` if the lock is free; else return at once.
 
-        Raises:
-            DatabaseAway: The connection that holds the lock broke (as the error that `Database.once`
-                translates).
+        Raises the driver's error when the connection that holds the lock breaks; `Database.once` translates it.
         """
         if not await _LEADER.try_lead(connection, self._database.schema):
             return
-        self._published.clear()  # the process that led before may have published other figures
-        self._metrics.kafka_up.labels("insights").set(1)  # they answered when the topics were looked for
+        self._published.clear()  # the former leader may have published other figures
+        self._metrics.kafka_up.labels("insights").set(1)  # the brokers answered when the start looked for the topics
         consumer = asyncio.create_task(consume(self._settings, self.take_event))
         try:
             await self._publish_rounds(connection, stopping)
@@ -101,7 +98,7 @@ class RollingSignals:
     async def _publish_rounds(self, connection: Connection, stopping: asyncio.Event) -> None:
         refreshed_at: int | None = None
         while not stopping.is_set():
-            # Also shows that the connection, and with it the lock, is still ours.
+            # This query also shows that the connection, and with it the lock, is still ours.
             now: datetime = await connection.fetchval("SELECT clock_timestamp()", timeout=CONTACT_S)
             minute = int(now.timestamp()) // REFRESH_S
             try:
@@ -133,7 +130,7 @@ class RollingSignals:
         if end is None:
             return
         _, day = windows_at(datetime.now(UTC))
-        if end.ended_at < day.start:  # in no window
+        if end.ended_at < day.start:  # the score is in no window
             self._metrics.insights_events.labels("late").inc()
             return
         self._metrics.insights_events.labels("counted").inc()
@@ -146,14 +143,14 @@ class RollingSignals:
         Publish the windows of changed chains that differ from the last ones published.
 
         Args:
-            now: By the database's clock.
-            refresh: Look at all chains: windows move, and a mark may have been lost.
+            now: Time of the database's clock.
+            refresh: Read all chains, and not only the changed ones: windows move, and an event may be lost.
 
         Returns:
-            Messages that the brokers acknowledged.
+            Number of messages that the brokers acknowledged.
 
         Raises:
-            DatabaseAway, BrokerAway, TooLarge: What was not published stays marked as changed.
+            DatabaseAway, BrokerAway, TooLarge: Chains that were not published stay marked as changed.
         """
         changed, self._changed = self._changed, {}
         chains = {*changed, *self._published} if refresh else changed.keys()
@@ -188,6 +185,7 @@ class RollingSignals:
             self._changed.setdefault(chain, []).extend(ends)
 
     def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
+        """Whether the windows of the chain differ from its last acknowledged message."""
         if DRIFT_KEY.fullmatch(chain):
             return False
         last = self._published.get(chain)
