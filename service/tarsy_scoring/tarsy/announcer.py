@@ -43,7 +43,7 @@ ON CONFLICT (session_id) DO UPDATE SET event_id = excluded.event_id
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """The row of `bridge_bookmark`; see `0006_pre_bridge.py`."""
+    """The row of `bridge_bookmark`; its migration `0006_pre_bridge.py` explains the columns."""
 
     since: datetime
     settled_before: datetime
@@ -65,7 +65,7 @@ class Announcer:
     Publishes ends of sessions and remembers them.
 
     Args:
-        publisher: Closed by `stop`. None: one of its own.
+        publisher: Owned, and closed by `stop`; None: a new one.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Announcer:
         return [s for session_id, s in new.items() if session_id not in erased]
 
     async def _publish(self, sessions: Sequence[EndedSession]) -> list[bool]:
-        """For each whether it is done: acknowledged, or too large for the topic even without labels."""
+        """Publish; returns for each whether it is done: acknowledged, or too large even without labels."""
         now = datetime.now(UTC)
         try:
             return await self._publisher.publish(self._topic, [message_of(s, now) for s in sessions], PUBLISH_TIMEOUT_S)
@@ -157,6 +157,7 @@ class Announcer:
         return results + [False] * (len(sessions) - len(results))
 
     async def _publish_alone(self, session: EndedSession, now: datetime) -> bool:
+        """Publish one event, without labels if it is too large with them; returns whether it is done."""
         for variant in (session, replace(session, labels={})):
             try:
                 return all(await self._publisher.publish(self._topic, [message_of(variant, now)], PUBLISH_TIMEOUT_S))
@@ -169,13 +170,13 @@ class Announcer:
 
 
 def event_id_of(session: EndedSession) -> uuid.UUID:
-    """The id of the event for this end of this session; another status or time of the end gives another id."""
+    """The id of the event for this end of this session; another status or end time gives another id."""
     ended_us = (session.ended_at - BEGINNING) // timedelta(microseconds=1)
     return uuid.uuid5(_NAMESPACE, "\x1f".join((session.session_id, session.status, str(ended_us))))
 
 
 def message_of(session: EndedSession, now: datetime) -> tuple[bytes, bytes, Headers]:
-    """Key, value and headers."""
+    """Key, value and headers of the Kafka message that announces the end of a session."""
     event = {
         "type": "session.completed",
         "event_id": str(event_id_of(session)),

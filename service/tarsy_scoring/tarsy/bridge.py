@@ -47,6 +47,7 @@ WRITE_BOOKMARK = """
 INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON CONFLICT DO NOTHING
 """
 
+# Set another `since`, and begin again as before the first sweep.
 ANEW = """
 UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch', will_settle = NULL, at_status = NULL,
   swept_at = NULL
@@ -92,7 +93,7 @@ class Bridge:
         since: Sessions that ended earlier are not announced, except those that were seen open. None: the time
             in the bookmark, or five minutes ago where there is no bookmark. A time that differs from the
             bookmark's starts anew.
-        publisher: Closed at the end of `run`. None: one of its own.
+        publisher: Owned, and closed at the end of `run`; None: a new one.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Bridge:
         metrics.bridge_sweep_every.set(settings.bridge_sweep_s)
 
     def wake(self) -> None:
-        """Look at the next pass, whatever the time."""
+        """Make the next pass look, however recent the last look is."""
         self._woken.set()
 
     def request_sweep(self) -> None:
@@ -144,7 +145,7 @@ class Bridge:
                     await self._database.once(partial(self._lead, stopping))
                 except DatabaseAway as error:
                     self._metrics.database_up.set(0)
-                    self._wait_for(error)
+                    self._note_failure(error)
                 await unless_stopped(asyncio.sleep(POLL_S), stopping)
         finally:
             following.cancel()
@@ -153,7 +154,7 @@ class Bridge:
 
     async def _lead(self, stopping: asyncio.Event, connection: Connection) -> None:
         """
-        Work while this transaction holds the lock; it does nothing else.
+        Work while this transaction, which does nothing else, holds the lock; return at once without the lock.
 
         A process that loses the lock may announce one page that the next holder announces, too.
         """
@@ -172,21 +173,23 @@ class Bridge:
                     goes_on = await self.run_once()
                     self.lacking = None
                 except (TarsyAway, BrokerAway) as error:
-                    self._wait_for(error)
+                    self._note_failure(error)
                 if not goes_on:
                     await unless_stopped(self._rest(), stopping)
         finally:
             self._metrics.bridge_leading.set(0)
 
     async def _rest(self) -> None:
+        """Wait until `wake` is called, at most `POLL_S`."""
         await asyncio.sleep(GATHER_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._woken.wait()
 
-    def _wait_for(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
+        """Report why the bridge waits, and request a sweep for its next pass."""
         self.lacking = str(error)
-        self.request_sweep()  # finds at once what was missed meanwhile
+        self.request_sweep()  # looks may miss sessions that end while the bridge waits
         log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
 
     async def run_once(self) -> bool:
@@ -209,16 +212,14 @@ class Bridge:
         return await self._sweep_page(bookmark)
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
-        """Announce sessions that were open at the last look and have ended, and those that began and ended
-        since.
-        """
+        """Announce sessions that were open at the last look and have ended, or that began and ended since."""
         newest = FRESH + timedelta(seconds=now - (now if self._looked_at is None else self._looked_at))
         is_open, ended = await self._sessions.look(self._open, newest)
         await self._announcer.announce(bookmark, ended, frozenset(self._open))
         self._open, self._looked_at = is_open, now
 
     async def _begin_sweep(self, bookmark: Bookmark) -> bool:
-        """Decide what this sweep will settle, and remember the open sessions, before its first page is read."""
+        """Decide what this sweep will settle, and remember the open sessions, before its first page."""
         self._sessions.tarsy.look_again()
         start = await self._sessions.sweep_start(self._overlap, with_all_open=bookmark.swept_at is None)
         if start.still_open:
@@ -238,22 +239,22 @@ class Bridge:
         return True
 
     async def _announce_remembered(self, bookmark: Bookmark, start: SweepStart) -> None:
-        """Announce remembered sessions that have ended, and forget those and the ones that no longer exist."""
+        """Announce remembered sessions that have ended; forget them and those that no longer exist."""
         last = ""
         while rows := await self._database.fetch(WERE_OPEN, last, PAGE):
             remembered = {r["session_id"]: r["created_at"] for r in rows}
             server, ended, still_open = await self._sessions.of_these(list(remembered))
             await self._announcer.announce(bookmark, ended, remembered)
             done = {s.session_id for s in ended}
-            # On another server, a session that is absent may not have been replicated yet; nor may a young
-            # one.
+            # An absent session is forgotten only if it cannot appear later: on another server it may not be
+            # replicated yet, and a young one may not be committed yet.
             if server == start.server:
                 done |= {s for s, at in remembered.items() if s not in still_open and at < start.settles_before}
             await self._database.fetch(FORGET_OPEN, list(done))
             last = rows[-1]["session_id"]
 
     async def _sweep_page(self, stored: Bookmark) -> bool:
-        """Announce a page and move the bookmark; returns whether the sweep goes on."""
+        """Announce the next page of the sweep and move the bookmark; returns whether the sweep goes on."""
         assert stored.at_status is not None
         assert stored.at_created_at is not None
         assert stored.at_session_id is not None
@@ -291,7 +292,8 @@ class Bridge:
             if self._since is not None and await self._database.fetch(ANEW, self._since):
                 log.warning("bridge.starts_anew", since=self._since.isoformat())
         elif self._known is not None:
-            # Remembered sessions may be gone as well: as before a first sweep, all open sessions are listed again.
+            # Remembered sessions may be gone as well, so all open sessions are listed again, as at the first
+            # sweep.
             await self._database.fetch(WRITE_BOOKMARK, self._known.since, self._known.settled_before)
             self.request_sweep()
             log.warning(
@@ -312,6 +314,7 @@ class Bridge:
         self._has_bookmark = True
 
     async def _bookmark(self) -> Bookmark:
+        """Read the bookmark; writes it first if this process has not opened it, or its row was removed."""
         if not self._has_bookmark:
             await self.open_bookmark()
         while not (rows := await self._database.fetch(BOOKMARK)):
@@ -329,7 +332,7 @@ class Bridge:
         return is_moved
 
     async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
-        """End a sweep; returns False if another process has moved the bookmark."""
+        """End a sweep and forget settled ends; returns False if another process has moved the bookmark."""
         settled = replace(
             stored, settled_before=settled_before, will_settle=None, at_status=None, swept_at=datetime.now(UTC)
         )

@@ -1,9 +1,9 @@
 """
-A connection pool to TARSy's database, shared in code by timelines, bridge and write-back.
+A connection pool for TARSy's database, used by timelines, bridge and write-back.
 
-The database may be away, and it may lack what the service needs. The pool works behind a transaction
-pooler, except for notifications. Whatever happens to this process, the server ends its transactions
-after the pool's timeout.
+Errors tell a database that is away from one that lacks what the service needs. The pool works behind a
+transaction pooler, except for notifications. Whatever happens to this process, the server ends its
+transactions after the pool's timeout.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ CHANNEL = "sessions"
 # The message on `CHANNEL` when a session changes its status. Most of the other messages report progress.
 STATUS_MESSAGE = '"session.status"'
 
-# Limits that the server enforces, so that they hold, too, when this process stands still.
+# Limits that the server enforces, so that they also hold while this process is frozen.
 LIMITS = """
 SET LOCAL statement_timeout = '{ms}ms';
 SET LOCAL lock_timeout = '{lock_ms}ms';
@@ -66,14 +66,14 @@ class TarsyUnfit(StartRefused):
 
 class TarsyPool:
     """
-    A small pool, opened at the first use.
+    A pool of `max_connections` connections at most, opened at the first use.
 
     Every piece of work is one short transaction; read-only work sees one snapshot. A cancellation rolls the
     transaction back and returns the connection, and waits at most a second for a server that does not answer.
 
     Args:
         variable: The setting that `url` comes from, for messages.
-        needs: By table. Checked before the first work, and again after an error.
+        needs: Tables that must be there. Checked before the first work, and again after an error.
         is_read_only: Let the server refuse every write, whatever the role may do.
         timeout_s: For one piece of work, connecting included.
         max_connections: Upper bound of the pool.
@@ -120,7 +120,7 @@ class TarsyPool:
 
         Raises:
             TarsyAway: The work took longer than the timeout, or the database cannot be used right now.
-            TarsyUnfit: The database lacks a table or a right.
+            TarsyUnfit: The database lacks a table, a column or a privilege.
         """
         try:
             async with asyncio.timeout(self.timeout_s), self._transaction() as connection:
@@ -166,7 +166,7 @@ class TarsyPool:
         await close_pool(pool)
 
     def refuses_every_row(self, error: Exception) -> TarsyUnfit:
-        """The exception for a refusal that is about the schema, so that no other row would fare better."""
+        """Build the exception for a refusal that is due to the schema and would hit every other row."""
         return TarsyUnfit(
             f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; its schema is not "
             "the one this version knows: upgrade this service, or switch SCORING_WRITE_BACK off"
@@ -211,7 +211,7 @@ class TarsyPool:
         return select_lists
 
     async def _why_read_only(self, connection: Connection) -> str | None:
-        """See `WHY_READ_ONLY`. The setting is never overridden: it may guard a database that is being moved."""
+        """See `WHY_READ_ONLY`. The setting is not overridden: it may guard a database that is being moved."""
         why: str | None = await connection.fetchval(WHY_READ_ONLY)
         if why is not None and self._pool is not None:
             # A connection keeps the value of the setting with which it began.
@@ -222,7 +222,7 @@ class TarsyPool:
         return TarsyAway(f"TARSy's database at {self.place} cannot be used: {why}")
 
     def _why(self, error: Exception) -> str:
-        """What happened and what helps; never the driver's message, which may quote the address or a value."""
+        """Say what happened and what helps; the driver's message is left out, as it may quote secrets."""
         for kind, words in _REFUSALS:
             if isinstance(error, kind):
                 return words.format(variable=self._variable)
@@ -230,6 +230,6 @@ class TarsyPool:
 
 
 def describe_refusal(error: Exception) -> str:
-    """The type of a refusal with the table, column and constraint that caused it; never the refused values."""
+    """The type of a refusal with the table, column and constraint behind it; never the refused values."""
     names = [getattr(error, name, None) for name in ("table_name", "column_name", "constraint_name")]
     return " ".join([type(error).__name__, *(f"{n}" for n in names if n)])

@@ -27,13 +27,13 @@ from tarsy_scoring.timeline.parsing import (
 log = structlog.get_logger()
 
 
-# What `read_json` and `label_map` raise: not JSON, a number with thousands of digits, or a value nested too deeply
-# to be read or, from the API, to be serialised.
+# What `read_json` and `label_map` raise: not JSON, a number with thousands of digits, or a value nested too
+# deeply to be read or, from the API, to be serialised.
 UNREADABLE = (ValueError, RecursionError)
 
 
 def read_json(value: object) -> Any:
-    """The value of a JSON column; `jsonb` arrives as text, the API gives values. Raises one of `UNREADABLE`."""
+    """Decode a JSON column: `jsonb` arrives as text, the API gives values. Raises one of `UNREADABLE`."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -46,7 +46,7 @@ def assemble(
     llm_interactions: Iterable[Any],
 ) -> Timeline:
     """
-    One session from its rows.
+    Assemble the timeline of one session from its rows.
 
     Unreadable labels and tool lists are left out with a warning. A tool call whose metadata cannot be read is
     missing evidence.
@@ -57,7 +57,7 @@ def assemble(
         agent_executions: Ordered by index.
         timeline_events: Ordered by sequence within their execution.
         mcp_interactions: Tool calls and tool lists; calls in the order in which they were recorded.
-        llm_interactions: Tokens per call of a model.
+        llm_interactions: Calls of models, with their tokens.
     """
     interactions = list(mcp_interactions)
     durations_ms = _durations_ms(interactions)
@@ -124,7 +124,7 @@ _Durations = dict[tuple[str, str], list[int | None]]  # durations of one executi
 
 
 def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
-    """By execution: the durations of its calls, in the order in which they were recorded."""
+    """The durations of each execution's calls, in the order in which they were recorded."""
     found: defaultdict[str, _Durations] = defaultdict(dict)
     for row in interactions:
         if row["interaction_type"] == "tool_call":
@@ -136,7 +136,7 @@ def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
 
 def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
     """
-    The events, with the duration of each tool call.
+    Add to the events the duration of each tool call.
 
     TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool takes the
     duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right. Where

@@ -19,8 +19,7 @@ SelectLists = Mapping[str, str]
 # the last datetime to the infinities. Go writes the first moment of year 1 for "no time".
 _FIRST_TIME, _LAST_TIME = "'0001-01-02 00:00:00+00'", "'9999-12-31 00:00:00+00'"
 
-# One row per column with this role's privileges on it; one row with a null column for a table that does not
-# exist.
+# One row per column with this role's privileges on it; a table that does not exist gives a null column.
 FIND_COLUMNS = """
 SELECT n.name AS table, a.attname::text AS column,
   has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS may_read,
@@ -44,9 +43,7 @@ def time_or_null(column: str) -> str:
 
 
 def nearest_time(column: str) -> str:
-    """SQL for the time in this column, or the nearest one that Python can hold; null only where the column is
-    null.
-    """
+    """SQL for the time in this column, or the nearest that Python can hold; null where the column is."""
     return f"CASE WHEN {column} IS NOT NULL THEN least(greatest({column}, {_FIRST_TIME}), {_LAST_TIME}) END"
 
 
@@ -61,14 +58,14 @@ def readable(column: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Table:
     """
-    What one part of the service needs of one of TARSy's tables.
+    The columns and privileges that one part of the service needs of one of TARSy's tables.
 
     Args:
         columns: Columns that are read and must exist.
         written: Columns that are given in new rows. A column without a default that is not among them makes
             the table unfit, because every insert would fail.
         optional: Columns that only some deployments have, with their types; selected as null elsewhere.
-        expression: SQL that selects a column that exists.
+        expression: Returns the SQL that selects a column that exists.
         may_lack_privileges: Select an optional column as null, too, where the role may not read it.
         may_be_absent: Do without the table where it does not exist, or where the role cannot read all of it.
     """
@@ -107,7 +104,7 @@ class Table:
 
 
 async def inspect(connection: Connection, needs: Mapping[str, Table]) -> tuple[SelectLists, list[str]]:
-    """The select list of each table, and what the database lacks for this role, in words."""
+    """Read the select list of each table, and what the database lacks for this role, in words."""
     found: dict[str, dict[str, Any]] = {name: {} for name in needs}
     for row in await connection.fetch(FIND_COLUMNS, list(needs)):
         if row["column"] is not None:

@@ -1,7 +1,7 @@
 """
 Lists TARSy's sessions for the bridge and for pruning: terminal ones, open ones, deleted ones.
 
-Every statement uses an index that each TARSy deployment has; there is none on the time of the end. A row
+Every statement uses an index that each TARSy deployment has; no index is on the time of the end. A row
 with an unreadable value is listed without that value, and never affects its neighbours.
 """
 
@@ -48,7 +48,7 @@ WHERE status = $1 AND s.created_at >= $2 AND ({nearest_time("s.created_at")} > $
 ORDER BY s.created_at, session_id LIMIT $4
 """
 
-# All statuses in the table that are not terminal, unknown ones included; a skip scan with one index probe
+# All statuses in the table that are not terminal, unknown ones included, by a skip scan with one index probe
 # each.
 OPEN_STATUSES = """
 WITH RECURSIVE kinds AS (
@@ -59,9 +59,9 @@ WITH RECURSIVE kinds AS (
 SELECT coalesce(array_agg(status::text), '{}') FROM kinds WHERE status <> ALL($1::text[])
 """
 
-# A standby knows only the commits up to the last transaction that it replayed, so that time is its "now". The
-# start time identifies the server, and the recovery flag distinguishes a standby from the primary that it was
-# promoted to.
+# A standby knows only the commits up to the last transaction that it replayed, so its time is the
+# standby's "now". The start time identifies the server; the recovery flag tells a standby from the primary
+# that it became.
 SERVER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), coalesce(pg_last_xact_replay_timestamp(), 'epoch'))
             ELSE now() END AS now,
@@ -91,7 +91,7 @@ SELECT session_id FROM (SELECT {alert_sessions} FROM alert_sessions) s
 WHERE session_id = ANY($1::text[]) AND deleted_at IS NULL
 """
 
-# Sessions of this service. The newest are left out: an event may be ahead of its session.
+# Sessions of this service. The newest are left out: an event may arrive before TARSy commits its session.
 OUR_SESSIONS = """
 SELECT session_id FROM {schema}.sessions
 WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY session_id LIMIT $2
@@ -169,7 +169,7 @@ class TarsySessions:
         return (await self.tarsy.once(_server))["now"]  # type: ignore[no-any-return]
 
     async def ended_page(self, status: str, created_at: datetime, session_id: str) -> tuple[str, list[EndedSession]]:
-        """The server, and a page of the sessions of this status after that place; a short page is the last."""
+        """Read the server, and a page of this status's sessions after a place; a short page is the last."""
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[EndedSession]]:
             server = (await _server(connection))["server"]
@@ -232,8 +232,11 @@ class TarsySessions:
         return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
 
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
-        """The server; the terminal ones of these sessions, deleted ones included; the ids of those still
-        open.
+        """
+        Read which of these sessions have ended.
+
+        Returns:
+            The server, the terminal sessions, deleted ones included, and the ids of those still open.
         """
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[Any], list[Any]]:
@@ -246,7 +249,7 @@ class TarsySessions:
         return server, ended, {r["session_id"] for r in existing} - {s.session_id for s in ended}
 
     async def still_there(self, session_ids: Sequence[str]) -> set[str]:
-        """The ids of those that exist and are not deleted, whatever their status."""
+        """The ids of those of these sessions that exist and are not deleted, whatever their status."""
         rows = await self.tarsy.once(lambda c, columns: c.fetch(STILL_THERE.format(**columns), session_ids))
         return {r["session_id"] for r in rows}
 
@@ -299,11 +302,11 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
     """
     List sessions of this service that TARSy has deleted or does not have, up to 1,000 at a time.
 
-    Sessions first seen less than a day ago are left out: an event may be ahead of its session. Each batch is
-    read in short transactions, and none is open while a batch is given out.
+    Sessions first seen less than a day ago are left out: an event may arrive before TARSy commits its session.
+    Each batch is read in short transactions, and none is open while the caller has a batch.
 
     Raises:
-        TarsyAway, DatabaseAway: A database cannot be used right now; batches given out before are valid.
+        TarsyAway, DatabaseAway: A database cannot be used right now; earlier batches are valid.
         ConfigurationError: TARSy's database has none of the sessions read so far: it is another database, or
             empty.
     """

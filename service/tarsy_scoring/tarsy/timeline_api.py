@@ -1,9 +1,9 @@
 """
 The timeline source `tarsy-api`: reads sessions over TARSy's REST API, where the database is not reachable.
 
-One session takes the calls for its detail, timeline and trace, and one call for each tool list. Their
-answers are turned into the rows that the database would give. The calls are no snapshot; a terminal
-session is not expected to change between them.
+One session takes one call each for its detail, timeline and trace, and one for each tool list. The answers
+are turned into the rows that the database would give. The calls are no snapshot; a terminal session is not
+expected to change between them.
 """
 
 import asyncio
@@ -156,8 +156,11 @@ class TarsyApi:
         interaction["available_tools"] = detail["available_tools"]
 
     def _require(self, is_its_own: bool, session_id: str) -> None:
-        """Raises: TimelineUnavailable: The answer belongs to another session; nothing of it may be used or
-        quoted.
+        """
+        Refuse the answer if it belongs to another session; nothing of it may be used or quoted.
+
+        Raises:
+            TimelineUnavailable: The answer belongs to another session.
         """
         if not is_its_own:
             raise TimelineUnavailable(
@@ -181,7 +184,7 @@ class TarsyApi:
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
-        except ConfigurationError as error:  # of the token's file
+        except ConfigurationError as error:  # the token's file cannot be read
             raise TimelineUnavailable(str(error)) from None
         except TimeoutError:
             raise TimelineUnavailable(
@@ -200,7 +203,7 @@ class TarsyApi:
 
     async def _get(self, path: str, session_id: str | None = None, query: dict[str, str | int] | None = None) -> Any:
         """
-        The JSON of one answer.
+        Call the API once and decode the JSON of its answer.
 
         Raises:
             SessionNotFound: TARSy's own 404 for `session_id`.
@@ -232,10 +235,10 @@ class TarsyApi:
 
 def open_tarsy_api(settings: Settings) -> TimelineSource:
     """
-    The source of these settings; connects to nothing yet.
+    Build the source that the settings describe; connects to nothing yet.
 
     Raises:
-        ConfigurationError: The token or the CA cannot be read.
+        ConfigurationError: The token or the CA cannot be read, or the token cannot be sent in a header.
     """
     url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
     assert url is not None
@@ -247,7 +250,7 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
             raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
         return found
 
-    if read_token() and url.startswith("http:"):  # read here, too, so that a wrong path stops the start
+    if read_token() and url.startswith("http:"):  # read at once, so that a wrong path stops the start
         log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
     try:
         return TarsyApi(url, token=read_token, ca_file=settings.timeline_api_ca_file)
@@ -258,7 +261,7 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
 
 
 async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """The results of all calls; after a failure the others are cancelled, so that none keeps its connection."""
+    """Run all calls; after a failure the others are cancelled, so that none keeps its connection."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
@@ -268,6 +271,7 @@ async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytearray:
+    """Read the body. Raises: TimelineUnavailable: It is larger than `_MAX_ANSWER_BYTES`."""
     found = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         found += chunk
@@ -277,7 +281,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytearray:
 
 
 def _is_tarsys(body: bytearray) -> bool:
-    """Whether a 404 is TARSy's answer about the session, and not one of a proxy, another service or a router."""
+    """Whether a 404 is TARSy's answer about the session, not that of a proxy, router or other service."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -312,7 +316,12 @@ def _found(session: Row) -> FoundSession:
 
 
 def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
-    """Raises: TypeError: The source is no object, or a key of `texts` holds no text."""
+    """
+    Turn a JSON object into a row with the values of `more` added.
+
+    Raises:
+        TypeError: The source is no object, or a key of `texts` holds no text.
+    """
     row = Row({**source, **more})
     for name in texts:
         if not isinstance(row[name], str):
@@ -335,9 +344,7 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
 
 
 def _belongs_to(session: Row, events: list[dict[str, Any]], trace: dict[str, Any]) -> bool:
-    """Whether these answers belong to this session. A trace has no session id, so it must share a stage with
-    it.
-    """
+    """Whether these answers belong to this session; a trace, which has no session id, must share a stage."""
     ids = {stage["id"] for stage in session["stages"] or ()}
     traced = {stage["stage_id"] for stage in trace["stages"] or ()}
     is_traced = not traced or bool(traced & ids)  # a stage may have been added between the calls

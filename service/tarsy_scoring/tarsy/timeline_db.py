@@ -95,9 +95,7 @@ class TarsyDatabase:
         return _found(_checked(rows[0] if rows else None, session_id))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
-        """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given
-        out.
-        """
+        """See `TimelineSource`. Each page is a short transaction; none is open while the caller works."""
         last = ""
         while True:
             page = await self._fetch("a page of sessions", FINISHED, last, _STATUSES, since, PAGE)
@@ -120,7 +118,12 @@ class TarsyDatabase:
         return await self._once(what, lambda c, columns: c.fetch(statement.format(**columns), *arguments))
 
     async def _once(self, what: str, read: Callable[[Connection, SelectLists], Awaitable[T]]) -> T:
-        """Raises: TimelineUnavailable: The read took too long, or the database could not be read."""
+        """
+        Read in one transaction; `what` names the data in messages.
+
+        Raises:
+            TimelineUnavailable: The read took too long, or the database could not be read.
+        """
         try:
             return await self.tarsy.once(read)
         except (TarsyAway, TarsyUnfit) as error:
@@ -134,8 +137,11 @@ class TarsyDatabase:
 
 
 def open_tarsy_database(settings: Settings) -> TimelineSource:
-    """The source of these settings; connects to nothing yet. Raises: ConfigurationError: The URL can never
-    work.
+    """
+    Build the source that the settings describe; connects to nothing yet.
+
+    Raises:
+        ConfigurationError: The URL can never work.
     """
     assert settings.timeline_database_url is not None
     return TarsyDatabase(settings.timeline_database_url.get_secret_value())
@@ -155,6 +161,13 @@ def _found(row: Any) -> FoundSession:
 
 
 def _checked(row: Any, session_id: str) -> Any:
+    """
+    Return the row of a terminal session.
+
+    Raises:
+        SessionNotFound: There is no row, or the session is deleted.
+        SessionNotTerminal: The session has not ended.
+    """
     if row is None:
         raise SessionNotFound(f"TARSy's database has no session {session_id}")
     if row["deleted_at"] is not None:

@@ -67,8 +67,8 @@ ON CONFLICT DO NOTHING RETURNING position
 BOOKMARK = "SELECT position FROM {schema}.write_back_bookmark FOR UPDATE SKIP LOCKED"
 
 # The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a
-# number in a completed score: a newer score without one would hide the number of an older score. The columns are
-# named as in TARSy's table; the prefix of `score_triggered_by` marks the rows of this service.
+# number in a completed score: a newer score without one would hide the number of an older score. The columns
+# are named as in TARSy's table; the prefix of `score_triggered_by` marks the rows of this service.
 FINISHED = """
 WITH next AS MATERIALIZED (
   SELECT position, score_id, type FROM {schema}.scoring_events WHERE position > $1 ORDER BY position LIMIT $2
@@ -162,7 +162,7 @@ class WriteBack:
             log.warning("write_back.waiting", reason=reason, effect="scores are written back when it answers")
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Write back until `stopping`; remaining scores are written by another process, or later."""
+        """Write back until `stopping`; remaining scores are written later or by another process."""
         try:
             while not stopping.is_set():
                 try:
@@ -189,6 +189,13 @@ class WriteBack:
         return moved
 
     async def _work(self, connection: Connection) -> tuple[bool, TarsyAway | TarsyUnfit | None]:
+        """
+        Write the scores of one pass under the lock of the bookmark, unless another process holds it.
+
+        Returns:
+            Whether the bookmark moved, and the failure that ended the pass. Raising the failure would roll the
+            bookmark back.
+        """
         await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLD_S}s'")
         await connection.execute(LONG_TRANSACTION)
         sql = self._database.sql
@@ -226,6 +233,7 @@ class WriteBack:
         self._metrics.write_backs.labels(result).inc()
 
     async def _try_to_write(self, score: Score) -> Result:
+        """Write the score, and sort TARSy's refusals: try again, skip this row, or stop for the schema."""
         refusal: Exception | None = None
         for _ in range(STAGE_TRIES):
             try:
@@ -250,7 +258,7 @@ class WriteBack:
 
 
 async def _write(score: Score, connection: Connection, columns: SelectLists) -> Result:
-    # The id of the stage is always the same for a score.
+    # Derived from the score id: a repeated write finds the stage.
     stage_id = str(uuid.uuid5(_NAMESPACE, score["score_id"]))
     session = await connection.fetchrow(FIND.format(**columns), score["session_id"], score["score_id"], stage_id)
     if session is None or session["is_deleted"]:
@@ -258,7 +266,7 @@ async def _write(score: Score, connection: Connection, columns: SelectLists) -> 
     if session["is_written"]:
         return "repeated"
     if session["status"] not in TERMINAL_STATUSES:
-        # TARSy takes the last stage of a running session for its own progress.
+        # TARSy would take our stage, the last one, for the progress of a running session.
         return "session_open"
     stage_index = session["stage_index"]
     if stage_index is None:  # otherwise the score of this stage was removed in TARSy
