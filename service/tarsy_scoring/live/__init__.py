@@ -1,7 +1,7 @@
 """
-Scoring events pushed to WebSocket clients, with catch-up.
+Pushes scoring events to WebSocket clients, with catch-up.
 
-`gateway` orders events and serves clients, `stored` reads what the database has, `client` is one connection,
-`subscriptions` shares messages among clients, `events` maps events to channels, `signals` is the channel
-`insights`.
+`gateway` orders events and serves clients, `stored` reads events from the database, `client` is one
+connection, `subscriptions` shares messages among clients, `events` maps events to channels, `signals` serves
+the channel `insights`.
 """

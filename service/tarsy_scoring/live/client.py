@@ -47,14 +47,14 @@ class GatewayLimits:
         clients: Connections of this process.
         clients_per_caller: Connections of one name, or of one address for anonymous callers. A quarter of
             all, since all users behind a proxy share an address.
-        life_s: A connection is closed after 75 to 100 % of it. Access is checked at the handshake only, so
-            this bounds how long a client gets events after it lost the right to.
+        life_s: Seconds; a connection is closed after 75 to 100 % of them. Access is checked at the handshake
+            only, so this bounds how long a client gets events after it lost access.
         channels: Subscriptions of a client.
-        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. A
-            single chunk is always accepted. 1,000 events are five seconds of a very busy fleet.
+        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. An
+            empty queue accepts a chunk of any size. 1,000 events are five seconds of a very busy fleet.
         message_bytes: Size of a message from a client.
-        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, allowed right
-            after it connected, also bounds the requests that wait for an answer.
+        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, which a client has
+            from the start, also bounds its requests that wait for an answer.
         readers: Catch-ups that read the database at the same time. A thousand clients that reconnect together
             must not take the whole pool.
     """
@@ -90,15 +90,15 @@ class ClientRequest(NamedTuple):
 
 
 class InvalidRequest(Exception):
-    """A client's message is not part of the protocol; the text is for the client."""
+    """A client's message breaks the protocol; the text is for the client."""
 
 
 def parse_request(text: str | bytes) -> ClientRequest | None:
     """
-    The request in a client's message; None: an action of another protocol version, which gets no answer.
+    Parse a client's message; None: an unknown action, perhaps of another protocol version, gets no answer.
 
     Raises:
-        InvalidRequest: The message is not part of the protocol.
+        InvalidRequest: The message breaks the protocol.
     """
     try:
         message = from_json(text)
@@ -123,7 +123,7 @@ def parse_request(text: str | bytes) -> ClientRequest | None:
 
 
 class Chunk:
-    """Messages that are sent together, one frame each; encoded once and shared by all clients that get them."""
+    """Messages that are sent together, one frame each; encoded once and shared by all their recipients."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self.texts = texts
@@ -162,7 +162,7 @@ class Client:
     Attributes:
         channels: Its subscriptions.
         requests: Its requests that were not answered yet, the oldest first.
-        closing: Done with the reason when the gateway closes the connection.
+        closing: A future that holds the reason once the gateway closes the connection.
     """
 
     def __init__(self, socket: Socket, limits: GatewayLimits) -> None:
@@ -222,7 +222,7 @@ class Client:
         self.offer(Chunk([to_json(message)]))
 
     def end(self, reason: CloseReason) -> None:
-        """Close the connection, unless it is being closed already; drops its queue."""
+        """Close the connection, unless it is being closed already, and drop its queue."""
         if not self.closing.done():
             self.closing.set_result(reason)
         self._drop_queue()
@@ -235,8 +235,8 @@ class Client:
         """
         Wait until at most half of the queue is in use.
 
-        Reading a client's next message waits for this. So a client that does not read its answers is not
-        served further, and cannot overflow its queue by sending many requests.
+        The gateway waits for this before it reads the client's next message. So a client that does not read
+        its answers is not served further, and cannot overflow its queue by sending many requests.
         """
         while 2 * self._queued_events > self._limits.queue_events or 2 * self._queued_bytes > self._limits.queue_bytes:
             self._has_room.clear()
@@ -260,7 +260,7 @@ class Client:
                     self._queued_bytes -= chunk.size_bytes
                     self._has_room.set()
         except ConnectionError:
-            self._drop_queue()  # the task that receives learns of it as well, and ends the connection
+            self._drop_queue()  # the receiving task sees the end of the connection, too, and ends it
 
     def _drop_queue(self) -> None:
         self._queue.clear()

@@ -8,9 +8,8 @@ from pydantic_core import from_json
 
 SESSIONS = "sessions"
 OF_SESSION_PREFIX = "session:"
-PHASES_FOR_ALL = ("queued", "waiting_retry")
-# Events kept while an earlier one is missing. Beyond that they are dropped, and read from the database in
-# their turn.
+PHASES_FOR_ALL = ("queued", "waiting_retry")  # of `scoring.progress`; the others go to the session's channel only
+# Limit of the events kept while an earlier one is missing. Further events are dropped; the database has them.
 EARLY_LIMIT = 10_000
 
 
@@ -36,7 +35,7 @@ class Order:
     Puts events into the order of their positions. Positions have no gaps, so a missing event is noticed.
 
     Attributes:
-        position: All events up to it were returned by `take` or `take_until`.
+        position: Position up to which `take` and `take_until` have returned all events.
     """
 
     def __init__(self, position: int) -> None:
@@ -50,7 +49,7 @@ class Order:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many events wait that no more should be added: the database has them."""
+        """Whether `EARLY_LIMIT` events wait, so that no more should be added."""
         return len(self._early) >= EARLY_LIMIT
 
     def add(self, event: Event) -> None:
@@ -67,7 +66,7 @@ class Order:
         return ready
 
     def take_until(self, position: int) -> list[Event]:
-        """Remove and return the events up to `position` and those that follow it; a gap up to there is final."""
+        """Remove and return the events up to `position` and those that follow it; earlier gaps are final."""
         # The database had no row for these positions: their sessions were erased.
         ready = [self._early.pop(p) for p in sorted(self._early) if p <= position]
         self.position = max(self.position, position)
@@ -84,7 +83,10 @@ def decode(value: bytes | None) -> Event | None:
 
 def event_of(payload: Mapping[str, Any], text: bytes) -> Event:
     """
-    An event with its channels.
+    Build an event with its channels from its payload.
+
+    Args:
+        text: The payload as JSON.
 
     Raises:
         KeyError, TypeError: The payload is not a scoring event.

@@ -1,10 +1,9 @@
 """
-Pushes scoring events to WebSocket clients: in order of position, each once, and without ever waiting for a
-client.
+Pushes scoring events to WebSocket clients in order of position, each once, without waiting for any client.
 
 The topic brings events fast; the table `scoring_events` has all of them. Kafka keeps no order across
-partitions and may be away. Positions have no gaps, so a missing event is noticed. It is waited for briefly,
-then read from the database.
+partitions and may be away. Positions have no gaps, so a missing event is noticed; the gateway waits for it
+briefly, then reads it from the database.
 
 A catch-up holds the client's live events back, sends the stored events up to the position where live events
 stand, and releases the live ones. So there is no gap and no repeat, and a channel is never ahead of the
@@ -48,11 +47,11 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-READER_WAIT_S = 10.0  # for a turn to read: enough for 2,000 reconnecting clients at 20 ms a read
-PLACE_WAIT_S = 10.0  # after a start, for the position at which live events begin
-GAP_S = 0.05  # how long a missing event is waited for; partitions of one broker are a few ms apart
+READER_WAIT_S = 10.0  # wait of a catch-up for a reader; 2,000 reconnecting clients take this long at 20 ms a read
+PLACE_WAIT_S = 10.0  # wait of a client, after a start, for the position at which live events begin
+GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms apart
 POLL_S = 1.0
-GATHER_S = 0.02  # between two deliveries: one costs each client the same for one event as for ten
+GATHER_S = 0.02  # between deliveries: a delivery costs each client the same for one event as for ten
 
 
 class Gateway:
@@ -72,7 +71,7 @@ class Gateway:
         self._limits = limits
         self._order: Order | None = None
         self._arrived = asyncio.Event()
-        self._has_place = asyncio.Event()
+        self._has_position = asyncio.Event()
         self._clients: set[Client] = set()
         self._callers: Counter[Hashable] = Counter()
         self._subscriptions = Subscriptions(metrics)
@@ -81,7 +80,7 @@ class Gateway:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another client."""
+        """Whether the gateway has as many clients as it may have."""
         return len(self._clients) >= self._limits.clients
 
     def has_enough(self, caller: Hashable) -> bool:
@@ -94,7 +93,8 @@ class Gateway:
         """
         Bring events to clients until `stopping`, then close all connections.
 
-        Waits for a database that is away. Without a broker, away or not configured, events are a second late.
+        Waits for a database that is away. While the broker is away or not configured, events come from the
+        database, a second late.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -108,10 +108,10 @@ class Gateway:
     def begin_at(self, position: int) -> None:
         """Treat the events after this position as live."""
         self._order = Order(position)
-        self._has_place.set()
+        self._has_position.set()
 
     def take_records(self, records: Sequence[Record]) -> None:
-        """Add the scoring events among these records of the topic."""
+        """Add the scoring events in these records of the topic to the order, and wake the delivery."""
         for record in records:
             event = decode(record.value)
             if event is not None and self._order is not None and not self._order.is_full:
@@ -120,14 +120,14 @@ class Gateway:
         self._arrived.set()
 
     def deliver(self) -> int:
-        """Send the events that are in order to their subscribers; returns the number of events."""
+        """Send the events that follow without a gap to their subscribers; returns their number."""
         events = self._order.take() if self._order is not None else []
         self._subscriptions.send(events)
         return len(events)
 
     async def read_missing(self) -> bool:
         """
-        Send what the database has after the current position, and go on after it.
+        Send the events that the database has after the current position, and move the position behind them.
 
         The first call sets the position to the end of the stream and sends nothing.
 
@@ -142,8 +142,7 @@ class Gateway:
             self.begin_at(end)
             return False
         if end < self._order.position:
-            # The database was restored from a backup: it assigns positions anew that clients have seen
-            # already.
+            # The database was restored from a backup: it assigns positions again that clients have seen.
             log.warning("gateway.renumbered", position=self._order.position, database=end)
             self.begin_at(end)
             self._close_all(CloseReason.RENUMBERED)
@@ -156,7 +155,7 @@ class Gateway:
         return has_more
 
     async def follow_topic(self, stopping: asyncio.Event) -> None:
-        """Add the events of the topic until `stopping`; a tail that cannot go on is replaced."""
+        """Add the events of the topic until `stopping`; a tail that fails is replaced."""
         topic = self._settings.topic_scoring_events
         # Created once: certificate files may be missing for a moment while they are replaced.
         options = connection_options(self._settings)
@@ -194,16 +193,16 @@ class Gateway:
             except DatabaseAway as error:
                 log.debug("gateway.database_away", reason=str(error))
                 read_at = now
-            missing_since = now + POLL_S  # the database lacks it as well: the next look can wait
+            missing_since = now + POLL_S  # an event that the database lacks as well is looked for a second later
 
     # --- clients ---------------------------------------------------------------------------------------
 
     async def serve(self, socket: Socket, caller: Hashable = None) -> None:
         """
-        The life of an accepted connection; returns when it is over. A cancel leaves nothing of it behind.
+        Serve an accepted connection until it ends. A cancel leaves nothing of the client behind.
 
         Args:
-            caller: Whose connection it is, as `has_enough` counts.
+            caller: The caller whose connection it is, as `has_enough` counts them.
         """
         client = Client(socket, self._limits)
         self._clients.add(client)
@@ -264,8 +263,8 @@ class Gateway:
             client.requests.put_nowait(request)
 
     async def _answer_requests(self, client: Client) -> None:
-        """Answer the client's requests one after the other: two catch-ups at once would mix their events."""
-        if not await _in_time(self._has_place.wait(), PLACE_WAIT_S):
+        """Answer the client's requests one after the other; two catch-ups at once would mix their events."""
+        if not await _in_time(self._has_position.wait(), PLACE_WAIT_S):
             return client.end(CloseReason.NOT_READY)
         while True:
             await self._answer(client, await client.requests.get())
@@ -292,7 +291,7 @@ class Gateway:
         return await self._catch_up(client, channel, since, is_subscription=action == "subscribe")
 
     def _refusal(self, client: Client, channel: str) -> str | None:
-        """Why the client cannot have this channel; None: it can."""
+        """Why the client may not subscribe to this channel; None: it may."""
         session_id = channel.removeprefix(OF_SESSION_PREFIX)
         is_of_session = session_id != channel and SESSION_ID_PATTERN.fullmatch(session_id)
         if channel not in (SESSIONS, INSIGHTS) and not is_of_session:
@@ -317,20 +316,21 @@ class Gateway:
         """
         Send the channel's events after `since`, up to where live events stand, and go on with live ones.
 
-        It does not go further, though the database may have more. Events of the client's other channels up to
-        there would come later, and a client that reconnects with the largest position it saw would miss them.
+        It does not go further, though the database may have more: events of the client's other channels before
+        that point would come later, and a client that reconnects with the largest position it saw would miss
+        them.
 
-        If the database is away, or other clients read for too long, the client gets the overflow message: it
-        has to reload.
+        If the database is away, or other clients occupy the readers for too long, the client gets the
+        overflow message, after which it has to reload.
 
         Args:
             is_subscription: Also subscribe to the channel and confirm it.
         """
-        assert self._order is not None, "clients wait until the gateway has its place"
+        assert self._order is not None, "clients wait until the gateway has its position"
         has_reader = await _in_time(self._readers.acquire(), READER_WAIT_S)
         try:
-            # No await between these three: events are held back from the exact position at which the catch-up
-            # ends.
+            # No await between these three, so that events are held back from the exact position at which the
+            # catch-up ends.
             if is_subscription:
                 self._subscribe(client, channel)
             client.hold()
@@ -361,7 +361,7 @@ class Gateway:
 
 
 async def _in_time(wait: Awaitable[Any], timeout_s: float) -> bool:
-    """Whether the wait ended within this time; a wait that did not is cancelled."""
+    """Await `wait` for at most this time; returns whether it ended. A wait that did not end is cancelled."""
     try:
         async with asyncio.timeout(timeout_s):
             await wait

@@ -1,10 +1,9 @@
 """
-The channel `insights`: the newest message of each chain and the last findings of drift, first as stored, then
-live.
+The channel `insights`: the newest message of each chain and the last drift findings.
 
-Each process reads the compacted topic from its beginning and keeps the newest messages, so clients need no
-position and no catch-up. Without a broker or the topic the channel is silent; the other channels do not
-depend on it.
+A new subscriber gets a snapshot, then live messages. Each process reads the compacted topic from its
+beginning and keeps the newest messages, so clients need no position and no catch-up. Without a broker or the
+topic the channel is silent; the other channels do not depend on it.
 """
 
 import asyncio
@@ -33,8 +32,8 @@ FINDING_KEPT_S = 30 * 86_400
 # Half of a client's queue, so that a snapshot does not overflow it. About 500 chains fit.
 MOST_MESSAGES, MOST_BYTES = 500, 512 * 1024
 LONGEST_BYTES = 16 * 1024
-MOST_AHEAD_S = 3600  # a message dated further ahead would stay the newest whatever comes
-GATHER_S = 0.25  # only the newest message per chain of a round is sent
+MOST_AHEAD_S = 3600  # a message dated further ahead would stay the newest for too long
+GATHER_S = 0.25  # length of a round; only the newest message per chain of a round is sent
 RETRY_S = 10.0
 
 
@@ -48,7 +47,7 @@ class Insight:
 
 
 def decode(key: bytes | None, value: bytes) -> Insight | None:
-    """The message in a record; None if it is foreign, too large, or under the key of another message."""
+    """The message in a record; None: it is of another kind, too large, or under a key that is not its own."""
     if len(value) > LONGEST_BYTES:
         return None
     try:
@@ -68,7 +67,7 @@ def _key_of(kind: str, payload: Mapping[str, Any]) -> bytes | None:
 
 
 class Newest:
-    """The messages that a new subscriber gets. Bounded, whatever is written to the topic."""
+    """The messages that a new subscriber gets, bounded in number and size whatever the topic holds."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Insight] = {}
@@ -77,7 +76,7 @@ class Newest:
 
     def take(self, records: Sequence[Record], now_us: int) -> list[bytes]:
         """
-        Keep the newest message per key; foreign messages are skipped, and a tombstone removes its key.
+        Keep the newest message per key; a tombstone removes its key, and other records are skipped.
 
         Returns:
             The texts that are new, the last one per key. A message that is read again is not new.
@@ -112,9 +111,7 @@ class Newest:
         return self._snapshot
 
     def _forget(self, now_us: int) -> None:
-        """Drop findings that are too many or too old, and the oldest messages that do not fit into a
-        snapshot.
-        """
+        """Drop findings that are too many or too old, and the oldest messages beyond a snapshot's size."""
         kept: dict[bytes, Insight] = {}
         findings, room = 0, MOST_BYTES
         for key, insight in sorted(self._kept.items(), key=lambda item: item[1].emitted_us, reverse=True):
@@ -134,7 +131,7 @@ class Newest:
 
 
 class LiveInsights:
-    """The channel of one process: `run` follows the topic, `snapshot` is for a new subscriber."""
+    """The channel `insights` of one process: `run` follows the topic, `snapshot` serves a new subscriber."""
 
     def __init__(self, settings: Settings, subscriptions: Subscriptions) -> None:
         self._settings = settings
@@ -143,7 +140,7 @@ class LiveInsights:
         self._is_silence_logged = False
 
     def snapshot(self) -> Chunk:
-        """The messages known so far. While the topic is still being read, the others come live."""
+        """The messages read so far. While the topic is still being read, the others follow live."""
         return self._newest.snapshot(_now_us())
 
     def take_records(self, records: Sequence[Record]) -> None:
@@ -154,7 +151,7 @@ class LiveInsights:
             self._subscriptions.broadcast(INSIGHTS, Chunk(news))
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Follow the topic until `stopping`; waits for a broker that is away and for a topic that is missing."""
+        """Follow the topic until `stopping`; retries while the broker is away or the topic is missing."""
         options = connection_options(self._settings)
         topic = self._settings.topic_scoring_insights
         while not stopping.is_set():
@@ -168,7 +165,8 @@ class LiveInsights:
             await unless_stopped(asyncio.sleep(RETRY_S), stopping)
 
     def _log_silence(self, reason: str) -> None:
-        """Log once until a message comes: an installation without rolling signals must not fill its log."""
+        """Log that no message comes, once until the next message."""
+        # An installation without rolling signals must not fill its log.
         if not self._is_silence_logged:
             log.warning("gateway.insights_away", reason=reason, effect="clients get no rolling signals")
         self._is_silence_logged = True

@@ -1,6 +1,4 @@
-"""Scoring events as the database has them: where the stream stands, what the topic did not bring, and
-catch-ups.
-"""
+"""Reads scoring events from the database: the last position, events that Kafka did not bring, catch-ups."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,13 +43,13 @@ ORDER BY position LIMIT $3
 
 async def newer(database: Database, position: int | None) -> tuple[int, list[dict[str, Any]]]:
     """
-    The end of the stream, and the payloads of up to `READ_LIMIT` events after a position.
+    Read the last assigned position, and the payloads of up to `READ_LIMIT` events after `position`.
 
     Args:
-        position: None: only the end is asked for.
+        position: None: read no events.
 
     Raises:
-        DatabaseAway: Within `READ_TIMEOUT_S`.
+        DatabaseAway: Raised after `READ_TIMEOUT_S` at the latest.
     """
 
     async def work(connection: Connection) -> tuple[int, list[Any]]:
@@ -66,15 +64,14 @@ async def newer(database: Database, position: int | None) -> tuple[int, list[dic
 
 async def catch_up(database: Database, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
     """
-    The events of a channel after `since`, up to `until`, as texts; the oldest ones if there are too many.
+    Read the events of a channel after `since`, up to `until`, as JSON; the oldest ones if there are too many.
 
     Returns:
-        The texts, and whether events are missing after them. Events are also missing if the client's
-        position is ahead of the stream (another database assigned it) or in a range from which events
-        were removed.
+        The texts, and whether the client misses events beyond them. It also misses events if its position is
+        ahead of the stream (another database assigned it), or in a range from which events were removed.
 
     Raises:
-        DatabaseAway: Within `READ_TIMEOUT_S`.
+        DatabaseAway: Raised after `READ_TIMEOUT_S` at the latest.
     """
     is_of_all = channel == SESSIONS
     sql = database.sql(NEWER_OF_ALL if is_of_all else NEWER_OF_SESSION)
@@ -89,7 +86,7 @@ async def catch_up(database: Database, channel: str, since: int, until: int) -> 
 
     end, rows, forgotten = await _read(database, work)
     texts, has_more = _fitting([r["text"].encode() for r in rows])
-    # A session from its beginning is sent as far as it is kept: there is nothing to reload.
+    # A session read from its beginning is sent as far as it is stored: a reload would bring no more.
     has_lost = since < forgotten and (is_of_all or since > 0)
     return texts, has_more or since > end or has_lost
 
@@ -103,7 +100,7 @@ async def _read(database: Database, work: Callable[[Connection], Awaitable[T]]) 
 
 
 def _fitting(texts: Sequence[bytes]) -> tuple[list[bytes], bool]:
-    """The first texts, as many as one catch-up may send and at least one; and whether there are more."""
+    """The first texts, as many as one catch-up may send but at least one, and whether there are more."""
     room = CATCH_UP_BYTES
     for number, text in enumerate(texts):
         room -= len(text)

@@ -1,4 +1,4 @@
-"""Subscriptions of all clients, and sending to them: what several clients get is encoded and framed once."""
+"""Subscriptions of all clients, and sending to them: a message for several clients is encoded once."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Subscriptions:
             self._metrics.gateway_subscriptions.dec()
 
     def broadcast(self, channel: str, chunk: Chunk) -> None:
-        """Send messages without a position to a channel, also to clients that hold live events back."""
+        """Send messages without a position to a channel, also to clients whose live events are held back."""
         for client in self._subscribers.get(channel, ()):
             client.offer(chunk)
             self._metrics.gateway_sent.inc(len(chunk.texts))
