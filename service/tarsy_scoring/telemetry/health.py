@@ -1,5 +1,5 @@
 """
-Signals, readiness, and the HTTP server for `/metrics`, `/healthz` and `/readyz`.
+Signals of the operating system, readiness, and the HTTP server for `/metrics`, `/healthz` and `/readyz`.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) 
 
 async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
     """
-    Run `work` until it is done or `stopping` is set, which cancels it.
+    Run `work` until it is done or `stopping` is set, which cancels it. Raises what `work` raises.
 
     Returns:
         Whether the work was done.
@@ -73,15 +73,16 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Even
 
 def calm_garbage_collector() -> None:
     """
-    Let Python's garbage collector run rarely, and exempt all objects built so far. Called at the end of the
-    start.
+    Let Python's garbage collector run rarely, and exempt all objects built so far.
 
-    A score or an answer consists of thousands of small objects, which reference counting frees. With Python's
-    own thresholds the collector walks all of them, and all imported modules, again and again.
+    Call it once, at the end of the start.
 
-    Source: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score at the same peak memory. In
-    an API with 100,000 scores each walk stopped the process for 0.2 to 0.4 s.
+    Source:
+        `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score at the same peak memory. In an
+        API with 100,000 scores each walk stopped the process for 0.2 to 0.4 s.
     """
+    # A score or an answer consists of thousands of small objects, which reference counting frees. With
+    # Python's own thresholds the collector walks all of them, and all imported modules, again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -92,7 +93,7 @@ Check = Callable[[], Awaitable[str | None]]
 
 class Health:
     """
-    Readiness of a process: a list of checks, each of which names the missing part, or returns None.
+    Readiness of a process: a list of checks, each of which returns the missing part, or None.
 
     Args:
         starting: The reason given until the first check is added.
@@ -103,11 +104,11 @@ class Health:
         self._checks: list[Check] = []
 
     def add(self, check: Check) -> None:
-        """Checks run in the order in which they were added, with each request."""
+        """Add a check. Checks run in the order of their addition, at each request."""
         self._checks.append(check)
 
     async def missing(self) -> str | None:
-        """The first missing part; None: ready."""
+        """Run the checks; returns the first missing part, or None when the process is ready."""
         if not self._checks:
             return self._starting
         for check in self._checks:
@@ -120,8 +121,8 @@ class HealthServer:
     """
     Serves `/metrics`, `/healthz` and `/readyz`.
 
-    `/healthz` answers as long as the event loop runs: a loop that dies ends the process. `/readyz` asks
-    `health`.
+    `/healthz` answers as long as the event loop runs; it checks nothing else, because a loop of the service
+    that fails ends the process. `/readyz` asks `health`.
 
     Args:
         settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
@@ -136,7 +137,7 @@ class HealthServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen. Raises: StartRefused: The configured port is taken."""
+        """Start to listen. Raises: StartRefused: The configured port cannot be used."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -161,6 +162,7 @@ class HealthServer:
         await web.TCPSite(runner, "0.0.0.0", self.port).start()  # noqa: S104 - scraped from outside the pod
 
     async def stop(self) -> None:
+        """Stop listening. Safe to call twice."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

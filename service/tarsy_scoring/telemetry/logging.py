@@ -20,9 +20,10 @@ def set_up_logging(
     level: Literal["debug", "info", "warning", "error"], style: Literal["json", "console"] | None
 ) -> None:
     """
-    Send our lines and those of libraries to stderr.
+    Send log lines of this service, and warnings of libraries, to stderr.
 
     Args:
+        level: Least level of this service's lines; `debug` also shows all warnings of aiokafka.
         style: None: `console` on a terminal, else `json`.
     """
     as_console = style == "console" or (style is None and sys.stderr.isatty())
@@ -48,16 +49,17 @@ def set_up_logging(
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """
-    Drop what aiokafka logs about connections: in an outage that is an error several times a second.
+    Whether a library's line is kept: all but those of aiokafka without a traceback.
 
-    Our own lines report outages (`kafka.away`, `kafka.refused`). A traceback is a fault that the library did
-    not expect, and stays.
+    Our own lines report outages (`kafka.away`, `kafka.refused`).
     """
+    # In an outage aiokafka logs an error about connections several times a second. A traceback is a fault
+    # that the library did not expect.
     return not record.name.startswith("aiokafka") or record.exc_info is not None
 
 
 def hide_credentials(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-    """Remove user and password from every URL in a line: errors of database drivers quote connection strings."""
+    """Remove user and password from URLs in a line: errors of database drivers quote connection strings."""
     for key, value in line.items():
         if isinstance(value, str) and "@" in value:
             line[key] = _CREDENTIALS.sub(r"\g<scheme>***@", value)

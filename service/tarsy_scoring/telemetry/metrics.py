@@ -22,7 +22,7 @@ HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rate_limit")
 
 @dataclass(frozen=True)
 class Declared:
-    """One metric; `metrics.yaml` explains the fields."""
+    """The declaration of one metric; `metrics.yaml` explains the fields."""
 
     name: str
     help: str
@@ -43,8 +43,8 @@ class Metrics:
     All metrics in a registry of their own; built once per process and passed down.
 
     Args:
-        chains: Chain names of the configuration. Events may name any chain, so all others share the label
-            `other`.
+        chains: Chain names of the configuration. All other chains share the label `other`, because events may
+            name any chain.
     """
 
     # --- the process ---
@@ -153,8 +153,7 @@ class Metrics:
         """
         Record the roles of the process.
 
-        The time of the last intake pass starts here, so that an intake that never reaches its topics shows as
-        well.
+        For an intake, the time of its last pass is set to now, so that one that never reaches its topics shows.
         """
         for role in roles:
             self.role.labels(role).set(1)

@@ -1,5 +1,5 @@
 """
-OpenTelemetry spans, sent over OTLP in the background: no work waits for a collector.
+Sends OpenTelemetry spans over OTLP in the background: no work waits for a collector.
 
 The only importer of `opentelemetry`. Names follow its conventions for messaging and generative AI; others
 begin with `tarsy_scoring.`. Of an error only the type is recorded: its message may quote a transcript or a
@@ -40,7 +40,7 @@ WARN_EVERY_S = 60.0
 LONGEST_WARNING = 200
 # Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, by decision of a caller.
 _FAILURES = ("failed", "timed_out", "put_back")
-# Ends of a step that are no fault: a drain, or a score that another worker has.
+# Ends of a step that are no fault: a cancelled task, as in a drain, or a score that another worker has taken.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
 # All endpoints speak OpenAI's protocol. The conventions identify the server behind it by `server.address`.
 _PROTOCOL = "openai"
@@ -50,7 +50,7 @@ Attributes = Mapping[str, str | int | float | bool | list[str] | None]
 
 def open_spans() -> "Spans":
     """
-    Spans, exported as configured by `OTEL_*` (read by OpenTelemetry's SDK).
+    Create the tracer that exports spans as `OTEL_*` configures, which OpenTelemetry's SDK reads.
 
     Raises:
         ConfigurationError: The SDK refuses a variable.
@@ -84,11 +84,9 @@ class Spans(Tracing):
 
     def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
         """
-        See `Tracing`.
-
-        A child of the producer's span rather than a link to it: each attempt handles one message, and one
-        trace shows all of it. A later attempt in another worker is a child as well.
+        See `Tracing`. The span is a child of the producer's span, also for a later attempt in another worker.
         """
+        # A child rather than a link: each attempt handles one message, and one trace shows all of it.
         attributes = {f"tarsy_scoring.{name}": value for name, value in about.items()}
         if topic is not None:
             attributes |= {
@@ -196,7 +194,7 @@ class _Attempt(AttemptTrace):
 
 
 def _context(traceparent: str | None) -> Context:
-    """The context for a child of this trace; None: for a new trace, whatever span is current."""
+    """The context for a child span in this trace; for None a new trace, whatever span is current."""
     if traceparent is None:
         return Context()
     _, trace_id, span_id, flags = traceparent.split("-")
@@ -216,6 +214,7 @@ def _answer_attributes(call: AnsweredCall) -> Attributes:
 
 
 def _known(attributes: Attributes) -> dict[str, str | int | float | bool | list[str]]:
+    """The attributes without those that are None."""
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -229,11 +228,13 @@ def _fail(span: Span, kind: str) -> None:
 
 class _WarningHandler(logging.Handler):
     """
-    Turns the SDK's warnings into our lines, one a minute: it warns of every batch that cannot be sent.
+    Turns the SDK's warnings into log lines of this service, at most one a minute.
 
-    Of the arguments only numbers and types of errors are shown. Texts among them quote variables, addresses
-    and the collector's answer, and any of these may hold a key.
+    Of a warning's arguments only numbers and types of errors are shown.
     """
+
+    # The SDK warns of every batch that it cannot send. Texts among the arguments quote variables, addresses
+    # and the collector's answer, and any of these may hold a key.
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -251,7 +252,7 @@ class _WarningHandler(logging.Handler):
 
 
 def _safe_text(record: logging.LogRecord) -> str:
-    """The template of the warning, followed by its numbers and types of errors."""
+    """The template of the warning, then its arguments: numbers, types of errors, `***` for the others."""
     shown: list[object] = [record.msg if isinstance(record.msg, str) else type(record.msg).__name__]
     for argument in record.args if isinstance(record.args, tuple) else ():
         if argument is None or isinstance(argument, int | float):

@@ -1,8 +1,8 @@
 """
 The place of a score in a distributed trace.
 
-Reads and passes on a `traceparent` in any case. Spans are made by `otel.Spans`; the `Tracing` here is the
-no-op that stands in its place when tracing is off, and imports nothing of OpenTelemetry.
+A `traceparent` is read and passed on whether tracing is on or off. `otel.Spans` makes spans; the `Tracing`
+here is the no-op that takes its place when tracing is off, and imports nothing of OpenTelemetry.
 """
 
 import importlib
@@ -46,11 +46,13 @@ class AnsweredCall(Protocol):
 
 def read_traceparent(values: Sequence[str]) -> str | None:
     """
-    The trace in headers named `traceparent`, spelt as version 00 (55 characters); None: no valid trace, or
-    several.
+    Read the trace in the values of `traceparent` headers; None: no valid trace, or several.
 
-    Source: W3C Trace Context, sections 3.2 and 4.3: of a later version only the fields of version 00 are
-    read.
+    Returns:
+        The trace as version 00, 55 characters. Of a later version only the fields of version 00 are read.
+
+    Source:
+        W3C Trace Context, sections 3.2 and 4.3.
     """
     found = _FORM.fullmatch(values[0]) if len(values) == 1 else None
     if found is None or found["version"] == "ff" or _NO_ID.fullmatch(found["ids"]):
@@ -61,7 +63,7 @@ def read_traceparent(values: Sequence[str]) -> str | None:
 
 
 def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
-    """The trace in the headers of a Kafka record; None: no valid one."""
+    """Read the trace in the headers of a Kafka record; None: no valid trace, or several."""
     for name in _MESSAGE_HEADERS:
         if values := [(value or b"").decode("ascii", "replace") for header, value in headers if header == name]:
             return read_traceparent(values)
@@ -76,7 +78,7 @@ class AttemptTrace:
     The span of an attempt.
 
     Args:
-        traceparent: Parent for its steps and its events; None: the attempt is in no trace.
+        traceparent: Parent of its steps and of its scoring events; None: the attempt is in no trace.
         names: Fields for every log line about the attempt, also for lines logged elsewhere.
     """
 
@@ -85,13 +87,11 @@ class AttemptTrace:
         self.names = names or {}
 
     def current(self) -> AbstractContextManager[None]:
-        """Spans and log lines within the block belong to the attempt. Leaving the block does not end the
-        attempt.
-        """
+        """Open a block whose spans and log lines belong to the attempt; its end does not end the attempt."""
         return _NOTHING
 
     def end(self, outcome: str, error_kind: str | None) -> None:
-        """End the attempt, in the words of its log line. Called once, from any task."""
+        """End the attempt with the outcome and error kind of its log line. Called once, from any task."""
 
 
 class Tracing:
@@ -102,7 +102,7 @@ class Tracing:
         Begin the span of an attempt; it lasts until its `end`.
 
         Args:
-            parent: The trace that the request for the score came in; None: begin a new one.
+            parent: The trace in which the request for the score arrived; None: begin a new one.
             source: Kind of the request.
             topic: Kafka topic of the request; None: it came another way.
             about: Identifying attributes of the attempt.
@@ -110,14 +110,16 @@ class Tracing:
         return AttemptTrace(parent)
 
     def step(self, phase: str) -> AbstractContextManager[None]:
-        """A span for a phase of the current attempt."""
+        """Open a span for a phase of the current attempt."""
         return _NOTHING
 
     def chat(
         self, provider: str, settings: ProviderSettings, kind: str
     ) -> AbstractContextManager[Callable[[AnsweredCall], None]]:
-        """A span for a question to a judge, including waits and repeated calls; yields a function for the
-        answer.
+        """
+        Open a span for a question to a judge, including waits and repeated calls.
+
+        Yields a function that takes the answer.
         """
         return _IGNORING
 
@@ -141,7 +143,7 @@ _IGNORING = nullcontext(_ignore)
 OFF = Tracing()
 
 
-# --- whether it is wanted ------------------------------------------------------------------------------
+# --- whether traces are wanted -------------------------------------------------------------------------
 
 
 def wants_traces(settings: Settings, environ: Mapping[str, str]) -> bool:
