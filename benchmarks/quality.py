@@ -223,8 +223,8 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         found = asyncio.run(measure(asked.scores, asked.chains, asked.times))
-    except ProgramFailed as error:
-        sys.stderr.write(f"benchmarks: {error}\n")
+    except (ProgramFailed, TimeoutError) as error:
+        sys.stderr.write(f"benchmarks: {str(error) or 'the API did not start in time'}\n")
         return 1
     if asked.json:
         sys.stdout.write(to_json([asdict(page) for page in found]).decode() + "\n")

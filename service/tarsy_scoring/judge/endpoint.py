@@ -252,7 +252,7 @@ class Endpoint:
                 return ContentFiltered(f"{said}: its filter refuses the prompt; another provider may not")
             case "pause":
                 due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
-                return TransientError(RateLimited(f"{said}: the provider asks for a pause", due_s), after_s)
+                return TransientError(RateLimited(f"{said}: the provider asks us to wait", due_s), after_s)
             case "unavailable":
                 return self._unavailable(f"answered {error.describe(self._key)} and no chat completion", after_s)
             case "rejected":

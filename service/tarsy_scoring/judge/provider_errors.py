@@ -107,7 +107,7 @@ class ErrorResponse:
             return account | {"opens": meaning}
         if meaning == "pause":
             account["blocked_s"] = min(self.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
-        # A 5xx that asks for a pause is a failure as well.
+        # A 5xx that asks us to wait is a failure as well.
         is_failure = meaning == "unavailable" or (meaning == "pause" and self.status != _RATE_LIMITED)
         return account | ({"failed": True} if is_failure else {"is_refused": True})
 

@@ -218,7 +218,7 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
             max(due_s, SHORTEST_DUE_S),
         )
     if (blocked_s := state.blocked_for_s(now)) > 0:
-        return RateLimited(f"the provider {state.provider!r} asked for a pause", max(blocked_s, SHORTEST_DUE_S))
+        return RateLimited(f"the provider {state.provider!r} asked us to wait", max(blocked_s, SHORTEST_DUE_S))
     return None
 
 
