@@ -1,0 +1,125 @@
+"""The request that intake decodes from a record, without a broker and without a database."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.kafka.clients import Publisher, Record
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Policy, Priority, Request
+from tarsy_scoring.queue.dead_letters import Body, DeadLetter, origin_of, replay
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.metrics import Metrics
+
+NOW_S = 1_800_000_000.0
+BROKERS: dict[str, Any] = {"kafka_bootstrap_servers": "127.0.0.1:9"}
+REPLAYED = (
+    ("scoring-original-topic", b"session-completed"),
+    ("scoring-original-partition", b"4"),
+    ("scoring-original-offset", b"7"),
+    ("scoring-original-timestamp", b"1000"),
+)
+
+
+def intake_with(**config: Any) -> Intake:
+    settings = Settings(config=Config(**config), **BROKERS)
+    database = Database("postgresql://127.0.0.1:9/x", "public", pool_size=1)
+    return Intake(settings, Inbox(database, Policy(settings, {})), Metrics(), clock=lambda: NOW_S)
+
+
+def record(topic: str, fields: dict[str, Any], **changes: Any) -> Record:
+    value = json.dumps({"session_id": "s1"} | fields).encode()
+    return replace(Record(topic, 0, 5, round(NOW_S * 1000), None, value, ()), **changes)
+
+
+def decoded(
+    topic: str, fields: dict[str, Any] | None = None, /, intake: Intake | None = None, **changes: Any
+) -> Request:
+    return (intake or intake_with()).decode(record(topic, fields or {}, **changes))
+
+
+def test_absent_fields_of_a_completed_session() -> None:
+    request = decoded("session-completed")
+
+    assert (request.source, request.session_status, request.labels) == ("session-completed", "completed", {})
+    assert (request.completed_at, request.is_stale, request.event_id) == (None, False, None)
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for text in ("2026-03-01T12:00:00", "2026-03-01T12:00:00Z", "2026-03-01T13:00:00+01:00"):
+        assert decoded("session-completed", {"completed_at": text}).completed_at == noon
+
+
+def test_an_event_is_stale_beyond_the_configured_age() -> None:
+    """A replayed event and an event without a time are never stale."""
+    limited, old = intake_with(max_event_age_s=60), round(NOW_S * 1000) - 60_001
+    table: list[tuple[Intake, dict[str, Any], bool]] = [
+        (limited, {"timestamp_ms": old}, True),
+        (limited, {"timestamp_ms": old + 1}, False),
+        (limited, {"timestamp_ms": old, "headers": REPLAYED}, False),
+        (limited, {"timestamp_ms": 0}, False),
+        (limited, {"timestamp_ms": -1}, False),
+        (intake_with(max_event_age_s=None), {"timestamp_ms": 1}, False),
+    ]
+    for row, (intake, changes, is_stale) in enumerate(table):
+        assert decoded("session-completed", at=intake, **changes).is_stale is is_stale, row
+
+
+def test_a_rescore_request_forces_unless_it_says_no() -> None:
+    for said, force in (({}, True), ({"force": None}, True), ({"force": True}, True), ({"force": False}, False)):
+        request = decoded("rescore-requested", said)
+
+        assert request.force is force
+        assert (request.requested_by, request.priority) == ("event", Priority.PEOPLE)
+    assert decoded("rescore-requested", {"requested_by": "alice"}).requested_by == "alice"
+
+
+def test_the_same_message_is_the_same_request() -> None:
+    """By its event id wherever it stands; without one, by its original place and its content."""
+    named, unnamed = {"event_id": "e1"}, {"labels": {"a": "b"}}
+
+    def ids(*messages: tuple[dict[str, Any], dict[str, Any]]) -> int:
+        return len({decoded("session-completed", fields, **changes).request_id for fields, changes in messages})
+
+    assert ids((named, {"offset": 5}), (named, {"offset": 6}), (named | unnamed, {"partition": 1})) == 1
+    assert ids((unnamed, {}), (unnamed, {"headers": (("other", b"x"),)})) == 1
+    assert ids((unnamed, {"offset": 5}), (unnamed, {"offset": 6}), (unnamed, {"partition": 1}), ({}, {})) == 4
+    assert ids((unnamed, {"headers": REPLAYED, "offset": 8}), (unnamed, {"headers": REPLAYED, "offset": 9})) == 1
+
+
+async def test_a_letter_that_cannot_be_replayed_says_why() -> None:
+    letter = DeadLetter("0:1", "not_json", "", "", None, None, b"{", (), None)
+    stored = replace(letter, origin=origin_of(REPLAYED), body_id=decoded("session-completed").request_id)
+    publisher = Publisher(Settings(**BROKERS))
+    for unusable, reason in ((letter, "no_origin"), (stored, "no_body")):
+        with pytest.raises(InvalidMessage) as caught:
+            await replay(publisher, unusable, None)
+
+        assert caught.value.reason == reason
+
+
+async def test_a_replayed_letter_keeps_its_message_and_its_origin() -> None:
+    """A body that PostgreSQL keeps takes the place of the empty one in the letter."""
+    sent: list[Any] = []
+
+    class Remembering(Publisher):
+        async def publish(self, topic: str, messages: Any, timeout_s: float) -> list[bool]:
+            sent.append((topic, messages))
+            return [True for _ in messages]
+
+    letter = DeadLetter("0:1", "not_json", "", "", origin_of(REPLAYED), b"k", b"v", [("h", b"1")], None)
+    publisher = Remembering(Settings(**BROKERS))
+    await replay(publisher, letter, None)
+    await replay(publisher, letter, Body(b"K", b"V", []))
+
+    assert sent == [
+        ("session-completed", [(b"k", b"v", [("h", b"1"), *REPLAYED])]),
+        ("session-completed", [(b"K", b"V", [*REPLAYED])]),
+    ]
