@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Without pip's notice about its own version.
+# `--disable-pip-version-check` suppresses pip's notice about its own version.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch
 	@$(BIN)/tarsy-scoring demo $(ARGS)
 
-# Three processes on two cores, because many tests wait for other processes. The tests of a file share a process.
+# Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process.
 PARALLEL ?= -n 3 --dist loadfile
 # Long tests: kill -9, outages, browsers, brokers with TLS and logins, charts.
 LONG := tests/chaos tests/browser tests/deployment tests/integration/test_kafka_security.py
@@ -44,15 +44,15 @@ audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
 stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; prints the environment
 	@$(BIN)/tarsy-scoring stack $(ARGS)
 
-bench: $(VENV)/.dev  ## measure: this service against the bare client, Faust and FastStream
+bench: $(VENV)/.dev  ## measure the service against the bare client, Faust and FastStream
 	@$(BIN)/python -m benchmarks.pure
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the code
+schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py
 
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
-# Without tarsy-scoring itself, which need not be on a package index.
+# The dependencies of the lab without tarsy-scoring itself, which need not be on a package index.
 LAB := $(VENV)/lab.in
 requirements:  ## pin the requirements again
 	$(BIN)/python -m pip install --quiet pip-tools

@@ -1,9 +1,9 @@
 """
-Known vulnerabilities in what a deployment installs: asks the package index about every pinned requirement.
+Look up known vulnerabilities of every requirement that a deployment installs, in the package index.
 
-A vulnerability that nobody accepted ends with 1. Where the index does not answer, or knows nothing of a package, the
-audit says that it did not happen: an outage of others is no reason to stop work, and silence is no clean bill.
-Accepted ones stand in `audit-accepted.yaml`, each with a reason and a date on which it has to be looked at again.
+A vulnerability that is not accepted ends the audit with exit status 1. If the index does not answer, or does not know
+a package, the audit prints a warning: an outage of the index must not stop work, and an unknown package must not
+count as clean. `audit-accepted.yaml` lists accepted vulnerabilities, each with a reason and an expiry date.
 """
 
 import datetime
@@ -26,7 +26,7 @@ KEYS = {"id", "package", "reason", "until"}
 
 @dataclass
 class Findings:
-    """What an audit came to, as lines for people."""
+    """The result of an audit, as lines for people."""
 
     vulnerable: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Findings:
 
 
 def main() -> int:
-    """Audit the requirements; 0: nothing that must be acted on, 1: something, 2: the list of accepted ones is wrong."""
+    """Audit the requirements. Exit status 1: an open vulnerability; 2: `audit-accepted.yaml` is invalid; else 0."""
     try:
         accepted = read_accepted(ACCEPTED.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -50,10 +50,10 @@ def main() -> int:
 
 def read_accepted(text: str) -> list[dict[str, Any]]:
     """
-    The accepted vulnerabilities.
+    Parse the accepted vulnerabilities.
 
     Raises:
-        ValueError: An entry lacks something, or says something that nobody reads.
+        ValueError: An entry lacks a key, has an unknown one, or has an invalid date.
     """
     entries = yaml.safe_load(text) or []
     if not isinstance(entries, list):
@@ -67,7 +67,7 @@ def read_accepted(text: str) -> list[dict[str, Any]]:
 
 
 def ask_index(requirements: Path) -> tuple[dict[str, Any] | None, str]:
-    """What pip-audit reports; None, and why, where it could not ask."""
+    """The report of pip-audit; or None and the reason why there is none."""
     program = Path(sys.executable).with_name("pip-audit")
     options = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json"]
     try:
@@ -86,7 +86,7 @@ def ask_index(requirements: Path) -> tuple[dict[str, Any] | None, str]:
 
 
 def weigh(report: Mapping[str, Any], accepted: Sequence[Mapping[str, Any]], today: datetime.date) -> Findings:
-    """Sort what was reported. An accepted vulnerability counts again from the day after its date."""
+    """Sort the reported vulnerabilities. An accepted one counts again from the day after its date."""
     findings = Findings()
     for package in report["dependencies"]:
         if "skip_reason" in package:
@@ -108,7 +108,7 @@ def weigh(report: Mapping[str, Any], accepted: Sequence[Mapping[str, Any]], toda
 
 
 def tell(findings: Findings) -> int:
-    """Print the findings; gives the exit status."""
+    """Print the findings and return the exit status."""
     for line in findings.accepted:
         print(f"audit: {line}")
     for line in findings.vulnerable:

@@ -1,7 +1,7 @@
 """
-Reminds of plain English: fails on words that hide the actor of a sentence.
+Check prose for plain English: list the lines with words that hide the actor of a sentence.
 
-    python .ci/prose.py            prints FILE:LINE: word: the line; exit status 1 where there is one
+    python .ci/prose.py            prints `FILE:LINE: word: text` for each; exit status 1 if there is any
 """
 
 import io
@@ -23,7 +23,7 @@ EXCEPTED = re.compile(r"shipped_criteria/|/examples/|frozen/|\"nobody\"|`nobody`
 
 
 def main() -> int:
-    """Print what was found; 1 where anything was."""
+    """Print the findings; return 1 if there is any, else 0."""
     found = list(findings())
     for line in found:
         print(line)
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def findings() -> Iterator[str]:
-    """`FILE:LINE: words: text` for each line of the project's own files with such a word."""
+    """Yield `FILE:LINE: words: text` for each line of the project's own files that contains such a word."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if not name.startswith(LOOKED_AT) or not name.endswith(ENDINGS) or EXCEPTED.search(name):
@@ -48,7 +48,7 @@ def findings() -> Iterator[str]:
 
 
 def _prose_lines(source: str) -> set[int]:
-    """Lines of comments and of strings that stand alone."""
+    """Numbers of the lines of comments and docstrings."""
     lines: set[int] = set()
     before = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
