@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
-from visiting import House, Visits, closed
+from visiting import Installation, Visits, close_or_give_up
 
 from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
 from processes import Service
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# Playwright waits 5 s for what is expected; scores are judged and told meanwhile, on a machine with much else to do.
+# Playwright's default of 5 s is too short where a busy machine has to judge and publish a score first.
 expect.set_options(timeout=30_000)
 
 
@@ -27,38 +27,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house(
+async def installation(
     tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, kafka: Kafka, _migrated_template: str
-) -> AsyncIterator[House]:
-    """Worker and API on a database and topics of their own."""
+) -> AsyncIterator[Installation]:
+    """Worker and API as processes, on a database and topics of their own."""
     with fresh_database(postgres, _migrated_template) as url:
         async with ScriptedJudge() as judge:
-            service = Service(tmp_path_factory.mktemp("house"), url, fresh_topics(kafka), judge)
+            service = Service(tmp_path_factory.mktemp("installation"), url, fresh_topics(kafka), judge)
             try:
                 worker = service.worker()
                 api = service.command("api", SCORING_API_PORT="0", SCORING_API_RATE_PER_MINUTE="1000")
                 address = (await api.says("api.listening"))["address"]
                 await worker.ready()
-                yield House(service, api, address)
+                yield Installation(service, api, address)
             finally:
                 await service.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    """Chromium that finds no host but this one."""
+    """Chromium that can reach no host but this one."""
     assert CHROMIUM is not None
     async with async_playwright() as playwright:
         # Tests may run as root, where Chromium's own sandbox does not work.
         alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", alone])
         yield browser
-        await closed(browser)
+        await close_or_give_up(browser)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def visit(house: House, browser: Browser) -> AsyncIterator[Visits]:
-    """Makes visitors, and sees in the end that none of them met anything bad."""
-    visits = Visits(house.address, browser)
+async def visit(installation: Installation, browser: Browser) -> AsyncIterator[Visits]:
+    """Makes visitors; after the test asserts that none of them met a complaint or a 5xx answer."""
+    visits = Visits(installation.address, browser)
     yield visits
     await visits.end()

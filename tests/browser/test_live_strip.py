@@ -1,4 +1,4 @@
-"""The strip of rolling signals: what it shows of planted messages and of hostile ones, and when it is gone."""
+"""The strip of rolling signals: what it shows for valid and hostile messages, and when rows disappear."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from insights_messages import START_US, drift, windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-NOW = datetime(2100, 1, 5, 10, 30, tzinfo=UTC)  # as the clock of the browser says
+NOW = datetime(2100, 1, 5, 10, 30, tzinfo=UTC)  # the browser's clock
 HOSTILE = (
     "<script>alert('strip')</script>",
     '"><img src=x onerror="alert(\'strip\')">',
@@ -28,7 +28,7 @@ HOSTILE = (
     " ",
 )
 ROWS = "#strip-rows tr"
-# Counts what live.js hands over, and keeps all that is said aloud.
+# Counts the messages that live.js hands over, and keeps every announcement to screen readers.
 LISTEN = """
   window.insights = 0;
   window.heard = [];
@@ -41,15 +41,15 @@ LISTEN = """
 
 
 @dataclass
-class Line(visiting.Line):
-    """A line that tells of insights."""
+class PageSocket(visiting.PageSocket):
+    """A socket that sends insights."""
 
     sent: int = 0
 
-    async def tell(self, *messages: dict[str, Any]) -> None:
-        """Send messages, and let the page show them."""
+    async def send(self, *messages: dict[str, Any]) -> None:
+        """Send messages, and wait until the page shows them."""
         for message in messages:
-            self.sockets[-1].send(json.dumps(message).replace("Infinity", "1e400"))  # as JSON may have it
+            self.sockets[-1].send(json.dumps(message).replace("Infinity", "1e400"))  # JSON's way to an infinite number
         self.sent += len(messages)
 
         async def have_come() -> bool:
@@ -59,21 +59,21 @@ class Line(visiting.Line):
         await self.page.clock.run_for(300)
 
 
-async def on_a_line(visit: Visits, path: str = "/", **kind: Any) -> tuple[Visitor, Line]:
-    """A visitor at a moment that stands still, whose page has its connection in our hands."""
+async def open_page(visit: Visits, path: str = "/", **kind: Any) -> tuple[Visitor, PageSocket]:
+    """A visitor whose clock stands still at `NOW` and whose WebSocket the test answers."""
     visitor = await visit("/healthz", **kind)
-    line = Line(visitor.page)
-    await line.lay()
+    socket = PageSocket(visitor.page)
+    await socket.install()
     await visitor.page.add_init_script(LISTEN)
     await visitor.page.clock.install(time=NOW - timedelta(minutes=1))
     await visitor.page.clock.pause_at(NOW)
     await visitor.open(path)
     await expect(visitor.page.locator("#live-state")).to_have_text("Live")
-    return visitor, line
+    return visitor, socket
 
 
 def of_chain(chain: str | None, hours_ago: float = 0.0, **figures: Any) -> dict[str, Any]:
-    """A message whose windows end in half an hour, or so long before that."""
+    """A message whose windows end in half an hour, or `hours_ago` before that."""
     message = windows(chain, **figures)
     for window in message["windows"].values():
         window["end"] = (NOW + timedelta(hours=0.5 - hours_ago)).isoformat()
@@ -81,19 +81,19 @@ def of_chain(chain: str | None, hours_ago: float = 0.0, **figures: Any) -> dict[
 
 
 async def texts(visitor: Visitor) -> list[str]:
-    """The rows as they read."""
+    """The rows as the visitor reads them."""
     return [" ".join(row.split()) for row in await visitor.page.locator(ROWS).all_inner_texts()]
 
 
 @pytest.mark.parametrize("path", ["/", "/trends"])
-async def test_it_shows_what_comes_and_nothing_before(visit: Visits, path: str) -> None:
-    """On both pages over the connection that the page has, with the band's colour and its word."""
-    visitor, line = await on_a_line(visit, path)
+async def test_the_strip_appears_with_the_first_messages(visit: Visits, path: str) -> None:
+    """Both pages get messages over their one connection; each row has its band's colour and word."""
+    visitor, socket = await open_page(visit, path)
     strip = visitor.page.locator("#strip")
-    assert line.asked[-1][0] == "insights"
-    assert len(line.sockets) == 1
+    assert socket.asked[-1][0] == "insights"
+    assert len(socket.sockets) == 1
     await expect(strip).to_be_hidden()
-    await line.tell(
+    await socket.send(
         of_chain("steady"),
         of_chain(
             "shaky", mean=62.04, scores=1_250, share_under_threshold=0.256, failures={"judge_auth": 2, "refused": 1}
@@ -116,48 +116,48 @@ async def test_it_shows_what_comes_and_nothing_before(visit: Visits, path: str) 
     assert looks == ["badge fair"] * 2 + ["badge good"] * 2 + ["badge weak"] * 2
     assert await strip.locator("caption").inner_text() != ""
     assert await strip.locator('th[scope="col"], th[scope="row"]').count() == 3 + 4
-    await visitor.picture(f"strip{path.replace('/', '-')}")
+    await visitor.screenshot(f"strip{path.replace('/', '-')}")
 
 
-async def test_a_row_follows_its_chain_and_leaves_the_others_alone(visit: Visits) -> None:
-    """Whoever stands on a link keeps it, also when its row changes."""
-    visitor, line = await on_a_line(visit)
-    await line.tell(of_chain("a"), of_chain("b"))
+async def test_a_message_changes_only_the_row_of_its_chain(visit: Visits) -> None:
+    """A link keeps the focus when its row changes or moves."""
+    visitor, socket = await open_page(visit)
+    await socket.send(of_chain("a"), of_chain("b"))
     await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame = true")
     await visitor.page.locator(ROWS).nth(1).get_by_role("link").focus()
-    await line.tell(of_chain("b", mean=40, scores=5), of_chain("a"))
+    await socket.send(of_chain("b", mean=40, scores=5), of_chain("a"))
     assert "40 weak 5 scores" in (await texts(visitor))[0], "most scores come first"
-    await line.tell(of_chain("b", mean=40, scores=3), of_chain("a"))
+    await socket.send(of_chain("b", mean=40, scores=3), of_chain("a"))
     assert "40 weak 3 scores" in (await texts(visitor))[1]
     assert await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame") is True
     assert await visitor.page.evaluate("document.activeElement.textContent") == "b"
 
 
 async def test_a_name_leads_to_the_sessions_of_its_chain(visit: Visits) -> None:
-    """Whatever the name holds."""
-    visitor, line = await on_a_line(visit)
-    await line.tell(of_chain("a&status=failed #1"))
+    """The link filters the list by the chain, whatever characters the name has."""
+    visitor, socket = await open_page(visit)
+    await socket.send(of_chain("a&status=failed #1"))
     await visitor.follow(visitor.page.locator(ROWS).get_by_role("link"))
     await expect(visitor.page.get_by_label("Chain")).to_have_value("a&status=failed #1")
 
 
 @pytest.mark.parametrize("path", ["/", "/trends"])
 async def test_a_page_of_one_chain_shows_that_chain_alone(visit: Visits, path: str) -> None:
-    """Its row and its drift: what happens elsewhere was not asked for."""
-    visitor, line = await on_a_line(visit, f"{path}?chain=%22a%22")
-    await line.tell(of_chain("b"), of_chain(None), drift(chain_id="b"))
+    """A page filtered by a chain shows that chain's row and drift, and no others."""
+    visitor, socket = await open_page(visit, f"{path}?chain=%22a%22")
+    await socket.send(of_chain("b"), of_chain(None), drift(chain_id="b"))
     await expect(visitor.page.locator("#strip")).to_be_hidden()
-    await line.tell(of_chain('"a"'), drift(chain_id='"a"'))
+    await socket.send(of_chain('"a"'), drift(chain_id='"a"'))
     assert [text.split()[0] for text in await texts(visitor)] == ['"a"']
     assert " ".join((await visitor.page.locator("#strip-name").inner_text()).split()) == "Just now 1 chain"
     await expect(visitor.page.locator("#strip-finding")).to_contain_text('chain "a"')
 
 
 async def test_hostile_names_stay_text(visit: Visits) -> None:
-    """No dialog, no element out of text, no page that is pushed apart, and nothing that turns what stands behind it."""
-    visitor, line = await on_a_line(visit, viewport={"width": 360, "height": 800})
+    """No dialog, no element made of text, no layout pushed apart, and no override of the text direction."""
+    visitor, socket = await open_page(visit, viewport={"width": 360, "height": 800})
     finding = drift(chain_id=HOSTILE[1], cause="<script>alert('cause')</script>")
-    await line.tell(*(of_chain(name, failures={name: 3}) for name in HOSTILE), finding)
+    await socket.send(*(of_chain(name, failures={name: 3}) for name in HOSTILE), finding)
     await expect(visitor.page.locator(ROWS)).to_have_count(len(HOSTILE))
     shown = await visitor.page.locator("#strip").inner_text()
     for name in (*HOSTILE[:4], HOSTILE[6]):
@@ -169,10 +169,10 @@ async def test_hostile_names_stay_text(visit: Visits) -> None:
     assert set(links) == {"http:/"}
     wide = await visitor.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 1
-    await visitor.picture("strip-hostile-360")
+    await visitor.screenshot("strip-hostile-360")
 
 
-NONSENSE: tuple[dict[str, Any], ...] = (
+MALFORMED: tuple[dict[str, Any], ...] = (
     {"windows": None},
     {"windows": [1, 2]},
     {"windows": {"1h": "x", "24h": 7}},
@@ -183,21 +183,21 @@ NONSENSE: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_nonsense_harms_nobody(visit: Visits) -> None:
-    """A message that is none of ours ends no script: what comes after it is shown."""
-    visitor, line = await on_a_line(visit)
-    for number, message in enumerate(NONSENSE, 2):
-        await line.tell(of_chain("odd") | message, of_chain("sound", scores=number))
+async def test_a_malformed_message_hides_no_valid_one(visit: Visits) -> None:
+    """A malformed message does not stop the script: the next valid message is shown."""
+    visitor, socket = await open_page(visit)
+    for number, message in enumerate(MALFORMED, 2):
+        await socket.send(of_chain("odd") | message, of_chain("sound", scores=number))
         assert (await texts(visitor))[0].startswith(f"sound 81.3 good {number} scores"), message
-        assert not {"NaN", "undefined", "Infinity"} & set((await visitor.reads()).split())
+        assert not {"NaN", "undefined", "Infinity"} & set((await visitor.read_text()).split())
         finding = await visitor.page.locator("#strip-finding").text_content()
         assert not finding or finding.startswith("Drift: totals changed"), message
 
 
-async def test_a_chain_that_is_long_quiet_goes(visit: Visits) -> None:
-    """What ended a while ago says until when it was; a day later it has nothing to do with now."""
-    visitor, line = await on_a_line(visit)
-    await line.tell(of_chain("long-quiet", 25), of_chain("nearly", 24.4), of_chain("quiet", 2))
+async def test_the_row_of_a_quiet_chain_disappears_after_a_day(visit: Visits) -> None:
+    """A window that has ended says when; a row disappears a day after that."""
+    visitor, socket = await open_page(visit)
+    await socket.send(of_chain("long-quiet", 25), of_chain("nearly", 24.4), of_chain("quiet", 2))
     assert [text.split()[0] for text in await texts(visitor)] == ["nearly", "quiet"]
     assert "until 09:00 UTC" in (await texts(visitor))[1]
     assert "until 2100-01-04 10:36 UTC" in (await texts(visitor))[0]
@@ -218,28 +218,28 @@ DRIFTS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-async def test_the_last_drift_is_told_with_its_cause(visit: Visits) -> None:
-    """In a sentence that leads to the page of drift; an older one that comes later does not replace it."""
-    visitor, line = await on_a_line(visit, "/trends")
+async def test_the_newest_drift_is_shown_with_its_cause(visit: Visits) -> None:
+    """One sentence that links to the page of drift; a late, older finding does not replace it."""
+    visitor, socket = await open_page(visit, "/trends")
     for number, (more, words) in enumerate(DRIFTS, START_US):
-        await line.tell(drift(number, **more), drift(START_US - 1, cause="judge", size_points=1.0))
+        await socket.send(drift(number, **more), drift(START_US - 1, cause="judge", size_points=1.0))
         assert await visitor.page.locator("#strip-finding").inner_text() == f"Drift: {words}"
     await expect(visitor.page.locator("#strip .scroll")).to_be_hidden()
     await expect(visitor.page.locator("#strip-drift").get_by_role("link")).to_have_attribute("href", "/drift")
 
 
-async def test_little_is_said_aloud(visit: Visits) -> None:
-    """Another band and a new drift, and all of ten seconds at once; nothing of what stood there from the beginning."""
-    visitor, line = await on_a_line(visit)
-    await line.tell(of_chain("a"), of_chain("b"), drift())
-    await line.tell(of_chain("a", mean=90), of_chain("b", scores=9))
+async def test_announcements_are_few(visit: Visits) -> None:
+    """Only a changed band and new drift are announced, collected over ten seconds; never the first state."""
+    visitor, socket = await open_page(visit)
+    await socket.send(of_chain("a"), of_chain("b"), drift())
+    await socket.send(of_chain("a", mean=90), of_chain("b", scores=9))
     assert await visitor.page.evaluate("window.heard") == []
-    await line.tell(of_chain("a", mean=60))
+    await socket.send(of_chain("a", mean=60))
     heard = ["a is fair now: 60 in its newest hour."]
     assert await visitor.page.evaluate("window.heard") == heard
     news = drift(int(NOW.timestamp() * 1e6) + 1_000_000, cause="agents", chain_id=None, began_at=None)
-    await line.tell(of_chain("a", mean=30))
-    await line.tell(of_chain("b", mean=70), news)
+    await socket.send(of_chain("a", mean=30))
+    await socket.send(of_chain("b", mean=70), news)
     await visitor.page.clock.run_for(8_500)
     assert await visitor.page.evaluate("window.heard") == heard
     await visitor.page.clock.run_for(1_000)

@@ -1,8 +1,8 @@
-"""The pages as somebody uses them: lists, scoring while one watches, failures, keyboard, light and dark."""
+"""The pages in a browser: lists, live scoring, keyboard, no JavaScript, small screens and hostile text."""
 
 import pytest
 from playwright.async_api import Page, expect
-from visiting import House, Visits
+from visiting import Installation, Visits
 
 from infrastructure import wait_until
 
@@ -10,10 +10,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NARROW = {"width": 375, "height": 740}
 ELSEWHERE = "http://elsewhere.example"
-# What the policy of every page says of scripts, styles, pictures, requests and forms.
+# The directives of the Content Security Policy that every page has.
 DIRECTIVES = {"script-src", "style-src", "img-src", "connect-src", "form-action"}
 
-# Every text that a badge of a session has shown, kept on the page itself: a reload loses it.
+# Keeps every text that a session's badge has shown; a reload would lose them.
 WATCH_BADGE = """id => {
   const read = () => document.querySelector(`.badge[data-session="${id}"]`)?.textContent.trim().replace(/\\s+/g, " ");
   window.shown = [read()];
@@ -23,7 +23,7 @@ WATCH_BADGE = """id => {
   }).observe(document.getElementById("main"), {subtree: true, childList: true, characterData: true});
 }"""
 
-# How many lines the tallest of some short texts takes up.
+# The number of lines of the tallest of some short texts.
 TALLEST = """all => Math.max(0, ...all.map(e => {
   const [box, line] = [e.getBoundingClientRect(), parseFloat(getComputedStyle(e).lineHeight)];
   return box.height / line;
@@ -44,41 +44,41 @@ async def is_too_wide(page: Page) -> bool:
 # --- the list ------------------------------------------------------------------------------------------
 
 
-async def test_a_new_session_appears_while_one_looks(house: House, visit: Visits) -> None:
-    """Without a reload: the list reads itself anew when an event tells of a session that is not in it."""
+async def test_a_new_session_appears_in_the_open_list(installation: Installation, visit: Visits) -> None:
+    """The list refreshes itself without a reload when an event names a session that it lacks."""
     visitor = await visit("/?q=arrives-")
     await expect(visitor.page.locator("#live-state")).to_have_text("Live")
     await visitor.page.evaluate("window.shown = 1")
-    row = await house.score("arrives-1")
+    row = await installation.score("arrives-1")
     badge = visitor.page.locator('.badge[data-session="arrives-1"]')
     await expect(badge).to_contain_text(str(row["total_score"]))
     assert await visitor.page.evaluate("window.shown") == 1, "the page was not loaded anew"
 
 
-# --- scoring while one watches -------------------------------------------------------------------------
+# --- scoring on an open page -- ------------------------------------------------------------------------
 
 
-async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -> None:
+async def test_from_click_to_badge_without_reload(installation: Installation, visit: Visits) -> None:
     """A click requests a score; the page shows its phases, then its total and analysis."""
-    house.service.add_session("watched-1")
-    house.service.hold("watched-1", "analysis")
+    installation.service.add_session("watched-1")
+    installation.service.hold("watched-1", "analysis")
     visitor = await visit("/sessions/watched-1")
     badge = visitor.page.locator('.badge[data-session="watched-1"]')
     await expect(badge).to_have_text("Not scored")
-    await visitor.picture("not-scored")
+    await visitor.screenshot("not-scored")
     await visitor.follow(visitor.page.get_by_role("button", name="Score session").first)
     await visitor.page.evaluate(WATCH_BADGE, "watched-1")
     await expect(badge).to_contain_text("Judging")
     facts = visitor.page.locator("aside dl.facts div")
     await expect(facts.filter(has_text="Attempt").locator("dd")).to_have_text("1")
     await expect(facts.filter(has_text="Started").locator("time")).to_be_visible()
-    assert await house.service.count("session_id = 'watched-1' AND status = 'in_progress'") == 1
-    await visitor.picture("scoring")
-    house.service.judge.clear()
-    house.service.hold("watched-1", "missing_tools")
+    assert await installation.service.count("session_id = 'watched-1' AND status = 'in_progress'") == 1
+    await visitor.screenshot("scoring")
+    installation.service.judge.clear()
+    installation.service.hold("watched-1", "missing_tools")
     await expect(badge).to_contain_text("Looking for missing tools")
-    house.service.judge.clear()
-    row = await house.service.score_becomes("watched-1", "completed")
+    installation.service.judge.clear()
+    row = await installation.service.score_becomes("watched-1", "completed")
     await expect(badge).to_contain_text(str(row["total_score"]))
     await expect(visitor.page.locator("#analysis")).to_contain_text("scripted stand-in")
     phases = await shown_texts(visitor.page)
@@ -87,14 +87,14 @@ async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -
     assert row["score_triggered_by"] == "api-client"
 
 
-async def test_a_session_that_runs_becomes_one_with_a_score(house: House, visit: Visits) -> None:
-    """While somebody looks: first that it has not ended, then its score, as if the page had been read anew."""
-    house.service.add_session("ends-soon-1", status="in_progress", completed_at=None)
+async def test_the_page_of_a_running_session_gets_its_score(installation: Installation, visit: Visits) -> None:
+    """The open page first says that the session has not ended, then shows its score as a fresh page would."""
+    installation.service.add_session("ends-soon-1", status="in_progress", completed_at=None)
     visitor = await visit("/sessions/ends-soon-1")
     await expect(visitor.page.locator("main")).to_contain_text("This session has not ended yet")
     await expect(visitor.page.locator("#live-state")).to_have_text("Live")
-    await visitor.picture("not-ended")
-    row = await house.score("ends-soon-1")
+    await visitor.screenshot("not-ended")
+    row = await installation.score("ends-soon-1")
     await expect(visitor.page.locator(".total .badge")).to_contain_text(str(row["total_score"]))
     await expect(visitor.page.locator("#region-score")).to_have_class("columns")
 
@@ -102,9 +102,9 @@ async def test_a_session_that_runs_becomes_one_with_a_score(house: House, visit:
 # --- without JavaScript, without a mouse, in the dark, on a small screen -------------------------------
 
 
-async def test_without_javascript_everything_but_live_works(house: House, visit: Visits) -> None:
-    """Lists, filters, links and forms are HTML; a page that is loaded again shows what has become of a score."""
-    await house.score("plain-1")
+async def test_without_javascript_everything_but_live_works(installation: Installation, visit: Visits) -> None:
+    """Lists, filters, links and forms are plain HTML; a reload shows the new state of a score."""
+    await installation.score("plain-1")
     visitor = await visit("/", java_script_enabled=False)
     await visitor.page.get_by_label("Session id or alert type begins with").fill("plain-")
     await visitor.show()
@@ -112,7 +112,7 @@ async def test_without_javascript_everything_but_live_works(house: House, visit:
     await expect(visitor.page.locator("#live-state")).to_be_hidden()
     await visitor.follow(visitor.page.locator("table.list th a"))
     await visitor.follow(visitor.page.get_by_role("button", name="Re-score").first)
-    await house.service.scores_reach(2, "session_id = 'plain-1' AND status = 'completed'")
+    await installation.service.scores_reach(2, "session_id = 'plain-1' AND status = 'completed'")
     await visitor.page.reload()
     await expect(visitor.page.locator('aside a[href^="/scores/"]')).to_have_count(2)
     turns = visitor.page.locator("#turns")
@@ -120,9 +120,9 @@ async def test_without_javascript_everything_but_live_works(house: House, visit:
     await expect(turns).to_contain_text("Analysis")
 
 
-async def test_the_keyboard_is_enough(house: House, visit: Visits) -> None:
-    """Skip link first, focus always visible, search by Enter, score by Enter."""
-    await house.score("keys-1")
+async def test_the_keyboard_is_enough(installation: Installation, visit: Visits) -> None:
+    """The skip link comes first, focus is always visible, and Enter searches and scores."""
+    await installation.score("keys-1")
     visitor = await visit("/")
     press = visitor.page.keyboard.press
     await press("Tab")
@@ -147,41 +147,41 @@ async def test_the_keyboard_is_enough(house: House, visit: Visits) -> None:
     await visitor.page.wait_for_url("**/sessions/keys-1")
     await visitor.page.locator("#ask").focus()
     await press("Enter")
-    await house.service.scores_reach(2, "session_id = 'keys-1' AND status = 'completed'")
+    await installation.service.scores_reach(2, "session_id = 'keys-1' AND status = 'completed'")
 
 
-async def test_what_happens_is_told_to_a_screen_reader(house: House, visit: Visits) -> None:
-    """A live region, apart from what is read by sight, says the state of the session that one looks at."""
-    await house.score("heard-1")
-    house.service.hold("heard-1", "analysis")
+async def test_a_screen_reader_hears_the_state_of_the_session(installation: Installation, visit: Visits) -> None:
+    """A live region, separate from the visible text, announces the state of the session."""
+    await installation.score("heard-1")
+    installation.service.hold("heard-1", "analysis")
     visitor = await visit("/sessions/heard-1")
     await visitor.follow(visitor.page.locator("#ask"))
     said = visitor.page.locator("#said")
     await expect(said).to_have_role("status")
     await expect(said).to_have_attribute("aria-live", "polite")
     await expect(said).to_have_text("Judging")
-    house.service.judge.clear()
-    row = await house.service.score_becomes("heard-1", "completed")
+    installation.service.judge.clear()
+    row = await installation.service.score_becomes("heard-1", "completed")
     await expect(said).to_contain_text(str(row["total_score"]))
 
 
-async def test_a_small_screen_scrolls_down_only(house: House, visit: Visits) -> None:
+async def test_a_small_screen_never_scrolls_sideways(installation: Installation, visit: Visits) -> None:
     """Wide tables and pictures scroll within themselves."""
-    await house.score("small-1")
+    await installation.score("small-1")
     visitor = await visit("/", viewport=NARROW, is_mobile=True)
     for path in ("/", "/sessions/small-1", "/trends", "/distribution", "/missing-tools", "/failure-tags"):
         await visitor.open(path)
         assert not await is_too_wide(visitor.page), path
         tall = await visitor.page.locator("caption:visible, th:visible, .chip:visible").evaluate_all(TALLEST)
         assert tall <= 8, f"{path}: something stands letter by letter"
-        await visitor.picture(f"small{path.replace('/', '-')}")
+        await visitor.screenshot(f"small{path.replace('/', '-')}")
 
 
 # --- hostile text --------------------------------------------------------------------------------------
 
 
-async def test_what_got_past_the_escaping_would_not_run(visit: Visits) -> None:
-    """The second wall: the policy, which all pages share, refuses a script, a style or a picture in the page."""
+async def test_the_policy_refuses_injected_content(visit: Visits) -> None:
+    """The Content Security Policy refuses scripts, styles and pictures if escaping should fail."""
     visitor = await visit("/")
     visitor.complaints.clear()
     ran = await visitor.page.evaluate(
@@ -210,5 +210,5 @@ async def test_what_got_past_the_escaping_would_not_run(visit: Visits) -> None:
 
     await wait_until(lambda: refused() == DIRECTIVES, 30, "all is refused, and the console says so")
     assert not [c for c in visitor.complaints if c.startswith("dialog")]
-    await visitor.open("/")  # what the console has still to say of that page it says before
+    await visitor.open("/")  # the console reports the rest about this page before the next one opens
     visitor.complaints.clear()

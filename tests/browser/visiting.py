@@ -1,8 +1,7 @@
 """
-Somebody with a browser, and the installation that they visit.
+The installation under test, and visitors who open its pages in a browser.
 
-Whatever a test does, no visitor may meet a dialog, an error in the console, a request to another host, or an answer
-that tells of a fault of ours.
+A test fails if a visitor meets a dialog, an error in the console, a request to another host, or a 5xx answer.
 """
 
 import asyncio
@@ -20,23 +19,23 @@ from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service
 
 SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
-"""A folder where the pages that tests look at are left as pictures; none are made without it."""
+"""The folder for screenshots of the pages that tests open; without it there are none."""
 
 ACTION_TIMEOUT_MS = 30_000
 CLOSE_TIMEOUT_S = 20
 SCREEN = {"width": 1280, "height": 900}
 
 
-async def closed(thing: Browser | BrowserContext) -> None:
-    """Close it; Chromium now and then never says that it did, which is no matter of the pages."""
+async def close_or_give_up(thing: Browser | BrowserContext) -> None:
+    """Close it; give up after `CLOSE_TIMEOUT_S`, because Chromium sometimes never confirms the close."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await thing.close()
 
 
 @dataclass(frozen=True)
-class House:
-    """One installation with its address; tests of a module share it and use sessions of their own."""
+class Installation:
+    """An installation and its API's address; tests of a module share it and use sessions of their own."""
 
     service: Service
     api: Process
@@ -44,29 +43,29 @@ class House:
 
     async def score(self, session_id: str, **session: Any) -> Any:
         """
-        Put a session into the folder and have it scored; gives the completed score's row.
+        Put a session into the folder and have it scored; returns the row of the completed score.
 
-        All of it has been told by then: no page that is opened afterwards hears of it as news.
+        All its events are published by then, so a page that is opened later receives none of them live.
         """
         self.service.add_session(session_id, **session)
         known = {k: session[k] for k in ("alert_type", "chain_id", "labels") if k in session}
         await self.service.announce(session_id, **known)
         score = await self.service.score_becomes(session_id, "completed")
-        untold = "SELECT count(*) FROM scoring_events WHERE score_id = $1 AND published_at IS NULL"
+        unpublished = "SELECT count(*) FROM scoring_events WHERE score_id = $1 AND published_at IS NULL"
 
-        async def is_told() -> bool:
-            return not await self.service.value(untold, score["score_id"])
+        async def is_published() -> bool:
+            return not await self.service.value(unpublished, score["score_id"])
 
-        await wait_until(is_told, PATIENCE_S, f"the score of {session_id} is told")
+        await wait_until(is_published, PATIENCE_S, f"the score of {session_id} is published")
         return score
 
 
 @dataclass
 class Visitor:
     """
-    Somebody with a browser on the pages.
+    A user with one page of a browser.
 
-    `complaints` is what no visit may meet; `refused` are answers of 400 and above, which some tests ask for.
+    `complaints` fail the test; `refused` holds the answers of 400 and above, which some tests provoke.
     """
 
     page: Page
@@ -75,7 +74,7 @@ class Visitor:
     refused: list[tuple[int, str]] = field(default_factory=list)
 
     async def open(self, path: str) -> int:
-        """Go to a path; gives the status of the answer."""
+        """Go to a path; returns the status of the answer."""
         answer = await self.page.goto(self.address + path)
         assert answer is not None
         return answer.status
@@ -86,54 +85,54 @@ class Visitor:
             await link.click()
 
     async def show(self) -> None:
-        """Send the form above a list."""
+        """Submit the filter form above a list."""
         await self.follow(self.page.get_by_role("button", name="Show", exact=True))
 
-    async def reads(self) -> str:
-        """The text that stands on the page."""
+    async def read_text(self) -> str:
+        """The visible text of the page."""
         return await self.page.inner_text("body")
 
     async def read_rows(self) -> list[str]:
         """The session ids of the list on the page, from the top."""
         return await self.page.locator("table.list tbody th code").all_inner_texts()
 
-    async def picture(self, name: str) -> None:
-        """Leave a picture of the whole page, where somebody asked for pictures."""
+    async def screenshot(self, name: str) -> None:
+        """Save a screenshot of the whole page, if `BROWSER_SCREENSHOTS` names a folder."""
         if SCREENSHOTS:
             await self.page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), full_page=True)
 
     def watch(self) -> None:
-        """Note from now on what must not happen."""
+        """Record complaints and refused answers from now on."""
         self.page.set_default_timeout(ACTION_TIMEOUT_MS)
-        self.page.on("dialog", self._met_dialog)
-        self.page.on("console", lambda m: self._heard(m.type, m.text))
+        self.page.on("dialog", self._on_dialog)
+        self.page.on("console", lambda m: self._on_console(m.type, m.text))
         self.page.on("pageerror", lambda error: self.complaints.append(f"script error: {error}"))
-        self.page.on("request", lambda request: self._asked_for(request.url))
-        self.page.on("websocket", lambda socket: self._asked_for(socket.url))
-        self.page.on("response", lambda answer: self._was_answered(answer.status, answer.url))
+        self.page.on("request", lambda request: self._on_request(request.url))
+        self.page.on("websocket", lambda socket: self._on_request(socket.url))
+        self.page.on("response", lambda answer: self._on_response(answer.status, answer.url))
 
-    async def _met_dialog(self, dialog: Any) -> None:
+    async def _on_dialog(self, dialog: Any) -> None:
         self.complaints.append(f"dialog: {dialog.message}")
         await dialog.dismiss()
 
-    def _heard(self, kind: str, text: str) -> None:
-        # What was answered is noted by itself, with its status.
+    def _on_console(self, kind: str, text: str) -> None:
+        # `_on_response` records failed answers, with their status.
         if kind == "error" and not text.startswith("Failed to load resource"):
             self.complaints.append(f"console {kind}: {text}")
 
-    def _asked_for(self, url: str) -> None:
+    def _on_request(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("data", "about") and parts.netloc != urlsplit(self.address).netloc:
             self.complaints.append(f"request to another host: {url}")
 
-    def _was_answered(self, status: int, url: str) -> None:
+    def _on_response(self, status: int, url: str) -> None:
         if status >= 400:
             self.refused.append((status, urlsplit(url).path))
 
 
 @dataclass
 class Visits:
-    """Visitors of one test."""
+    """The visitors of one test."""
 
     address: str
     browser: Browser
@@ -145,7 +144,7 @@ class Visits:
         A new visitor, already at `path`.
 
         Args:
-            kind: What sets the browser apart, e.g. `java_script_enabled=False`, `color_scheme="dark"`.
+            kind: Options of the browser context, e.g. `java_script_enabled=False`, `color_scheme="dark"`.
         """
         context = await self.browser.new_context(**({"viewport": SCREEN, "timezone_id": "Europe/Vienna"} | kind))
         self.contexts.append(context)
@@ -157,7 +156,7 @@ class Visits:
 
     async def end(self) -> None:
         for context in self.contexts:
-            await closed(context)
+            await close_or_give_up(context)
         complaints = [complaint for visitor in self.visitors for complaint in visitor.complaints]
         faults = [answer for visitor in self.visitors for answer in visitor.refused if answer[0] >= 500]
         assert not complaints, complaints
@@ -165,13 +164,13 @@ class Visits:
 
 
 @dataclass
-class Line:
+class PageSocket:
     """
-    The WebSocket of a page, in the hands of a test, which confirms what the page subscribes to.
+    The WebSocket of a page, answered by the test, which confirms the page's subscriptions.
 
     Args:
         unconfirmed: Channels that are not confirmed.
-        asked: Subscriptions in the order in which they came: channel and `last_event_id`.
+        asked: Subscriptions in the order of their arrival: channel and `last_event_id`.
     """
 
     page: Page
@@ -179,14 +178,14 @@ class Line:
     unconfirmed: set[str] = field(default_factory=set)
     asked: list[tuple[str, int]] = field(default_factory=list)
 
-    async def lay(self) -> None:
-        """For every page that is opened from now on."""
-        await self.page.route_web_socket("**/api/v1/ws", self._carry)
+    async def install(self) -> None:
+        """Take over the WebSocket of every page that is opened from now on."""
+        await self.page.route_web_socket("**/api/v1/ws", self._answer_page)
 
-    def cut(self) -> Any:
+    def drop(self) -> Any:
         return self.sockets[-1].close(code=4008, reason="too slow: reconnect and catch up")
 
-    def _carry(self, socket: WebSocketRoute) -> None:
+    def _answer_page(self, socket: WebSocketRoute) -> None:
         def answer(message: str | bytes) -> None:
             asked = json.loads(message)
             if asked["action"] == "subscribe":
