@@ -9,7 +9,7 @@ from deploying import CHART, VALUE_SETS, Objects, Render, RenderObjects, find_he
 
 @pytest.fixture(scope="session")
 def helm() -> Render:
-    """Runs helm; skips where there is none."""
+    """Runs helm; skips the test where helm is not installed."""
     program = find_helm()
     if program is None:
         pytest.skip("there is no helm: go install helm.sh/helm/v3/cmd/helm@latest")
@@ -30,7 +30,7 @@ def charts(helm: Render) -> dict[str, Objects]:
 
 @pytest.fixture(scope="session")
 def render(helm: Render) -> RenderObjects:
-    """The objects for other arguments, and for a release of another name."""
+    """Renders the chart with other arguments, or for a release of another name."""
 
     def run(*arguments: str, release: str = "scoring") -> Objects:
         return _rendered(helm, release, *arguments)
@@ -45,5 +45,5 @@ def _rendered(helm: Render, release: str, *arguments: str) -> Objects:
 
 @pytest.fixture(params=sorted(VALUE_SETS))
 def chart(request: pytest.FixtureRequest, charts: dict[str, Objects]) -> Objects:
-    """Each of the charts in turn."""
+    """Each set of values in turn."""
     return charts[request.param]

@@ -1,4 +1,4 @@
-"""What the deployment tests know: where the files are, which variables exist, and how commands are checked."""
+"""Helpers of the deployment tests: paths, known variables, rendered objects, and a parser for commands."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ CHART = REPOSITORY / "helm" / "tarsy-scoring"
 VALUE_SETS = {path.stem: path for path in (Path(__file__).parent / "values").glob("*.yaml")}
 NOT_SETTINGS = {"config", "unknown_variables"}
 
-# As little as there must be said, and what else a release without an API says.
+# The values that have no default; a release with an API also needs `api.access`.
 MINIMAL = (
     "--set=image.repository=registry.example/tarsy-scoring",
     "--set=database.existingSecret=scores",
@@ -30,7 +30,7 @@ Render = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def known_variables() -> set[str]:
-    """The `SCORING_*` variables that mean something."""
+    """The `SCORING_*` variables that the service reads."""
     fields = {variable_of(field) for field in Settings.model_fields if field not in NOT_SETTINGS}
     return fields | {f"{variable_of(secret)}_FILE" for secret in SECRETS} | {"SCORING_CONFIG"}
 
@@ -41,7 +41,7 @@ def secret_variables() -> set[str]:
 
 def parse(arguments: Sequence[str]) -> str:
     """
-    The command that these arguments of `tarsy-scoring` mean, without running it.
+    The name of the command that these arguments of `tarsy-scoring` select; nothing runs.
 
     Raises:
         click.UsageError: There is no such command or option, or a value is wrong.
@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str]) -> str:
 
 
 def find_helm() -> str | None:
-    """The program; None: there is none on this machine."""
+    """The path of helm; None where it is not installed."""
     installed = Path.home() / "go" / "bin" / "helm"
     return shutil.which("helm") or (str(installed) if installed.is_file() else None)
 
@@ -78,14 +78,14 @@ class Objects:
         return [item for item in self.everything if "helm.sh/hook" in item["metadata"].get("annotations", {})]
 
     def templates(self) -> Iterator[tuple[Object, Object]]:
-        """Every object that makes pods, and what it makes them from."""
+        """Every object that makes pods, with its pod template."""
         for item in self.of("Deployment") + self.of("Job"):
             yield item, item["spec"]["template"]
         for item in self.of("CronJob"):
             yield item, item["spec"]["jobTemplate"]["spec"]["template"]
 
     def containers(self) -> Iterator[tuple[Object, Object, Object]]:
-        """Every object that makes pods, the pods' spec, and their only container."""
+        """Every object that makes pods, with the pods' spec and their only container."""
         for item, template in self.templates():
             (container,) = template["spec"]["containers"]
             yield item, template["spec"], container

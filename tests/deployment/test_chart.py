@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders is valid, hangs together, and is what the values ask for."""
+"""The Helm chart: what it renders is valid, consistent, and follows the values."""
 
 import json
 import re
@@ -21,7 +21,7 @@ CUSTOM_GROUPS = {
     "ServiceMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
 }
-# What a release must find: somebody else made it.
+# Secrets that the operator creates; the chart only refers to them.
 SECRETS_THAT_EXIST = {"scores", "scores-reader", "tarsy", "judge", "api-tokens", "kafka-tls", "kafka-user"} | {
     "postgres-ca",
     "registry",
@@ -38,13 +38,13 @@ def as_tuple(labels: dict[str, str]) -> set[tuple[str, str]]:
 
 
 def variables(container: Object) -> dict[str, Object]:
-    """The variables by name; a name that stands there twice is a mistake."""
+    """The variables of a container by name; fails where a name occurs twice."""
     found = {variable["name"]: variable for variable in container["env"]}
     assert len(found) == len(container["env"])
     return found
 
 
-# --- what is rendered is valid -------------------------------------------------------------------------
+# --- rendered objects are valid ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(VALUE_SETS))
@@ -54,7 +54,7 @@ def test_lint_finds_nothing(helm: Render, name: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_valid(chart: Objects, version: str) -> None:
-    """Kubernetes' own schemas, closed ones, accept every object; so do ours those of KEDA and Prometheus."""
+    """Kubernetes' schemas accept every object; our closed schemas accept those of KEDA and Prometheus."""
     for item in chart.everything:
         kind = item["kind"]
         if kind in CUSTOM_GROUPS:
@@ -79,7 +79,7 @@ def test_names_are_unique(chart: Objects) -> None:
 
 
 def test_schema_and_values_name_the_same_keys() -> None:
-    """Every default is allowed, every object of the schema is closed, and nothing is allowed that has no default."""
+    """Every object of the schema is closed, and its keys are exactly those that have a default."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -94,11 +94,11 @@ def test_schema_and_values_name_the_same_keys() -> None:
     compare(schema, values, "values")
 
 
-# --- it hangs together ---------------------------------------------------------------------------------
+# --- references resolve --------------------------------------------------------------------------------
 
 
 def test_selectors_match_their_pods(chart: Objects) -> None:
-    """A Deployment selects its own pods and no other's; Services, budgets and policies select pods that exist."""
+    """Deployments, budgets and Services select their own pods alone; other selectors match something."""
     pods = {item["metadata"]["name"]: as_tuple(made["metadata"]["labels"]) for item, made in chart.templates()}
     for item in chart.of("Deployment"):
         wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
@@ -137,8 +137,8 @@ def test_ports_are_served(chart: Objects) -> None:
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= served
 
 
-def test_probes_mean_something(chart: Objects) -> None:
-    """Only readiness asks about the database: a pod that waits for it is not killed. A slow start is not, either."""
+def test_probes_restart_no_pod_that_waits(chart: Objects) -> None:
+    """Only readiness asks the database, so that waiting for it restarts no pod; nor does a slow start."""
     for item in chart.of("Deployment"):
         (container,) = item["spec"]["template"]["spec"]["containers"]
         if "ports" in container:
@@ -148,14 +148,14 @@ def test_probes_mean_something(chart: Objects) -> None:
                 assert container[probe]["periodSeconds"] * container[probe]["failureThreshold"] >= 60
 
 
-def test_programs_are_ones_there_are(chart: Objects) -> None:
+def test_commands_exist(chart: Objects) -> None:
     commands = {parse(container["args"]) for _, _, container in chart.containers()}
     assert "worker" in commands
     assert all("command" not in container for _, _, container in chart.containers())
 
 
 def test_variables_exist(chart: Objects) -> None:
-    """No `SCORING_*` variable that the service does not know, and every secret comes out of a Secret."""
+    """The service knows every `SCORING_*` variable, and every secret variable comes from a Secret."""
     for _, _, container in chart.containers():
         for name, variable in variables(container).items():
             assert not name.startswith("SCORING_") or name in known_variables()
@@ -163,7 +163,7 @@ def test_variables_exist(chart: Objects) -> None:
             assert is_secret == ("valueFrom" in variable)
 
 
-def test_secrets_are_only_named(chart: Objects) -> None:
+def test_the_chart_refers_to_secrets_and_creates_none(chart: Objects) -> None:
     assert not chart.of("Secret")
     text = json.dumps(chart.everything)
     named = set(re.findall(r'"secretName": "([^"]+)"', text))
@@ -184,7 +184,7 @@ def test_keys_go_to_workers_alone(charts: dict[str, Objects]) -> None:
 
 
 def test_mounts_have_volumes(chart: Objects) -> None:
-    """Every mount has its volume, every volume is mounted, and files that variables name lie in a mount."""
+    """Every mount has a volume, every volume is mounted, and files that variables name are in a mount."""
     for _, spec, container in chart.containers():
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert set(mounts) == {volume["name"] for volume in spec["volumes"]}
@@ -194,8 +194,8 @@ def test_mounts_have_volumes(chart: Objects) -> None:
                 assert any(variable["value"].startswith(path) for path in mounts.values()), name
 
 
-def test_pods_may_do_nothing_more(chart: Objects) -> None:
-    """The restricted standard of Kubernetes: no root, no token, no capability, nothing written but to /tmp."""
+def test_pods_follow_the_restricted_standard(chart: Objects) -> None:
+    """Kubernetes' restricted standard: no root, no token, no capability, and only /tmp is writable."""
     for _, spec, container in chart.containers():
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -229,8 +229,8 @@ def test_grace_is_longer_than_the_drain(chart: Objects) -> None:
 # --- hooks, scaling, disruption, network ---------------------------------------------------------------
 
 
-def test_hooks_need_nothing_of_the_release(chart: Objects) -> None:
-    """Before an installation nothing that the chart creates is there: no ConfigMap, no account, no volume claim."""
+def test_hooks_use_no_object_of_the_release(chart: Objects) -> None:
+    """Before an installation none of the chart's ConfigMaps, accounts and volume claims exists."""
     for item in chart.hooks:
         spec = item["spec"]["template"]["spec"]
         assert "serviceAccountName" not in spec
@@ -241,7 +241,7 @@ def test_hooks_need_nothing_of_the_release(chart: Objects) -> None:
     assert {item["kind"] for item in chart.hooks} <= {"Job"}
 
 
-def test_migrations_come_before_and_after(charts: dict[str, Objects]) -> None:
+def test_migrations_run_before_and_after_a_release(charts: dict[str, Objects]) -> None:
     phases = {
         item["metadata"]["annotations"]["helm.sh/hook"]: item["spec"]["template"]["spec"]["containers"][0]["args"]
         for item in charts["minimal"].hooks
@@ -254,7 +254,7 @@ def test_migrations_come_before_and_after(charts: dict[str, Objects]) -> None:
 
 
 def test_one_autoscaler_at_most(chart: Objects) -> None:
-    """KEDA or an HPA or neither; then, and only then, the Deployment says how many. Never fewer than one worker."""
+    """Without KEDA and HPA, and only then, the Deployment sets replicas; there is at least one worker."""
     scalers = chart.of("ScaledObject") + chart.of("HorizontalPodAutoscaler")
     assert len(scalers) <= 1
     worker = chart.one("Deployment", "scoring-worker")
@@ -266,11 +266,11 @@ def test_one_autoscaler_at_most(chart: Objects) -> None:
         assert 1 <= least <= spec.get("maxReplicaCount", spec.get("maxReplicas"))
 
 
-def test_keda_asks_for_depth_and_age(charts: dict[str, Objects]) -> None:
+def test_keda_scales_by_depth_and_age(charts: dict[str, Objects]) -> None:
     """
-    Depth against the slots of a worker, age against seconds; both with the connection of an existing Secret.
+    Depth is compared with the slots of a worker, age with seconds; both use an existing Secret's connection.
 
-    While that does not answer, KEDA changes nothing: a number to fall back to would stop workers just then.
+    There is no fallback number: while the database does not answer, it would stop workers.
     """
     chart = charts["keda"]
     assert "fallback" not in chart.one("ScaledObject", "scoring-worker")["spec"]
@@ -284,15 +284,15 @@ def test_keda_asks_for_depth_and_age(charts: dict[str, Objects]) -> None:
     ]
 
 
-def test_budgets_let_nodes_be_drained(chart: Objects) -> None:
+def test_disruption_budgets_allow_nodes_to_be_drained(chart: Objects) -> None:
     for item in chart.of("PodDisruptionBudget"):
         assert item["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
         assert item["spec"]["maxUnavailable"] == 1
         assert "minAvailable" not in item["spec"]
 
 
-def test_network_is_closed_but_for_what_is_named(charts: dict[str, Objects]) -> None:
-    """One policy for all pods lets nothing in; judges are for workers, and each port goes where the values say."""
+def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -> None:
+    """No pod is reachable by default, only workers reach judges, and ports go where the values say."""
     chart = charts["secured"]
     everyone = chart.one("NetworkPolicy", "scoring")["spec"]
     assert everyone["policyTypes"] == ["Ingress", "Egress"]
@@ -312,8 +312,8 @@ def test_network_is_closed_but_for_what_is_named(charts: dict[str, Objects]) -> 
     }
 
 
-def test_configuration_is_what_was_given(charts: dict[str, Objects]) -> None:
-    """The YAML arrives as it was written, where SCORING_CONFIG looks for it, and a change of it rolls the pods."""
+def test_configuration_arrives_as_given(charts: dict[str, Objects]) -> None:
+    """The YAML is unchanged, is where SCORING_CONFIG points, and a change of it rolls the pods."""
     chart = charts["everything"]
     wanted = yaml.safe_load(VALUE_SETS["everything"].read_text())["config"]
     assert yaml.safe_load(chart.one("ConfigMap", "scoring-config")["data"]["config.yaml"]) == wanted
@@ -335,7 +335,7 @@ def test_rules_and_dashboard_are_the_shipped_files(charts: dict[str, Objects]) -
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_own_variables_are_all_guarded(charts: dict[str, Objects]) -> None:
+def test_no_value_can_override_a_variable_of_the_chart(charts: dict[str, Objects]) -> None:
     checks = (CHART / "templates" / "checks.yaml").read_text()
     guarded = set(re.findall(r'"([A-Z][A-Z0-9_]+)"', checks))
     for chart in charts.values():

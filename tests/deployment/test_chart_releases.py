@@ -1,4 +1,4 @@
-"""The chart under other names, on other clusters, and with what a house wants on every object."""
+"""The chart under unusual release names, on other clusters, and with an organisation's labels."""
 
 import re
 
@@ -11,7 +11,7 @@ DNS_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 # A CronJob's name is part of its jobs' names.
 LONGEST = {"CronJob": 52}
-# Helm takes no longer names than 53.
+# Helm accepts names of at most 53 characters.
 NAMES = {
     "dots": "scoring.v2.example",
     "digits first": "2024-scoring",
@@ -22,7 +22,7 @@ NAMES = {
 
 
 def label_values(item: Object) -> set[str]:
-    """Every label of an object, of its pods and of what selects pods."""
+    """The values of every label and label selector in an object."""
     found: set[str] = set()
     if isinstance(item, dict):
         for key, inner in item.items():
@@ -36,8 +36,8 @@ def label_values(item: Object) -> set[str]:
 
 
 @pytest.mark.parametrize("case", sorted(NAMES))
-def test_every_release_has_names_that_are_accepted(render: RenderObjects, case: str) -> None:
-    """Services and pods are named as DNS allows whatever the release is called, and labels are text."""
+def test_every_release_name_gives_valid_names(render: RenderObjects, case: str) -> None:
+    """Object names are valid DNS labels and label values are valid, whatever the release is called."""
     chart = render(EVERYTHING, release=NAMES[case])
     for item in chart.everything:
         name = item["metadata"]["name"]
@@ -51,7 +51,7 @@ def test_every_release_has_names_that_are_accepted(render: RenderObjects, case: 
 
 
 def test_names_of_two_releases_differ(render: RenderObjects) -> None:
-    """What is replaced and cut away still tells one release from the other; a plain name stays as it is."""
+    """Names that are altered or cut stay distinct; a plain name is used as it is."""
     long = "scoring-" + 44 * "x"
     releases = ["a.b", "a-b", "r-a-b", long + "y", long + "z", "2a", "r-2a"]
     names = [
@@ -64,21 +64,21 @@ def test_names_of_two_releases_differ(render: RenderObjects) -> None:
 @pytest.mark.parametrize(
     "tag", ["v1.2.3-", "sha-" + 100 * "0", "_x", 62 * "a" + "-b"], ids=["dash last", "long", "underscore first", "cut"]
 )
-def test_every_tag_makes_a_label(render: RenderObjects, tag: str) -> None:
-    """Tags of images are longer, and end otherwise, than labels may; the image is the one that was meant."""
+def test_every_image_tag_gives_a_valid_label(render: RenderObjects, tag: str) -> None:
+    """A tag may be longer than a label and end differently; the label is valid, the image keeps the tag."""
     chart = render(*MINIMAL, OPEN, f"--set-string=image.tag={tag}")
     assert all(LABEL_VALUE.fullmatch(value) for item in chart.everything for value in label_values(item))
     assert {container["image"].rpartition(":")[2] for _, _, container in chart.containers()} == {tag}
 
 
-def test_eviction_policy_is_said_where_the_cluster_knows_it(render: RenderObjects) -> None:
+def test_the_eviction_policy_is_set_only_where_the_cluster_knows_it(render: RenderObjects) -> None:
     for version, is_there in {"1.25.4": False, "1.26.15-gke.100": False, "1.27.0-eks-1": True, "1.33.1": True}.items():
         budgets = render(*MINIMAL, OPEN, f"--kube-version={version}").of("PodDisruptionBudget")
         assert len(budgets) == 2
         assert all(("unhealthyPodEvictionPolicy" in item["spec"]) == is_there for item in budgets), version
 
 
-def test_labels_of_the_house_stand_everywhere(render: RenderObjects) -> None:
+def test_common_labels_are_on_every_object(render: RenderObjects) -> None:
     chart = render(EVERYTHING, "--set=commonLabels.team=sre", "--set-string=podLabels.mesh=2")
     assert all(item["metadata"]["labels"]["team"] == "sre" for item in chart.everything)
     for item, template in chart.templates():
@@ -88,7 +88,7 @@ def test_labels_of_the_house_stand_everywhere(render: RenderObjects) -> None:
 
 
 def test_pods_can_leave_the_user_to_the_cluster(render: RenderObjects) -> None:
-    """OpenShift gives each namespace its own users: a default that is set to null is not said, the rest is."""
+    """OpenShift assigns users by namespace: a default that is set to null is left out, others stay."""
     nulls = [f"--set=podSecurityContext.{name}=null" for name in ("runAsUser", "runAsGroup", "fsGroup")]
     for _, spec, _ in render(EVERYTHING, *nulls).containers():
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(spec["securityContext"])
@@ -98,8 +98,8 @@ def test_pods_can_leave_the_user_to_the_cluster(render: RenderObjects) -> None:
         assert (spec["securityContext"]["runAsUser"], spec["priorityClassName"]) == (10001, "high")
 
 
-def test_everything_can_be_placed(charts: dict[str, Objects]) -> None:
-    """Whatever makes pods says where they may run, what they carry and mount; migrations and prune are no exception."""
+def test_every_pod_has_placement_values(charts: dict[str, Objects]) -> None:
+    """Every pod template, migrations and prune included, has node selectors, annotations and extra mounts."""
     placed = set()
     for _, template in charts["everything"].templates():
         placed.add(template["metadata"]["labels"]["app.kubernetes.io/component"])

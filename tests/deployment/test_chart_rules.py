@@ -1,4 +1,4 @@
-"""The rules that only the chart can write: a process that is gone exports nothing, and is missed by its name."""
+"""The alert rules for absent processes, which export no metrics themselves, so the chart names them."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 import yaml
 from deploying import CHART, MINIMAL, REPOSITORY, Objects, RenderObjects
 
-OURS = {
+ROLE_OF_ALERT = {
     "TarsyScoringNobodyJudges": ("judging", "worker"),
     "TarsyScoringNobodyTakesIn": ("intake", "worker"),
     "TarsyScoringNobodyRelays": ("relay", "worker"),
@@ -24,11 +24,11 @@ def rules_of(chart: Objects) -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in group["rules"]}
 
 
-def test_every_part_that_is_deployed_is_missed(render: RenderObjects, charts: dict[str, Objects]) -> None:
-    """A rule for each role of each part of the release, and none for a part that was never wanted."""
-    assert set(rules_of(charts["everything"])) == set(OURS)
+def test_every_deployed_role_has_an_absence_rule(render: RenderObjects, charts: dict[str, Objects]) -> None:
+    """One rule for each role of each deployed part, and none for a part that is not deployed."""
+    assert set(rules_of(charts["everything"])) == set(ROLE_OF_ALERT)
     enabled = "--set=monitoring.prometheusRule.enabled=true"
-    workers = {alert for alert, (_, part) in OURS.items() if part == "worker"}
+    workers = {alert for alert, (_, part) in ROLE_OF_ALERT.items() if part == "worker"}
     assert set(rules_of(render(*MINIMAL, "--set=api.enabled=false", enabled))) == workers
 
 
@@ -40,8 +40,8 @@ def test_runbooks_exist(charts: dict[str, Objects]) -> None:
         assert (page, part in parts) == ("docs/operations.md", True), part
 
 
-def test_the_same_page_is_not_sent_twice(charts: dict[str, Objects]) -> None:
-    """A shipped rule sees the same loss for an hour: labels are the same, so that Alertmanager takes both for one."""
+def test_an_absence_rule_has_the_labels_of_the_shipped_rule(charts: dict[str, Objects]) -> None:
+    """A shipped rule may fire for the same loss; equal labels let Alertmanager merge the two."""
     shipped = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     known = {rule["alert"]: rule for group in shipped["groups"] for rule in group["rules"] if "alert" in rule}
     for alert, rule in rules_of(charts["everything"]).items():
@@ -50,8 +50,8 @@ def test_the_same_page_is_not_sent_twice(charts: dict[str, Objects]) -> None:
             assert known[alert]["annotations"][said] == rule["annotations"][said]
 
 
-def test_they_fire_for_what_is_gone_and_nothing_else(charts: dict[str, Objects], tmp_path: Path) -> None:
-    """By Prometheus' own tool: another release's workers do not stand in for ours, and what is there is not missed."""
+def test_rules_fire_for_absent_roles_alone(charts: dict[str, Objects], tmp_path: Path) -> None:
+    """Under `promtool`, another release's pods do not count, and a present role raises no alert."""
     if shutil.which("promtool") is None:
         pytest.skip("there is no promtool: it is in Debian's package prometheus")
     spec = charts["everything"].one("PrometheusRule", "scoring-presence")["spec"]
@@ -87,7 +87,7 @@ def test_they_fire_for_what_is_gone_and_nothing_else(charts: dict[str, Objects],
                             {"series": series(labels), "values": value}
                             for labels, value in zip([present, *others], values, strict=True)
                         ],
-                        "alert_rule_test": [case(alert) for alert in OURS],
+                        "alert_rule_test": [case(alert) for alert in ROLE_OF_ALERT],
                     }
                 ],
             }

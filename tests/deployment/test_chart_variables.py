@@ -1,4 +1,4 @@
-"""What the programs are told: each of them can read it, numbers stay numbers, and secrets are only named."""
+"""Variables of the pods: the service can read them, numbers stay whole, and secrets are only referred to."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ REFUSED = {
 
 
 def integers(part: dict[str, Any]) -> dict[str, Any]:
-    """Values with the largest number wherever the schema allows a whole one, up to some millions."""
+    """The integer keys of the schema, each with its maximum or 3,000,000, whichever is smaller."""
     found = {}
     for name, said in part.get("properties", {}).items():
         if said.get("type") == "integer":
@@ -36,7 +36,7 @@ def integers(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def programs(chart: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and the container of all that runs, but for migrations, which read nothing but their URL."""
+    """The name and container of every program but migrations, which read nothing except their URL."""
     for item, _, container in chart.containers():
         if item["kind"] != "Job":
             yield item["metadata"]["name"], container
@@ -60,7 +60,7 @@ def test_large_numbers_stay_whole(helm: Render, tmp_path: Path, scaler: str) -> 
 
 
 @pytest.mark.parametrize("name", ["everything", "bridge", "proxies", "minimal"])
-def test_everybody_can_read_the_configuration(charts: dict[str, Objects], tmp_path: Path, name: str) -> None:
+def test_every_program_can_read_the_configuration(charts: dict[str, Objects], tmp_path: Path, name: str) -> None:
     chart = charts[name]
     seen = []
     for program, container in programs(chart):
@@ -75,7 +75,7 @@ def test_everybody_can_read_the_configuration(charts: dict[str, Objects], tmp_pa
     assert "scoring-worker" in seen
 
 
-def test_secret_variables_go_to_all_that_read_the_configuration(charts: dict[str, Objects]) -> None:
+def test_secret_variables_reach_every_program_with_the_configuration(charts: dict[str, Objects]) -> None:
     wanted = yaml.safe_load(VALUE_SETS["everything"].read_text())["secretEnv"]
     assert wanted
     holders = set()
@@ -87,8 +87,8 @@ def test_secret_variables_go_to_all_that_read_the_configuration(charts: dict[str
     assert holders == {"scoring-worker", "scoring-api", "scoring-bridge", "scoring-insights", "scoring-prune"}
 
 
-def test_what_env_does_not_take(helm: Render) -> None:
-    """Secrets and what the chart sets itself are refused with where they belong, and are not repeated."""
+def test_env_refuses_secrets_and_variables_of_the_chart(helm: Render) -> None:
+    """The refusal says where the variable belongs and does not repeat its value."""
     for assignment, sentence in REFUSED.items():
         done = helm("template", "s", str(CHART), *MINIMAL, NO_API, f"--set=env.{assignment}", check=False)
         assert done.returncode != 0, assignment
@@ -97,14 +97,14 @@ def test_what_env_does_not_take(helm: Render) -> None:
 
 
 def test_every_secret_is_refused_in_plain_values() -> None:
-    """The check of the chart names each secret variable; `test_what_env_does_not_take` shows that it refuses them."""
+    """The check of the chart names each secret variable; the test above shows the refusal."""
     checks = (CHART / "templates" / "checks.yaml").read_text()
     listed = checks.partition("$secrets := list")[2].partition("}}")[0]
     assert {variable for variable in secret_variables() if f'"{variable}"' not in listed} == set()
 
 
 def test_env_takes_every_other_setting(helm: Render, tmp_path: Path) -> None:
-    """What is neither secret nor made from a value of the chart can be set, and paths of traces' keys can."""
+    """Every variable that is neither secret nor set by the chart, and the paths of key files."""
     checks = (CHART / "templates" / "checks.yaml").read_text()
     plain = {v for v in known_variables() if not v.endswith("_FILE") and f'"{v}"' not in checks}
     assert {"SCORING_BRIDGE_SWEEP_S", "SCORING_BRIDGE_OVERLAP_S", "SCORING_RETENTION_DAYS"} <= plain

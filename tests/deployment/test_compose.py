@@ -1,4 +1,4 @@
-"""docker-compose.yml: valid, contained, honest about access, and every command in it is one that runs."""
+"""docker-compose.yml: valid, contained, reachable from this machine alone, and with commands that run."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ Environment = dict[str, str]
 
 
 def filled(value: Any, environment: Environment) -> Any:
-    """The same with variables replaced, as compose does it."""
+    """The value with its variables replaced, as compose does it."""
     if isinstance(value, dict):
         return {name: filled(inner, environment) for name, inner in value.items()}
     if isinstance(value, list):
@@ -61,7 +61,7 @@ def demo_environment() -> Environment:
 
 
 def settings_of(service: str, environment: Environment) -> tuple[Settings, Environment]:
-    """What the program in this service is told, with its folder of sessions at its place on this machine."""
+    """A service's settings and environment, with its folder of sessions mapped to this machine."""
     given = filled(SERVICES[service]["environment"], environment)
     mounts = [mount.rsplit(":", 2)[:2] for mount in filled(SERVICES[service]["volumes"], environment)]
     folders = {inside: str(REPOSITORY / outside) for outside, inside in mounts}
@@ -71,11 +71,11 @@ def settings_of(service: str, environment: Environment) -> tuple[Settings, Envir
 
 @pytest.fixture(scope="module")
 def specification() -> dict[str, Any]:
-    """Its JSON schema, through Go's module proxy; skips where Go or the network is missing."""
+    """The specification's JSON schema through Go's module proxy; skips without Go or network."""
     if shutil.which("go") is None:
         pytest.skip("there is no go to fetch the compose specification with")
     try:
-        # Outside of the tree, so that no go.mod is looked for.
+        # Outside the repository, so that Go finds no go.mod.
         found = subprocess.run(
             ["go", "mod", "download", "-json", SPECIFICATION],
             capture_output=True,
@@ -92,17 +92,17 @@ def specification() -> dict[str, Any]:
     return schema
 
 
-# --- what stands in it ---------------------------------------------------------------------------------
+# --- the services --------------------------------------------------------------------------------------
 
 
-def test_it_is_valid(specification: dict[str, Any]) -> None:
+def test_the_file_is_valid(specification: dict[str, Any]) -> None:
     validator = jsonschema.Draft7Validator(specification)
     for document in (COMPOSE, filled(COMPOSE, {}), filled(COMPOSE, demo_environment())):
         validator.validate(document)
 
 
 def test_services_are_contained() -> None:
-    """No service may write, grow or gain rights without bounds; Kafka's start script alone writes where it lies."""
+    """Writing, memory and rights are limited; only Kafka's start script needs a writable root."""
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -112,7 +112,7 @@ def test_services_are_contained() -> None:
         assert service["pids_limit"]
 
 
-def test_services_come_back_and_say_how_they_are() -> None:
+def test_services_restart_and_have_health_checks() -> None:
     for name, service in SERVICES.items():
         if name in ONCE:
             assert service["restart"] == "on-failure:3"
@@ -136,7 +136,7 @@ def test_nothing_listens_beyond_this_machine() -> None:
 
 
 def test_files_that_are_mounted_exist() -> None:
-    """Every path of this repository is there, mounted read-only; every file of the folder is used."""
+    """Every mounted path exists and is read-only; every file of the compose folder is used."""
     paths = [mount for service in filled(SERVICES, {}).values() for mount in service.get("volumes", [])]
     used = {path.split(":")[0] for path in paths if path.startswith("./")}
     for path in used:
@@ -147,12 +147,12 @@ def test_files_that_are_mounted_exist() -> None:
     assert here - used == {"./compose/demo.env"}
 
 
-def test_order_can_be_kept() -> None:
+def test_the_order_of_starts_is_possible() -> None:
     waits = {name: service.get("depends_on", {}) for name, service in SERVICES.items()}
     for name, others in waits.items():
         for other, how in others.items():
             assert (how["condition"] == "service_completed_successfully") == (other in ONCE)
-            # What is in no profile must not need what is in one.
+            # A service outside a profile must not depend on one within it.
             assert set(SERVICES[other].get("profiles", [])) <= set(SERVICES[name].get("profiles", []))
     started: set[str] = set()
     while ready := {name for name in waits if name not in started and set(waits[name]) <= started}:
@@ -160,7 +160,7 @@ def test_order_can_be_kept() -> None:
     assert started == set(waits)
 
 
-def test_migrations_come_before_and_after() -> None:
+def test_migrations_run_before_and_after_the_services() -> None:
     assert SERVICES["migrate"]["command"] == ["migrate", "--phase", "pre"]
     assert SERVICES["migrate-after"]["command"] == ["migrate", "--phase", "post"]
     assert set(SERVICES["migrate-after"]["depends_on"]) == {"worker", "api"}
@@ -208,7 +208,7 @@ def test_settings_are_accepted(environment: Environment) -> None:
 
 
 def test_the_demo_asks_the_scripted_judge() -> None:
-    """The file for the demo names the address where the stand-in listens, in the worker's own network."""
+    """The demo's environment names the scripted judge's address in the worker's own network."""
     settings, _ = settings_of("worker", demo_environment())
     provider = settings.config.providers["default"]
     command = SERVICES["judge"]["command"]
@@ -233,7 +233,7 @@ async def test_the_scripted_judge_starts_and_is_healthy() -> None:
         await judge.wait()
 
 
-async def test_health_checks_see_readiness() -> None:
+async def test_health_checks_follow_readiness() -> None:
     missing: str | None = "the database does not answer"
 
     async def check() -> str | None:
@@ -254,12 +254,12 @@ async def test_health_checks_see_readiness() -> None:
 
 
 async def becomes_healthy(service: str, ports: dict[str, str]) -> None:
-    """Its check waits for 3 s, which a busy machine may take once."""
+    """Wait until a check succeeds; one check has 3 s, which a busy machine may exceed."""
     await wait_until(lambda: is_healthy(service, ports), 60, f"{service} is healthy")
 
 
 async def is_healthy(service: str, ports: dict[str, str]) -> bool:
-    """Runs the health check of a service on this machine, on other ports."""
+    """Run the health check of a service on this machine, with its ports mapped."""
     _, program, *arguments = SERVICES[service]["healthcheck"]["test"]
     assert program == "python"
     for inside, here in ports.items():
@@ -273,7 +273,7 @@ async def is_healthy(service: str, ports: dict[str, str]) -> bool:
 
 @pytest.fixture
 def kafka_tool(tmp_path: Path) -> Callable[[str], list[str]]:
-    """Runs a script with a stand-in for Kafka's tools, and returns how they were called."""
+    """Runs a script with a stand-in for Kafka's tools; returns their command lines."""
 
     def run(script: str) -> list[str]:
         calls = tmp_path / "calls"
@@ -290,8 +290,8 @@ def kafka_tool(tmp_path: Path) -> Callable[[str], list[str]]:
     return run
 
 
-def test_all_topics_are_made(kafka_tool: Callable[[str], list[str]]) -> None:
-    """The script makes those that the service looks for, where they are missing; only signals are compacted."""
+def test_all_topics_are_created(kafka_tool: Callable[[str], list[str]]) -> None:
+    """The script creates the service's missing topics; only the topic of insights is compacted."""
     calls = kafka_tool((FOLDER / "create-topics.sh").read_text())
     compacted = {Settings().topic_scoring_insights}
     made = {re.search(r"--topic (\S+)", call)[1] for call in calls}  # type: ignore[index]
@@ -348,7 +348,7 @@ def test_prometheus_accepts_its_configuration() -> None:
 
 
 def test_grafana_finds_dashboard_and_data() -> None:
-    """The provider looks where the dashboard is mounted, and there is one source of data, the default."""
+    """Grafana loads dashboards from the mounted folder, and Prometheus is its default source."""
     (provider,) = yaml.safe_load((FOLDER / "grafana" / "dashboards.yml").read_text())["providers"]
     mounts = dict(mount.split(":")[:2] for mount in SERVICES["grafana"]["volumes"])
     assert Path(mounts["./helm/tarsy-scoring/files/dashboard.json"]).parent == Path(provider["options"]["path"])

@@ -1,4 +1,4 @@
-"""docs/deployment.md: what it tells people to type exists."""
+"""docs/deployment.md: the values, variables, services and files that it names exist."""
 
 import re
 
@@ -32,7 +32,7 @@ def test_variables_exist() -> None:
     assert named <= known_variables()
 
 
-def test_services_are_all_told() -> None:
+def test_all_services_are_listed() -> None:
     (table,) = re.findall(r"\| service \|.*?\n\n", PAGE, flags=re.DOTALL)
     assert set(re.findall(r"`([a-z-]+)`", table)) >= set(COMPOSE["services"])
 
@@ -46,7 +46,7 @@ def test_files_exist() -> None:
         assert (REPOSITORY / "docs" / page).exists(), page
 
 
-def test_overrides_are_settings_that_are_accepted() -> None:
+def test_overrides_are_accepted() -> None:
     overrides = [yaml.safe_load(block) for block in blocks("yaml")]
     services = [override["services"] for override in overrides if "services" in override]
     assert len(services) == 2

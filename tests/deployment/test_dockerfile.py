@@ -1,4 +1,4 @@
-"""The image: nothing is copied that is not there, nobody is root, and the health check sees health."""
+"""The image: all copied files exist, no program runs as root, and the health check follows health."""
 
 import asyncio
 import fnmatch
@@ -22,14 +22,14 @@ Instruction = tuple[str, str]
 
 
 def instructions() -> list[Instruction]:
-    """Name and arguments of each, comments and line breaks gone."""
+    """Name and arguments of each instruction, without comments and line breaks."""
     text = re.sub(r"^\s*#.*\n", "", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(name, arguments.strip()) for name, _, arguments in (line.partition(" ") for line in lines if line.strip())]
 
 
 def stages() -> dict[str, list[Instruction]]:
-    """Instructions of each stage by its name; the last one has none and gives `FROM service`."""
+    """Instructions of each stage by its name; the last stage has the empty name."""
     found: dict[str, list[Instruction]] = {}
     for instruction in instructions():
         if instruction[0] == "FROM":
@@ -40,19 +40,19 @@ def stages() -> dict[str, list[Instruction]]:
 
 
 def last_stage() -> list[Instruction]:
-    """A build without a target is the stage `service`."""
+    """The stage that a build without a target makes; it is `FROM service`."""
     assert stages()[""] == [("FROM", "service")]
     return stages()["service"]
 
 
 def argument(name: str) -> str:
-    """Of the one instruction of this name in the last stage."""
+    """The arguments of the only instruction of this name in the last stage."""
     (found,) = [arguments for instruction, arguments in last_stage() if instruction == name]
     return found
 
 
 def is_ignored(path: str) -> bool:
-    """What .dockerignore says of a path, the last word winning."""
+    """Whether .dockerignore excludes a path; the last matching pattern decides."""
     ignored = False
     for line in (REPOSITORY / ".dockerignore").read_text().splitlines():
         if not line or line.startswith("#"):
@@ -68,7 +68,7 @@ def is_ignored(path: str) -> bool:
     return ignored
 
 
-def test_everything_copied_is_there() -> None:
+def test_every_copied_file_exists() -> None:
     copied = [shlex.split(arguments) for name, arguments in instructions() if name == "COPY"]
     sources = [part for parts in copied if not parts[0].startswith("--") for part in parts[:-1]]
 
@@ -78,12 +78,12 @@ def test_everything_copied_is_there() -> None:
         assert not is_ignored(source), source
 
 
-def test_the_rest_stays_outside() -> None:
+def test_private_files_stay_outside_the_image() -> None:
     for path in (".git/config", ".env", "service/.env.local", "tests/x.py", "service/__pycache__/a.pyc"):
         assert is_ignored(path), path
 
 
-def test_the_wheel_is_whole() -> None:
+def test_all_files_of_the_wheel_are_copied() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     wanted = {path.split("/")[0] for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]}
     wanted |= {project["project"]["readme"], *project["project"]["license-files"]}
@@ -100,7 +100,7 @@ def test_the_labs_wheel_has_its_data() -> None:
             assert any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns), file
 
 
-def test_nobody_is_root() -> None:
+def test_the_user_is_not_root() -> None:
     user, group = argument("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0
@@ -108,7 +108,7 @@ def test_nobody_is_root() -> None:
     assert f"--uid {user} --gid {group}" in making
 
 
-def test_the_programs_are_ours() -> None:
+def test_the_image_starts_a_worker() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     (program,) = json.loads(argument("ENTRYPOINT"))
     assert program in project["project"]["scripts"]
@@ -123,7 +123,7 @@ def test_images_are_pinned() -> None:
 
 
 def test_the_lab_is_only_in_its_own_target() -> None:
-    """The production wheel holds no scripted judge; the lab's wheel holds nothing else, and its stage drops root."""
+    """The production wheel has no scripted judge, and the stage with the lab also drops root."""
     only = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert only["only-include"] == ["service/tarsy_scoring", "migrations"]
     assert stages()["lab"][-1] == next(i for i in stages()["service"] if i[0] == "USER")
@@ -136,13 +136,13 @@ def test_dependencies_are_pinned() -> None:
 
 
 def test_labels_name_this_version() -> None:
-    """The labels that registries show; the version of a build without arguments is that of the package."""
+    """The labels that registries show; without build arguments the version is the package's."""
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', argument("LABEL")))
     assert set(labels) == {"title", "description", "licenses", "version", "revision"}
     assert ("ARG", f"VERSION={__version__}") in last_stage()
 
 
-def test_no_secret_is_baked_in() -> None:
+def test_no_secret_is_in_the_image() -> None:
     for name, arguments in instructions():
         if name in ("ARG", "ENV"):
             assert not re.search(r"KEY|PASSWORD|TOKEN|SECRET|URL|SCORING_", arguments), arguments
@@ -151,8 +151,8 @@ def test_no_secret_is_baked_in() -> None:
 @pytest.mark.parametrize(
     ("is_running", "is_healthy"), [(True, True), (False, False)], ids=["a worker runs", "nothing answers"]
 )
-async def test_the_health_check_sees_health(is_running: bool, is_healthy: bool) -> None:
-    """The very command of the image, against what a worker serves; a proxy of the environment is not asked."""
+async def test_the_health_check_follows_health(is_running: bool, is_healthy: bool) -> None:
+    """The image's own command, against a worker's health server; it ignores a configured proxy."""
     command = json.loads(argument("HEALTHCHECK").partition("CMD")[2])
     assert command[0] == "python"
 
@@ -170,6 +170,6 @@ async def test_the_health_check_sees_health(is_running: bool, is_healthy: bool) 
         return (await asyncio.wait_for(process.wait(), 60) == 0) == is_healthy
 
     try:
-        await wait_until(is_seen, 60, "the check sees it")  # it waits for 3 s, which a busy machine may take once
+        await wait_until(is_seen, 60, "the check sees it")  # a check has 3 s, which a busy machine may exceed
     finally:
         await server.stop()

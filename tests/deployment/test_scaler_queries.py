@@ -1,4 +1,4 @@
-"""The statements by which KEDA scales: run as the chart renders them, on real tables."""
+"""The queries that KEDA scales by, as the chart renders them, on real tables."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
 
-# 7 due scores, 2 of them bulk: the oldest is bulk and due for an hour, the oldest of the others for 120 s. 4 that come
-# due later; 3 in progress; the rest ended long ago.
+# 7 due scores, 2 of them bulk: the oldest bulk score is due for an hour, the oldest of the others for 120 s.
+# 4 scores are due later, 3 are in progress, and the rest ended long ago.
 FILL = """
 INSERT INTO sessions (session_id) SELECT 'session-' || n FROM generate_series(1, 6000) n;
 INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
@@ -44,12 +44,12 @@ async def connection(queue_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 def queries(charts: dict[str, Objects]) -> list[str]:
-    """Depth and age."""
+    """The queries for depth and for age."""
     spec = charts["everything"].one("ScaledObject", "scoring-worker")["spec"]
     return [trigger["metadata"]["query"] for trigger in spec["triggers"]]
 
 
-async def test_depth_counts_what_needs_a_slot(connection: asyncpg.Connection, queries: list[str]) -> None:
+async def test_depth_counts_due_and_running_scores(connection: asyncpg.Connection, queries: list[str]) -> None:
     assert await connection.fetchval(queries[0]) == 7 + 3
 
 
@@ -72,14 +72,12 @@ async def test_age_asks_for_no_more_workers_than_scores(connection: asyncpg.Conn
         await transaction.rollback()
 
 
-async def test_nothing_waits(database_url: str, queries: list[str]) -> None:
+async def test_an_empty_queue_gives_zero(database_url: str, queries: list[str]) -> None:
     async with connected(database_url) as connection:
         assert [await connection.fetchval(query) for query in queries] == [0, 0]
 
 
-async def test_a_role_for_the_scaler_needs_no_more_than_the_page_says(
-    connection: asyncpg.Connection, queries: list[str]
-) -> None:
+async def test_the_documented_grants_suffice_for_the_scaler(connection: asyncpg.Connection, queries: list[str]) -> None:
     page = (REPOSITORY / "docs" / "deployment.md").read_text()
     (grants,) = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
     transaction = connection.transaction()
@@ -94,7 +92,7 @@ async def test_a_role_for_the_scaler_needs_no_more_than_the_page_says(
         await transaction.rollback()
 
 
-async def test_asking_is_cheap(connection: asyncpg.Connection, queries: list[str]) -> None:
+async def test_queries_use_the_index_of_due_scores(connection: asyncpg.Connection, queries: list[str]) -> None:
     for query in queries:
         plan = json.dumps(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {query}"))
         assert "Seq Scan" not in plan
