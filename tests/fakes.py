@@ -1,4 +1,4 @@
-"""Fakes at the outermost edge alone: a judge that answers what a test tells it, and sessions in memory."""
+"""Fakes at the outermost edge: a judge with prepared answers, and a timeline source in memory."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -23,9 +23,9 @@ MISSING_TOOLS = "1. **read-file**: it would have shown the configuration itself.
 
 class FakeJudge:
     """
-    Stands where `JudgeClient` stands; answers in order, and fails the test when it runs dry.
+    A stand-in for `JudgeClient` that gives its answers in order and fails the test when none is left.
 
-    `asked` holds (kind, messages) of every call that reached it.
+    `asked` holds the kind and the messages of every call.
     """
 
     def __init__(self, *answers: Answer) -> None:
@@ -65,7 +65,7 @@ class FakeJudge:
 
 
 class FakeSessions:
-    """Sessions in memory; an exception in place of a timeline is raised."""
+    """A timeline source in memory; an exception in place of a timeline is raised."""
 
     def __init__(self, *, may_change: bool = True, **sessions: Timeline | Exception) -> None:
         self.may_change = may_change

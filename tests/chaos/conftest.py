@@ -8,10 +8,10 @@ __all__ = ["service"]
 
 
 @pytest.fixture(autouse=True)
-def lost_soon(service: Service) -> None:
+def short_leases(service: Service) -> None:
     """
-    What a process held that was killed goes to others after seconds.
+    Short leases, so that the scores of a killed process are taken back after seconds.
 
-    Where a test counts attempts or calls its leases are longer: a machine that stands still must not cost one.
+    Tests that count attempts or calls set longer leases: a pause of the machine must not cost an attempt.
     """
     service.env |= {"SCORING_LEASE_S": "2", "SCORING_KAFKA_SESSION_TIMEOUT_S": "6", "SCORING_DRAIN_TIMEOUT_S": "10"}

@@ -1,10 +1,10 @@
 """
-A worker that ends itself, with SIGKILL or another signal, at an exact point of its work.
+A worker that sends itself SIGKILL, or another signal, at an exact point of its work.
 
     python dying_worker.py POINT[:N] [options of `tarsy-scoring worker`]
 
-It dies the N-th time (default 1) that it comes to the point; calls that found nothing to do do not count.
-`DYING_SIGNAL` names another signal than KILL.
+It dies the N-th time (default 1) that it reaches the point; calls that found no work do not count.
+`DYING_SIGNAL` names a signal other than KILL.
 """
 
 import os
@@ -60,7 +60,7 @@ def die_at(owner: Any, name: str, when: When, nth: int) -> None:
             return result
         calls += 1
         if calls == nth:
-            if when == "after a flush":  # what was sent before is with the broker, and nobody here knows
+            if when == "after a flush":  # the broker has the messages, this process has no acknowledgement
                 await args[0].flush()
             os.kill(os.getpid(), number)
         return await original(*args, **kwargs)

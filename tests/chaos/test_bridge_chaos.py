@@ -1,4 +1,4 @@
-"""From TARSy's tables to TARSy's tables: bridge, workers and write-back as processes that are killed at random."""
+"""From TARSy's tables and back: bridge, workers and write-back as processes that are killed at random."""
 
 import asyncio
 import contextlib
@@ -24,10 +24,10 @@ STATUS_CHANGED = '{"type": "session.status"}'
 
 class Tarsy:
     """
-    A deployment at work: sessions begin and end while others read, some of them commit late, some are deleted.
+    A TARSy deployment at work: sessions begin and end all the time, some commit late, some are deleted.
 
     Args:
-        chance: Decides the fate of each session, the same in every run.
+        chance: Draws the fate of each session; seeded, so that every run is the same.
     """
 
     def __init__(self, url: str, chance: random.Random) -> None:
@@ -81,12 +81,12 @@ class Tarsy:
             "deleted_at = CASE WHEN $3 THEN now() END WHERE session_id = $1",
             *(session_id, "completed" if fate == "deleted" else fate, fate == "deleted"),
         )
-        if self._chance.random() < 0.5:  # the other half is lost, as notifications may be
+        if self._chance.random() < 0.5:  # the other half of the notifications is lost
             await connection.execute("SELECT pg_notify('sessions', $1)", STATUS_CHANGED)
 
 
 class Fleet:
-    """Two bridges and two workers, in any of which the next kill may strike."""
+    """Two bridges and two workers; each kill strikes one of the four."""
 
     def __init__(self, service: Service, env: Mapping[str, str]) -> None:
         self._service = service
@@ -104,7 +104,7 @@ class Fleet:
         self._running.append(self._start(kind))
 
     async def stop(self) -> list[int]:
-        """SIGTERM for all; their exit statuses."""
+        """Send SIGTERM to all; returns their exit statuses."""
         return list(await asyncio.gather(*(process.stop() for _, process in self._running)))
 
 
@@ -131,7 +131,7 @@ async def tally(connection: asyncpg.Connection, statement: str) -> Counter[Any]:
 
 @pytest.mark.slow
 async def test_a_thousand_sessions_survive_a_dozen_kills(service: Service, tarsy_database_url: str) -> None:
-    """Each session that ended is announced under one id, scored once where its status is, and written back once."""
+    """Each ended session has one event id; if its status is scored, one score, written back once."""
     chance = random.Random(20261121)
     tarsy = Tarsy(tarsy_database_url, random.Random(7))
     scored, ended = tarsy.of("completed", "late"), tarsy.of("completed", "late", "failed", "timed_out")

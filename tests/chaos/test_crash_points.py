@@ -1,7 +1,7 @@
 """
-Every point at which a process can break, by the number of its row in the crash matrix.
+Every point at which a process can crash; numbers are rows of the crash matrix in `docs/architecture.md`.
 
-One law for all of them: each request ends in one completed score, published from start to end.
+The law at every point: each request ends in one completed score, and all events of that score are published.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from proxy import DatabaseProxy
 from tarsy_scoring_lab.scripted_judge import Fault
 
 KILLED = -signal.SIGKILL
-# Longer than a machine stands still, and no longer than one may wait for it.
-STEADY = {"SCORING_LEASE_S": "10"}
+# Longer than a busy machine pauses a process, and short enough to wait for.
+LONG_LEASE = {"SCORING_LEASE_S": "10"}
 
 
 async def dies(worker: Process, point: str = "its point") -> None:
-    """Wait until a dying worker has killed itself."""
+    """Wait until the worker has killed itself at this point."""
     assert await worker.ended() == KILLED, f"it reached {point}"
 
 
@@ -46,8 +46,8 @@ WORK_POINTS = {
 }
 
 
-async def test_an_intake_that_dies_loses_and_doubles_nothing(service: Service) -> None:
-    """Each process dies at another point, with the records of all before it still to be stored."""
+async def test_an_intake_that_dies_neither_loses_nor_repeats_a_request(service: Service) -> None:
+    """Each process dies at another point; the next one also stores the records that it left."""
     events = []
     for nth, point in enumerate(INTAKE_POINTS):
         events += await service.announce(*service.add_sessions(3, f"session-{nth}"))
@@ -57,10 +57,10 @@ async def test_an_intake_that_dies_loses_and_doubles_nothing(service: Service) -
     await assert_whole(service, events)
 
 
-async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service) -> None:
-    """Each process dies at another point, and takes over the scores and events of all before it."""
-    service.env |= {"SCORING_MAX_ATTEMPTS": "50"}  # a score may be held by several of them
-    service.worker("--only", "intake")  # one for all: a new member waits until the group has dropped a dead one
+async def test_a_worker_that_dies_neither_loses_nor_repeats_a_score(service: Service) -> None:
+    """Each process dies at another point; the next one takes over the scores and events that it left."""
+    service.env |= {"SCORING_MAX_ATTEMPTS": "50"}  # one score may be held by several dying workers
+    service.worker("--only", "intake")  # one intake for all: a new member waits until the group has dropped a dead one
     events = []
     for nth, point in enumerate(WORK_POINTS):
         events += await service.announce(*service.add_sessions(3, f"session-{nth}"))
@@ -72,7 +72,7 @@ async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service) ->
 
 @pytest.mark.slow
 async def test_3_a_rejected_offset_commit_is_harmless(service: Service) -> None:
-    """The member froze between storing and committing, and the group moved on meanwhile."""
+    """The member freezes before its commit; meanwhile the group gives its partitions to another."""
     events = await service.announce(*service.add_sessions(5))
     late = service.worker("--only", "intake", dies_at="before-offset-commit", DYING_SIGNAL="STOP")
     await service.scores_reach(1, "status = 'pending'")
@@ -97,17 +97,18 @@ async def _has_arrived_again(service: Service) -> bool:
 async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score(service: Service) -> None:
     service.judge.script(Fault(kind="hang", times=3))
     events = await service.announce(*service.add_sessions(3))
-    worker = service.worker(**STEADY)
+    worker = service.worker(**LONG_LEASE)
     await service.asked(3)
     await worker.kill()
     await service.let_leases_lapse()
-    service.worker(**STEADY)
+    service.worker(**LONG_LEASE)
     await service.all_end(3)
     await assert_whole(service, events)
     assert service.judge.calls_by_turn == {"analysis": 6, "missing_tools": 3}
 
 
 async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Service) -> None:
+    """The next poll finds the scores although no notification arrives."""
     async with DatabaseProxy(service.database_url) as proxy:
         judging = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url)
         service.worker("--only", "relay")
@@ -122,7 +123,7 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
         await assert_whole(service, events)
         assert proxy.bytes_silenced > 0, "there were notifications to be missed"
         await judging.stop()
-    # The least of three: what a machine that stands still adds to one of them says nothing.
+    # The least of three, because a pause of the machine may delay single scores.
     waited_s = await service.value("SELECT min(extract(epoch FROM started_at - created_at)) FROM session_scores")
     assert waited_s < 5, "a poll of 1 s, and some for a busy machine"
 
@@ -133,12 +134,12 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
 async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> None:
     service.hold()
     events = await service.announce(*service.add_sessions(3))
-    zombie = service.worker(**STEADY)
+    zombie = service.worker(**LONG_LEASE)
     await service.asked(3)
     zombie.pause()
-    service.judge.clear()  # its answers come while it stands still
-    service.worker(**STEADY)
-    await service.all_end(3, timeout_s=120)  # it may stand still in a transaction, whose locks end after 40 s
+    service.judge.clear()  # the judge answers while the process is stopped
+    service.worker(**LONG_LEASE)
+    await service.all_end(3, timeout_s=120)  # it may be stopped in a transaction, whose locks end after 40 s
     zombie.resume()
     await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 60, "the zombie has given up")
     await assert_whole(service, events)
@@ -173,7 +174,7 @@ async def test_19_rebalances_lose_nothing(service: Service) -> None:
 async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None:
     service.hold()
     events = await service.announce(*service.add_sessions(3))
-    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="40", **STEADY)
+    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="40", **LONG_LEASE)
     await service.asked(3)
     worker.signal(signal.SIGTERM)
     await worker.says("worker.draining")
@@ -183,10 +184,10 @@ async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None
     assert await service.count("attempt = 1 AND attempts_burned = 0") == 3
 
 
-async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
+async def test_20_a_second_sigterm_ends_the_worker_at_once(service: Service) -> None:
     service.judge.script(Fault(kind="hang", times=1))
     events = await service.announce(*service.add_sessions(1))
-    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="60", **STEADY)
+    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="60", **LONG_LEASE)
     await service.asked(1)
     worker.signal(signal.SIGTERM)
     await worker.says("worker.draining")

@@ -1,4 +1,4 @@
-"""A fleet under load while processes and servers are taken from it: nothing lost, doubled, stuck or late."""
+"""A fleet under load while workers are killed: no request is lost, scored twice, stuck or late."""
 
 import random
 
@@ -10,13 +10,14 @@ from processes import Service, assert_whole
 
 @pytest.mark.slow
 async def test_two_thousand_requests_survive_ten_kills(service: Service) -> None:
+    """Repeats are recognised, and a kill costs at most one call per slot."""
     chance = random.Random(20260105)
     ids = service.add_sessions(2_000)
     arriving = ids + chance.sample(ids, 200)
     chance.shuffle(arriving)
     service.judge.latency_s = 0.2
     options = {"SCORING_SLOTS": "24", "SCORING_MAX_ATTEMPTS": "12", "SCORING_LOG_LEVEL": "warning"}
-    options |= {"SCORING_LEASE_S": "10"}  # calls are counted: a machine that stands still must not cost any
+    options |= {"SCORING_LEASE_S": "10"}  # calls are counted: a pause of the machine must not cost any
     workers = [service.worker(**options) for _ in range(3)]
     events = set(await service.announce(*arriving))
     for killed in range(1, 11):

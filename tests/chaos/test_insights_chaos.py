@@ -1,4 +1,4 @@
-"""Rolling figures through kills, a takeover and a broker that dies: in the end they are those counted by hand."""
+"""Rolling figures through kills, a takeover and a crashed broker: in the end they equal a count by hand."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from rolling import CHAINS, STORE, random_score, windows_by_hand
 from tarsy_scoring.queue.outbox import EMIT
 
 SCORES, BATCH = 600, 25
-# A refresh a minute makes lost marks good; twice that, for a machine that is busy.
+# A refresh every minute replaces lost marks; twice that for a busy machine.
 SETTLED_WITHIN_S = 120
 
 
 class Scores:
-    """Scores that end: rows and events in one transaction, which the relay sends."""
+    """Ends scores: the row and its event in one transaction, from where the relay publishes it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -39,7 +39,7 @@ class Scores:
 
 
 def _extra(score: dict[str, Any]) -> dict[str, Any]:
-    """What the event of this score adds to the fields of all events."""
+    """The fields that the event of this score has beyond those of all events."""
     if score["error_kind"]:
         return {"status": score["status"], "error_kind": score["error_kind"], "error_message": "-"}
     empty = dict.fromkeys(("outcome", "judge_fingerprint", "alert_type"))

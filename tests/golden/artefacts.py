@@ -1,5 +1,5 @@
 """
-The golden artefacts, one function each. A function imports the code it describes: a failed import costs one artefact.
+The golden artefacts, one function each. Functions import the code themselves: a failed import costs one artefact.
 
 Prose (help texts, descriptions, titles) may change freely and is left out. A long text is kept as its SHA-256.
 """
@@ -72,7 +72,7 @@ def contexts(surroundings: Surroundings) -> dict[str, Content]:
 
 
 def recorded(surroundings: Surroundings) -> dict[str, Content]:
-    """The same for each recorded session."""
+    """As `contexts`, for each recorded session."""
     files = sorted(surroundings.sessions.glob("*.json"))
     if not files:
         raise Skipped("there are no recorded sessions; see --sessions")
@@ -80,7 +80,7 @@ def recorded(surroundings: Surroundings) -> dict[str, Content]:
 
 
 async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
-    """By session id. The `error_kind` stands in place of a session or a context that cannot be made."""
+    """By session id; an `error_kind` replaces a session that cannot be read or fitted."""
     from tarsy_scoring.config.settings import ProviderSettings
     from tarsy_scoring.errors import ScoringError
     from tarsy_scoring.evaluation.diagnosis import diagnose

@@ -47,7 +47,7 @@ Exit status: 0 no difference, or written; 1 a difference or an artefact that fai
 
 
 def main() -> int:
-    """The exit status."""
+    """Compare or write the artefacts; returns the exit status."""
     chosen = _arguments()
     status = SAME
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def _stored(name: str) -> dict[str, Path]:
 
 
 def _differences(name: str, files: Mapping[str, str]) -> str:
-    """A unified diff of all files of an artefact, the first `SHOWN_LINES` of it; empty where nothing differs."""
+    """A unified diff of all files of an artefact, at most `SHOWN_LINES` lines; empty if nothing differs."""
     before = {file: path.read_text("utf-8") for file, path in _stored(name).items()}
     lines: list[str] = []
     for file in sorted({*before, *files}):

@@ -1,4 +1,4 @@
-"""The installation that every test here starts processes of."""
+"""The `service` fixture: an installation whose processes the tests of this folder start."""
 
 from processes import service
 

@@ -1,4 +1,4 @@
-"""Messages, sessions and answers that are wrong: each with the one outcome that the specification gives it."""
+"""Invalid messages, sessions and answers: each has exactly one documented outcome."""
 
 import json
 from typing import Any
@@ -9,18 +9,18 @@ from infrastructure import wait_until
 from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole
 
 
-async def buried(service: Service, count: int) -> list[Any]:
-    """Wait until so many messages are dead letters; gives all there are."""
+async def wait_for_dead_letters(service: Service, count: int) -> list[Any]:
+    """Wait until `count` messages are dead letters; returns all dead letters."""
 
-    async def all_buried() -> list[Any]:
+    async def all_dead_lettered() -> list[Any]:
         letters = await service.dead_letters()
         return letters if len(letters) >= count else []
 
-    letters: list[Any] = await wait_until(all_buried, PATIENCE_S, f"{count} messages are dead letters")
+    letters: list[Any] = await wait_until(all_dead_lettered, PATIENCE_S, f"{count} messages are dead letters")
     return letters
 
 
-async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Service) -> None:
+async def test_a_message_of_ten_megabytes_is_stored_and_referenced(service: Service) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=service.topics.bootstrap_servers)
     topic = f"large-{service.topics.session_completed}"
     await admin.start()
@@ -33,7 +33,7 @@ async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Servi
     service.add_session("session-1")
     await service.send(topic, [(b"large", value), (b"session-1", b'{"session_id": "session-1", "event_id": "after"}')])
     await service.all_end(1)
-    (letter,) = await buried(service, 1)
+    (letter,) = await wait_for_dead_letters(service, 1)
     headers = {name: text.decode() for name, text in letter.headers}
     assert (letter.value, headers["scoring-error"]) == (b"", "not_json")
     kept = await service.rows(
@@ -48,7 +48,7 @@ async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Servi
 
 
 async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> None:
-    """What still cannot be understood is buried again under its first place; nothing else changes."""
+    """A replay that still cannot be understood becomes a dead letter with its first origin again."""
     worker = service.worker()
     await service.send(service.topics.session_completed, [(b"k", b"not json")])
     await worker.says("intake.dead_letter")
@@ -78,8 +78,8 @@ async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> N
     assert "there is no topic nobody-made-it" in missing.stderr
 
 
-async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
-    """A dead letter without an event id carries the place of its message, and with it the identity."""
+async def test_a_replay_keeps_the_request_id(service: Service) -> None:
+    """Without an event id the place of the original message, which the dead letter carries, gives the id."""
     service.worker()
     service.add_session("session-1")
     value = b'{"session_id": "session-1"}'

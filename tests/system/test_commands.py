@@ -57,7 +57,7 @@ async def test_score_scores_one_file_without_database_or_broker(service: Service
 
 @pytest.fixture
 def temporary_files() -> Iterator[Path]:
-    """Where a command keeps its temporary files: a folder that other accounts may enter, as /tmp is."""
+    """A folder for temporary files that other accounts may enter, as they may enter /tmp."""
     folder = Path(tempfile.mkdtemp(prefix="tarsy-scoring-test-"))
     folder.chmod(0o777)
     try:

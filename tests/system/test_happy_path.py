@@ -79,7 +79,7 @@ async def test_an_event_becomes_a_score(service: Service, tarsy_database_url: st
     }
 
 
-async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
+async def test_roles_in_separate_processes_score_together(service: Service) -> None:
     intake, judging, relay = (service.worker("--only", role) for role in ("intake", "judge", "relay"))
     events = await service.announce(*service.add_sessions(3))
     await service.all_end(3)
@@ -96,8 +96,8 @@ async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
         assert await worker.stop() == 0
 
 
-async def test_each_attempt_is_one_line_and_no_line_tells_a_secret(service: Service) -> None:
-    """Canonical lines carry the numbers; keys, passwords, prompts and answers are in no line, whatever fails."""
+async def test_each_attempt_logs_one_line_and_no_line_has_a_secret(service: Service) -> None:
+    """No line has a key, password, prompt or answer, not even when the judge's error quotes them."""
     planted = "planted-in-the-alert"
     service.add_session("session-1", alert_data=f"The alert of session-1 says {planted}.")
     quoting = {"error": {"message": f"cannot judge {planted} with sk-planted-judge-key", "type": "server_error"}}
@@ -127,7 +127,7 @@ async def test_each_attempt_is_one_line_and_no_line_tells_a_secret(service: Serv
 
 
 async def test_readiness_follows_the_database_and_metrics_count(service: Service) -> None:
-    """Alive but not ready while the database is away at the start, ready after; every step is counted."""
+    """While the database is away at the start the worker is alive and not ready; every step is counted."""
     proxy = DatabaseProxy(service.database_url)
     worker = service.worker(SCORING_DATABASE_URL=proxy.url)
     await worker.says("database.away")

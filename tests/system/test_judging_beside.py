@@ -1,4 +1,4 @@
-"""Judgements that do not become the score of a session: ordered, followed and shown by commands."""
+"""Judgements for other purposes than production: ordered, followed and shown by commands."""
 
 import shlex
 import signal
@@ -19,7 +19,7 @@ def worker(service: Service) -> Process:
 
 
 async def run_again(service: Service, stderr: str) -> Any:
-    """The command that a line of its own names."""
+    """Run the command that stderr prints on a line of its own."""
     [named] = [line for line in stderr.splitlines() if line.startswith("  tarsy-scoring ")]
     program, *arguments = shlex.split(named)
     assert program == "tarsy-scoring"
@@ -27,7 +27,7 @@ async def run_again(service: Service, stderr: str) -> Any:
 
 
 async def test_consistency_of_a_session(service: Service, worker: Process) -> None:
-    """As many judgements as were asked for, under one criteria, and none of them is the score of the session."""
+    """It makes the requested number of judgements; none of them becomes the score of the session."""
     for total in (40, 48, 61, 73):
         service.judge.script(Fault(kind="reply", content=f"An analysis.\n\n{total}", turn="analysis", times=1))
     service.add_session("session-1")
@@ -55,7 +55,7 @@ async def test_consistency_of_a_session(service: Service, worker: Process) -> No
     assert " ".join(map(str, sorted(totals))) in for_people.stdout
 
 
-async def test_judgements_without_a_worker_are_waited_for_and_can_be_seen_later(service: Service) -> None:
+async def test_a_command_without_a_worker_times_out_and_can_be_continued(service: Service) -> None:
     service.add_session("session-1")
 
     ended = await service.run("consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2")
@@ -70,7 +70,7 @@ async def test_judgements_without_a_worker_are_waited_for_and_can_be_seen_later(
     assert await service.count("true") == 2
 
 
-async def test_a_command_that_is_interrupted_says_how_to_go_on(service: Service) -> None:
+async def test_an_interrupted_command_prints_how_to_continue(service: Service) -> None:
     service.add_session("session-1")
     waiting = service.command("consistency", "session-1", "-n", "2")
     await service.scores_reach(2, "purpose = 'consistency'")

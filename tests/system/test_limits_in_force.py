@@ -1,4 +1,4 @@
-"""Two providers in a worker process: the second one goes on where the first one stopped."""
+"""Two providers in a worker process: the second continues where the first stopped."""
 
 import json
 
@@ -9,8 +9,8 @@ from tarsy_scoring_lab.scripted_judge import Fault
 
 
 @pytest.mark.slow
-async def test_the_next_provider_goes_on_where_the_first_stopped(service: Service) -> None:
-    """The analysis of the first provider is paid for once; only what it would not answer is asked of the second."""
+async def test_the_second_provider_continues_the_first_ones_turns(service: Service) -> None:
+    """The first provider's analysis is paid for once; the second is asked only for what the first refused."""
     provider = {"base_url": service.judge.base_url, "api_key_env": None}
     providers = {"main": provider | {"model": "main-model"}, "spare": provider | {"model": "spare-model"}}
     config = {"providers": providers, "defaults": {"providers": ["main", "spare"]}}

@@ -1,4 +1,4 @@
-"""Sessions that are scored again: by event and by command, now, later or not at all."""
+"""Sessions that are scored again by event, by `rescore` and by `backfill`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tarsy_scoring_lab.scripted_judge import MODEL, Fault
 
 @pytest.fixture
 def own_criteria(service: Service) -> dict[str, str]:
-    """The environment of an operator with two criteria files of their own."""
+    """The environment of an operator with two own criteria files."""
     folder = service.folder / "criteria"
     folder.mkdir()
     file = Path(shipped.__file__).parent / "shipped_criteria" / "investigation-methodology.yaml"
@@ -27,7 +27,7 @@ def own_criteria(service: Service) -> dict[str, str]:
 
 
 async def test_a_rescore_event_keeps_history(service: Service) -> None:
-    """A second completed score beside the first, which stays as it was; asked for by people, so first in line."""
+    """The new score leaves the first as it was and, requested by a person, has the highest priority."""
     service.worker()
     events = await service.announce(*service.add_sessions(1))
     first = await service.score_becomes("session-0000", "completed")
@@ -39,7 +39,7 @@ async def test_a_rescore_event_keeps_history(service: Service) -> None:
     assert dict((await service.rows("SELECT * FROM session_scores ORDER BY created_at"))[0]) == dict(first)
 
 
-async def test_the_command_asks_for_named_sessions_and_selections(service: Service) -> None:
+async def test_the_command_requests_named_sessions_and_selections(service: Service) -> None:
     service.worker()
     service.judge.script(Fault(kind="refusal", match="alert of session-0001 "))
     ok, refused = await service.announce(*service.add_sessions(2))
@@ -64,7 +64,7 @@ async def test_the_command_asks_for_named_sessions_and_selections(service: Servi
     assert newest["session-0001"]["priority"] == 2
 
 
-async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteria: dict[str, str]) -> None:
+async def test_obsolete_scores_are_requested_again(service: Service, own_criteria: dict[str, str]) -> None:
     config = service.folder / "config.yaml"
     judge = {"base_url": service.judge.base_url, "model": MODEL, "api_key_env": "OPENAI_API_KEY"}
     prices = {"prices_usd_per_million_tokens": {"input": 1000, "output": 1000}}
@@ -104,8 +104,8 @@ async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteri
 # --- backfill ------------------------------------------------------------------------------------------
 
 
-async def test_backfill_asks_for_what_was_never_scored(service: Service) -> None:
-    """Terminal sessions since a time without a score, oldest first, after everything else; then there are none."""
+async def test_backfill_requests_sessions_without_a_score(service: Service) -> None:
+    """Terminal sessions since a time, oldest first and with the lowest priority; a second run finds none."""
     service.worker()
     scored = await service.announce(*service.add_sessions(1, "scored"))
     await service.all_end(1)
@@ -143,8 +143,8 @@ async def test_backfill_asks_for_what_was_never_scored(service: Service) -> None
     assert (again.document["sessions"], again.document["done"]) == (0, True)
 
 
-async def test_backfill_scores_what_the_chain_says_and_what_nothing_scored_automatically(service: Service) -> None:
-    """The statuses are those of each session's chain; that automatic scoring is off does not matter."""
+async def test_backfill_follows_the_chains_statuses_and_ignores_that_scoring_is_off(service: Service) -> None:
+    """`auto_score_statuses` of the session's chain selects; disabled automatic scoring does not matter."""
     config = service.folder / "config.yaml"
     chains = {"kubernetes": {"auto_score_statuses": ["failed"], "enabled": False}}
     config.write_text(yaml.safe_dump({"chains": chains}))

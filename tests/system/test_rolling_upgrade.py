@@ -1,4 +1,4 @@
-"""An upgrade without stopping: the version before and this one at work on one database and one broker."""
+"""A rolling upgrade: the previous version and this one work on one database and one broker."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ SELECT table_name, column_name, data_type, is_nullable, column_default, is_ident
 WHERE table_schema = 'public' AND table_name <> 'tarsy_scoring_version'
 """
 
-# Whether a column may be null stands with the columns; some servers have a constraint for it, too.
+# Without NOT NULL constraints, which only some servers list; COLUMNS has the same fact.
 CONSTRAINTS = """
 SELECT conrelid::regclass::text AS table_name, conname AS name, pg_get_constraintdef(oid) AS definition
 FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype <> 'n'
@@ -49,7 +49,7 @@ async def read(url: str, statement: str) -> set[tuple[Any, ...]]:
         return {tuple(r.values()) for r in await connection.fetch(statement)}
 
 
-async def test_a_database_of_the_version_before_is_refused(service: Service) -> None:
+async def test_a_database_of_the_previous_version_is_refused(service: Service) -> None:
     await asyncio.to_thread(migrate, service.database_url, down=PREVIOUS_REVISION)
     worker = service.worker()
 
@@ -57,8 +57,8 @@ async def test_a_database_of_the_version_before_is_refused(service: Service) -> 
     assert re.search(r"lacks 0006, [0-9, ]+\); run: tarsy-scoring migrate$", worker.log, re.MULTILINE)
 
 
-async def test_what_comes_before_a_rollout_only_adds(empty_database_url: str) -> None:
-    """Whatever the version before reads it finds as it was, and whatever it writes is taken as it was."""
+async def test_pre_migrations_only_add(empty_database_url: str) -> None:
+    """The previous version still finds all that it reads, and all that it writes is still accepted."""
     kinds = {"columns": COLUMNS, "constraints": CONSTRAINTS, "unique indexes": UNIQUE_INDEXES, "triggers": TRIGGERS}
     await asyncio.to_thread(migrate, empty_database_url, phase="pre")
     after = [await read(empty_database_url, s) for s in kinds.values()]
@@ -79,7 +79,7 @@ async def test_what_comes_before_a_rollout_only_adds(empty_database_url: str) ->
 
 @pytest.fixture
 def previous_version(tmp_path: Path) -> Path:
-    """The folder with the package of the version before, out of the history of this checkout."""
+    """A folder with the package of the previous version, from the history of this checkout."""
     git = ["git", "-C", str(ROOT)]
     try:
         archive = subprocess.run(
@@ -100,7 +100,7 @@ def previous_version(tmp_path: Path) -> Path:
 
 
 async def test_both_versions_work_side_by_side(service: Service, previous_version: Path) -> None:
-    """Each takes its share of the scores, the older one is stopped in the middle, and every session is scored once."""
+    """Both take scores, the older one is stopped half way, and every session is scored once."""
     service.hold()
     older = service.worker(PYTHONPATH=str(previous_version), SCORING_SLOTS="3")
     newer = service.worker(SCORING_SLOTS="3")

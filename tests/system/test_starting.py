@@ -13,7 +13,7 @@ from processes import Finished, Service, assert_whole
 from tarsy_scoring.cli import cli
 from tarsy_scoring.errors import ConfigurationError
 
-FAILED, ASKED_WRONGLY = 1, 2
+FAILED, USAGE_ERROR = 1, 2
 
 
 def one_sentence(ended: Finished) -> str:
@@ -72,7 +72,7 @@ async def test_a_database_without_tables_refuses_the_start_until_migrated(
         pytest.param(["rescore", "session-1"], {"path": "/nowhere"}, "there is no such database", id="command"),
     ],
 )
-async def test_a_database_that_refuses_us_is_not_waited_for(
+async def test_a_database_that_refuses_the_connection_is_not_waited_for(
     service: Service, command: list[str], change: dict[str, str], words: str
 ) -> None:
     parts = urlsplit(service.database_url)
@@ -84,7 +84,7 @@ async def test_a_database_that_refuses_us_is_not_waited_for(
     assert "planted" not in ended.stderr
 
 
-async def test_missing_topics_refuse_the_start_or_are_made(service: Service) -> None:
+async def test_missing_topics_refuse_the_start_or_are_created(service: Service) -> None:
     names = {kind: f"{kind.lower()}-{service.topics.group}" for kind in ("SESSION_COMPLETED", "SCORING_EVENTS")}
     env = {f"SCORING_TOPIC_{kind}": name for kind, name in names.items()}
     ended = await service.run("worker", **env)

@@ -1,10 +1,10 @@
-"""`assert_whole` itself: it sees every kind of harm that it is there to see."""
+"""The helper `assert_whole`: it notices every kind of damage that it exists for."""
 
 import contextlib
 
 from processes import Service, assert_whole
 
-HARM = {
+DAMAGE = {
     "an event is lost from the log": "DELETE FROM scoring_events WHERE sequence = 3",
     "positions have a gap": "UPDATE scoring_events SET position = position + 1 WHERE type = 'scoring.completed'",
     "a score is stuck": "UPDATE session_scores SET status = 'pending', completed_at = NULL, total_score = NULL",
@@ -20,14 +20,14 @@ HARM = {
 }
 
 
-async def test_every_harm_is_seen(service: Service) -> None:
+async def test_every_damage_is_noticed(service: Service) -> None:
     worker = service.worker()
     events = await service.announce(*service.add_sessions(1))
     await service.all_end(1)
     await assert_whole(service, events)
     await worker.stop()
     unseen = []
-    for harm, statement in HARM.items():
+    for harm, statement in DAMAGE.items():
         await service.rows("BEGIN")
         await service.rows(statement)
         with contextlib.suppress(AssertionError):
