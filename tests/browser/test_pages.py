@@ -55,7 +55,7 @@ async def test_a_new_session_appears_in_the_open_list(installation: Installation
     assert await visitor.page.evaluate("window.shown") == 1, "the page was not loaded anew"
 
 
-# --- scoring on an open page -- ------------------------------------------------------------------------
+# --- scoring on an open page ---------------------------------------------------------------------------
 
 
 async def test_from_click_to_badge_without_reload(installation: Installation, visit: Visits) -> None:

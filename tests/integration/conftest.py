@@ -1,4 +1,4 @@
-"""What most tests here begin with."""
+"""The fixture that most integration tests begin with."""
 
 from collections.abc import AsyncIterator
 
@@ -9,6 +9,6 @@ from builders import Scoring, open_scoring
 
 @pytest.fixture
 async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    """Requests, scores, leases and events on a database of their own."""
+    """Inbox, leases, store and outbox on a database of the test's own."""
     async with open_scoring(database_url) as opened:
         yield opened

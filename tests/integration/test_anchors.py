@@ -1,4 +1,4 @@
-"""Anchors on a real database: who asks for them, when, how often, and what their judgements come to."""
+"""Anchors on a real database: which sessions are chosen, when their scores are requested, and which count."""
 
 import asyncio
 import json
@@ -40,15 +40,15 @@ async def by_session(scoring: Scoring) -> dict[str, Anchor]:
     return {a.session_id: a for a in (await anchors.standing(scoring.inbox)).anchors}
 
 
-async def let_a_day_pass(scoring: Scoring) -> None:
+async def pass_a_day(scoring: Scoring) -> None:
     await scoring.rows("UPDATE scoring_requests SET received_at = received_at - interval '25 hours'")
     await scoring.rows("UPDATE anchor_sessions SET added_at = added_at - interval '25 hours'")
 
 
-# --- asking --------------------------------------------------------------------------------------------
+# --- requesting scores ---------------------------------------------------------------------------------
 
 
-async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scoring: Scoring) -> None:
+async def test_anchors_without_a_judgement_are_requested_as_bulk(scoring: Scoring) -> None:
     chosen = await plant_anchors(scoring)
 
     scores = await ask(scoring)
@@ -61,7 +61,7 @@ async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scorin
     assert await ask(scoring) == []
 
 
-async def test_the_loop_asks_for_what_is_due(scoring: Scoring) -> None:
+async def test_the_loop_requests_due_anchors(scoring: Scoring) -> None:
     await plant_anchors(scoring)
     loop = DriftLoop(load_settings({}), scoring.inbox, Metrics())
 
@@ -70,7 +70,7 @@ async def test_the_loop_asks_for_what_is_due(scoring: Scoring) -> None:
     assert {a.state for a in (await by_session(scoring)).values()} == {"under_way"}
 
 
-async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
+async def test_concurrent_requests_create_each_score_once(scoring: Scoring) -> None:
     await plant_anchors(scoring)
     seen = await anchors.standing(scoring.inbox)
 
@@ -80,7 +80,7 @@ async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
     assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 3
 
 
-async def test_a_judged_anchor_is_asked_for_again_under_a_new_judge(scoring: Scoring) -> None:
+async def test_a_judged_anchor_is_requested_again_for_a_new_judge(scoring: Scoring) -> None:
     chosen = await plant_anchors(scoring)
     await plant_judgements(scoring, OLD, dict.fromkeys(chosen, 70))
     await plant_scores(scoring, NEW, [60], begin=LAST_WEEK + timedelta(days=1))
@@ -92,7 +92,7 @@ async def test_a_judged_anchor_is_asked_for_again_under_a_new_judge(scoring: Sco
     assert len(await ask(scoring)) == 3
 
 
-async def test_several_judgements_of_each_where_that_is_wanted(database_url: str) -> None:
+async def test_anchors_judgements_each_sets_the_number_of_judgements(database_url: str) -> None:
     wanted = policy()
     settings = wanted.settings.model_copy(update={"anchors_judgements_each": 3})
     async with open_scoring(database_url, type(wanted)(settings, wanted.hashes)) as scoring:
@@ -105,13 +105,14 @@ async def test_several_judgements_of_each_where_that_is_wanted(database_url: str
         assert (len(asked), asked.count(first)) == (5, 2)
 
 
-async def test_what_fails_is_tried_again_later_and_given_up_in_the_end(scoring: Scoring) -> None:
+async def test_a_failing_anchor_is_retried_daily_and_given_up_after_three(scoring: Scoring) -> None:
+    """Removing and adding the anchor starts the count again."""
     await plant_anchors(scoring, 1)
     for _ in range(3):
         assert len(await ask(scoring)) == 1
         await scoring.store.end(failure((await scoring.claim())[0]))
         assert await ask(scoring) == [], "not at once"
-        await let_a_day_pass(scoring)
+        await pass_a_day(scoring)
 
     [anchor] = (await by_session(scoring)).values()
     assert (anchor.state, anchor.error_kind, anchor.asked) == ("given_up", "refused", 3)
@@ -119,18 +120,18 @@ async def test_what_fails_is_tried_again_later_and_given_up_in_the_end(scoring: 
     assert len(await ask(scoring, states=("lacking", "given_up"))) == 1
 
     await scoring.store.end(failure((await scoring.claim())[0]))
-    await let_a_day_pass(scoring)
+    await pass_a_day(scoring)
     await anchors.remove(scoring.database, [anchor.session_id], by="ada")
     await anchors.add(scoring.database, [anchor.session_id], by="ada")
     assert (await by_session(scoring))[anchor.session_id].state == "lacking", "it begins anew"
 
 
-async def test_what_its_source_has_no_more_is_shown_and_not_asked_for(scoring: Scoring) -> None:
+async def test_an_anchor_gone_from_its_source_is_shown_and_not_requested(scoring: Scoring) -> None:
     [chosen] = await plant_anchors(scoring, 1)
     await ask(scoring)
     gone = {"error_kind": "session_not_found", "error_message": "no such session"}
     await scoring.store.end(failure((await scoring.claim())[0], **gone))
-    await let_a_day_pass(scoring)
+    await pass_a_day(scoring)
 
     assert (await by_session(scoring))[chosen].state == "gone"
     assert await ask(scoring, states=("lacking", "given_up")) == []
@@ -142,7 +143,8 @@ async def test_what_its_source_has_no_more_is_shown_and_not_asked_for(scoring: S
     assert len(await ask(scoring)) == 1
 
 
-async def test_a_judgement_of_an_anchor_holds_up_and_replaces_no_score(scoring: Scoring) -> None:
+async def test_an_anchor_score_neither_delays_nor_replaces_a_production_score(scoring: Scoring) -> None:
+    """Requests of people are claimed first, and the anchor's total is not the session's."""
     [chosen] = await plant_anchors(scoring, 1)
     [anchor] = await ask(scoring)
     assert await scoring.accept(rescore(chosen)) == ["accepted"]
@@ -161,7 +163,7 @@ async def test_a_judgement_of_an_anchor_holds_up_and_replaces_no_score(scoring: 
     assert (said.session_id, said.judge_fingerprint, said.total) == (chosen, OLD, 10)
 
 
-async def test_judgements_that_count(scoring: Scoring) -> None:
+async def test_flagged_judgements_and_removed_anchors_do_not_count(scoring: Scoring) -> None:
     first, second = await plant_anchors(scoring, 2)
     await plant_judgements(scoring, OLD, {first: 50})
     await store_score(scoring, second, 20, purpose="anchor", flags=["outcome_score_mismatch"])
@@ -176,7 +178,7 @@ async def test_judgements_that_count(scoring: Scoring) -> None:
 # --- which sessions ------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_an_anchor_says_why(scoring: Scoring) -> None:
+async def test_a_session_unfit_as_an_anchor_has_a_reason(scoring: Scoring) -> None:
     await store_score(scoring, "scored", 50)
     await store_session(scoring, "unscored")
     await store_score(scoring, "chainless", 50, session={"chain_id": None})
@@ -190,7 +192,7 @@ async def test_what_cannot_be_an_anchor_says_why(scoring: Scoring) -> None:
     }
 
 
-async def test_drawn_sessions_are_scored_ones_that_are_no_anchors_yet(scoring: Scoring) -> None:
+async def test_drawing_takes_recently_scored_sessions_that_are_no_anchors(scoring: Scoring) -> None:
     there = await plant_anchors(scoring, 6)
     fresh = await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK)
     await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK - timedelta(days=100))
@@ -225,18 +227,18 @@ async def command(scoring: Scoring, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, cli, arguments, env=variables)
 
 
-async def told(scoring: Scoring, *arguments: str) -> Any:
+async def read_json(scoring: Scoring, *arguments: str) -> Any:
     ended = await command(scoring, *arguments, "--json")
     assert ended.exit_code == 0, ended.output
     return json.loads(ended.stdout)
 
 
-async def test_from_drawing_to_removing(scoring: Scoring) -> None:
+async def test_the_commands_draw_run_list_and_remove_anchors(scoring: Scoring) -> None:
     sessions = await plant_scores(scoring, OLD, totals(60, 5), begin=LAST_WEEK)
     usage = {"input_tokens": 1000, "output_tokens": 200, "cost_usd": 0.03}
     await scoring.rows("UPDATE session_scores SET usage = $1", usage)
 
-    added = await told(scoring, "anchors", "add", "--sample", "3", "--note", "drawn")
+    added = await read_json(scoring, "anchors", "add", "--sample", "3", "--note", "drawn")
     assert sorted(added["chosen"]) == added["added"]
     again = await command(scoring, "anchors", "add", *added["added"])
     assert "0 anchors added, 3 were anchors already" in again.stdout
@@ -256,18 +258,18 @@ async def test_from_drawing_to_removing(scoring: Scoring) -> None:
     assert (document["asked"], document["outstanding"], document["lacking"]) == (5, 5, 5)
     assert document["estimate"]["cost_usd"]["about"] == pytest.approx(0.15)
 
-    listed = await told(scoring, "anchors", "list")
+    listed = await read_json(scoring, "anchors", "list")
     assert {a["session_id"] for a in listed["anchors"]} == set(sessions)
     assert {a["state"] for a in listed["anchors"]} == {"under_way"}
     assert [j["fingerprint"] for j in listed["judges"]] == [OLD]
     for_people = await command(scoring, "anchors", "list")
     assert sessions[0] in for_people.stdout
 
-    removed = await told(scoring, "anchors", "remove", sessions[0], "nobody")
+    removed = await read_json(scoring, "anchors", "remove", sessions[0], "nobody")
     assert removed == {"removed": [sessions[0]]}
 
 
-async def test_a_session_that_cannot_be_an_anchor_adds_none(scoring: Scoring) -> None:
+async def test_one_unfit_session_refuses_the_whole_command(scoring: Scoring) -> None:
     [fit] = await plant_scores(scoring, OLD, [60], begin=LAST_WEEK)
 
     refused = await command(scoring, "anchors", "add", fit, "unknown")

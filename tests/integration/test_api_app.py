@@ -1,4 +1,4 @@
-"""What every request meets whichever route it is for, and the server around it: on a real database and real sockets."""
+"""Rules for every request whatever its route, and the server, on a real database and real sockets."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class Body(BaseModel):
 
 
 def add_routes(app: FastAPI) -> None:
-    """Routes that misbehave, or show what they are given."""
+    """Routes that fail, or show their input."""
 
     @app.post("/test/body")
     async def body(body: Body) -> dict[str, int]:
@@ -109,7 +109,7 @@ def problem(answer: httpx.Response, status: int, title: str) -> dict[str, Any]:
 # --- problems ------------------------------------------------------------------------------------------
 
 
-async def test_what_the_framework_refuses_is_a_problem_document(client: httpx.AsyncClient) -> None:
+async def test_refusals_of_the_framework_are_problem_documents(client: httpx.AsyncClient) -> None:
     problem(await client.get("/nowhere"), 404, "Not found")
     problem(await client.get("/healthz/"), 404, "Not found")
     refused = await client.delete("/test/body")
@@ -119,7 +119,7 @@ async def test_what_the_framework_refuses_is_a_problem_document(client: httpx.As
     assert refused.headers["allow"] == "GET, HEAD, POST"
 
 
-async def test_a_malformed_request_is_refused_without_its_values(client: httpx.AsyncClient) -> None:
+async def test_a_malformed_request_is_refused_without_repeating_values(client: httpx.AsyncClient) -> None:
     cases: list[tuple[str, list[str | int]]] = [
         (f'{{"number": "{SECRET}"}}', ["body", "number"]),
         (f'{{"{SECRET}": 1}}', ["body", "number"]),
@@ -132,7 +132,7 @@ async def test_a_malformed_request_is_refused_without_its_values(client: httpx.A
         assert [fault["loc"] for fault in document["errors"]] == [loc]
         assert all(set(fault) == {"loc", "msg"} and fault["msg"] for fault in document["errors"])
         assert SECRET not in refused.text
-    # The name of an unknown key is repeated only where it is plain.
+    # An unknown key is repeated only if it is a plain name.
     path = "/api/v1/scoring/sessions/session-1/score"
     document = problem(await client.post(path, json={"forse": True, "<b>": 1}), 422, "Malformed request")
     assert [fault["loc"] for fault in document["errors"]] == [["body", "forse"], ["body", "?"]]
@@ -153,7 +153,7 @@ async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> No
     problem(refused, 413, "Content too large")
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_arrives_times_out(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.01)
     sent: list[Any] = []
     scope = {"type": "http", "method": "POST", "path": "/test/body", "raw_path": b"/test/body", "query_string": b""}
@@ -169,7 +169,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(app: FastAPI, monkeyp
     assert sent[0]["status"] == 408
 
 
-async def test_what_nobody_foresaw_is_told_without_its_cause(client: httpx.AsyncClient) -> None:
+async def test_an_unexpected_error_is_reported_without_its_text(client: httpx.AsyncClient) -> None:
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         failed = await client.get("/test/fails/someone")
     problem(failed, 500, "Internal error")
@@ -202,7 +202,7 @@ async def test_a_route_may_have_its_own_headers(client: httpx.AsyncClient) -> No
     assert headers["x-content-type-options"] == "nosniff"
 
 
-async def test_people_get_problems_as_pages(client: httpx.AsyncClient) -> None:
+async def test_browsers_get_problems_as_pages(client: httpx.AsyncClient) -> None:
     accept = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     page = await client.get("/nowhere", headers=accept)
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
@@ -211,7 +211,7 @@ async def test_people_get_problems_as_pages(client: httpx.AsyncClient) -> None:
     problem(await client.get(UNKNOWN_SCORE, headers=accept), 404, "Unknown score")
 
 
-async def test_a_request_keeps_a_usable_id_of_its_caller(client: httpx.AsyncClient) -> None:
+async def test_only_a_well_formed_request_id_of_the_caller_is_kept(client: httpx.AsyncClient) -> None:
     usable = "0af7651916cd43dd8448eb211c80319c"
     for given in (usable, "a b", "x" * 65, '"},{"event":"forged'):
         ids = {(await client.get("/healthz", headers={"x-request-id": given})).headers["x-request-id"] for _ in "12"}
@@ -250,7 +250,9 @@ async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
     assert 'tarsy_scoring_api_request_duration_seconds_count{route="/test/fails/{name}"} 5.0' in text
 
 
-async def test_too_many_at_once_are_refused(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_requests_at_once_are_refused(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(middleware, "MAX_REQUESTS_AT_ONCE", 0)
     refused = await client.get("/test/own-headers")
     problem(refused, 503, "Too busy")
@@ -273,7 +275,7 @@ def tokens_env(tmp_path: Path) -> dict[str, str]:
     return {"SCORING_API_TOKENS_FILE": str(path), "SCORING_API_HOST": "0.0.0.0"}
 
 
-async def test_access_comes_before_everything_but_the_probes(database_url: str, tokens_env: dict[str, str]) -> None:
+async def test_every_request_but_probes_is_authenticated_first(database_url: str, tokens_env: dict[str, str]) -> None:
     async with application(database_url, tokens_env) as (app, _), client_of(app) as client:
         for path in PROBES:
             assert (await client.get(path)).status_code == 200
@@ -312,7 +314,7 @@ async def test_probes_and_answers_while_the_database_is_away() -> None:
         assert "127.0.0.1" not in refused.text
 
 
-async def test_nothing_is_let_in_before_the_start_is_complete(app: FastAPI, client: httpx.AsyncClient) -> None:
+async def test_requests_are_refused_until_the_start_is_complete(app: FastAPI, client: httpx.AsyncClient) -> None:
     app.state.lifecycle.has_started = False
     problem(await client.get(UNKNOWN_SCORE), 503, "Database away")
     assert (await client.get("/readyz")).status_code == 503
@@ -326,7 +328,7 @@ async def test_nothing_is_let_in_before_the_start_is_complete(app: FastAPI, clie
 
 @asynccontextmanager
 async def serving(app: FastAPI, env: Mapping[str, str] | None = None) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """A server on any port: its address, and the event that stops it. Ends with it."""
+    """A server on any port: its address, and the event that stops it. Leaving the context stops it."""
     settings = load_settings({"SCORING_API_PORT": "0", "SCORING_DRAIN_TIMEOUT_S": "5"} | dict(env or {}))
     listening, stopping = listen(settings), asyncio.Event()
     task = asyncio.create_task(serve(app, settings, listening, stopping))
@@ -337,7 +339,7 @@ async def serving(app: FastAPI, env: Mapping[str, str] | None = None) -> AsyncIt
         await asyncio.wait_for(task, 30)
 
 
-async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> None:
+async def test_a_stop_finishes_requests_and_accepts_no_new_ones(app: FastAPI) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
 
     @app.get("/test/slow")
@@ -368,7 +370,7 @@ async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> N
         assert "server" not in answer.headers
 
 
-async def test_a_websocket_handshake_follows_the_same_rules(
+async def test_a_websocket_handshake_is_authenticated_like_a_request(
     database_url: str, tokens_env: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with application(database_url, tokens_env) as (app, _), serving(app) as (address, _):
@@ -381,7 +383,7 @@ async def test_a_websocket_handshake_follows_the_same_rules(
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_handshake_that_leads_nowhere(app: FastAPI) -> None:
+async def test_an_invalid_handshake_is_refused(app: FastAPI) -> None:
     upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     upgrade["sec-websocket-key"] = "dGhlIHNhbXBsZSBub25jZQ=="
     async with serving(app) as (address, _), httpx.AsyncClient(base_url=address, headers=upgrade) as client:
@@ -398,7 +400,7 @@ async def test_a_handshake_that_leads_nowhere(app: FastAPI) -> None:
         assert plain.headers["upgrade"] == "websocket"
 
 
-async def test_a_target_that_is_a_whole_url(app: FastAPI) -> None:
+async def test_a_request_target_may_be_an_absolute_url(app: FastAPI) -> None:
     async with serving(app) as (address, _):
         host = address.removeprefix("http://")
 
@@ -415,7 +417,7 @@ async def test_a_target_that_is_a_whole_url(app: FastAPI) -> None:
         assert await status_of("http://evil.example/openapi.json", host) == "403"
 
 
-async def test_forwarded_addresses_are_not_believed(database_url: str) -> None:
+async def test_a_client_cannot_forge_a_trusted_proxy(database_url: str) -> None:
     env = {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8", "SCORING_API_HOST": "0.0.0.0"}
     claim = {"x-forwarded-for": "10.0.0.1", "x-forwarded-user": "alice", "forwarded": "for=10.0.0.1"}
     async with (
@@ -430,7 +432,7 @@ async def test_a_huge_head_is_refused(app: FastAPI) -> None:
     async with serving(app) as (address, _), httpx.AsyncClient(base_url=address) as client:
         assert (await client.get("/healthz", headers={"x-large": "x" * 20_000})).status_code == 200
         problem(await client.get("/healthz", headers={"x-large": "x" * 40_000}), 431, "Head too large")
-        with contextlib.suppress(httpx.TransportError):  # cut off while it is still sending
+        with contextlib.suppress(httpx.TransportError):  # the server may close while the client still sends
             problem(await client.get("/healthz", headers={"x-large": "x" * 400_000}), 431, "Head too large")
 
 
@@ -438,7 +440,7 @@ def settings_for(host: str, port: int) -> Settings:
     return load_settings({"SCORING_API_HOST": host, "SCORING_API_PORT": str(port)})
 
 
-def test_an_address_that_is_taken_or_not_ours_is_named() -> None:
+def test_an_address_that_cannot_be_bound_is_named() -> None:
     for host in ("127.0.0.1", "::1", "[::1]"):
         with listen(settings_for(host, 0)) as taken:
             port = taken.getsockname()[1]
@@ -450,7 +452,7 @@ def test_an_address_that_is_taken_or_not_ours_is_named() -> None:
             listen(settings_for(nowhere, 0))
 
 
-def test_a_host_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[int, type[Exception]] = {socket.EAI_NONAME: ConfigurationError, socket.EAI_AGAIN: StartRefused}
     for number, kind in kinds.items():
 
@@ -463,7 +465,7 @@ def test_a_host_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> N
                 listen(settings_for("nowhere.example", 0))
 
 
-async def test_all_addresses_are_heard_on_both_protocols(app: FastAPI) -> None:
+async def test_the_unspecified_address_listens_on_ipv4_and_ipv6(app: FastAPI) -> None:
     async with serving(app, {"SCORING_API_HOST": "::"}) as (address, _), httpx.AsyncClient() as client:
         port = address.rpartition(":")[2]
         for host in ("127.0.0.1", "[::1]"):

@@ -1,4 +1,4 @@
-"""Lists, exports and analytics over HTTP on a real database: what they show, in which order, and what they refuse."""
+"""Lists, exports and analytics over HTTP on a real database: content, order and refusals."""
 
 import asyncio
 import csv
@@ -53,7 +53,7 @@ async def filled(filled_url: str) -> AsyncIterator[Api]:
 
 
 async def store_sessions(scoring: Scoring) -> None:
-    """Four sessions: scored twice, scored, scored and failed since, and not scored."""
+    """Four sessions: scored twice; scored; scored, then failed; not scored."""
     older = {"flags": ["self_judged"], "outcome": "pass", "criteria": OTHER_CRITERIA, "at": NOON - DAY}
     labels = {"guidance": "v2", "empty": ""}
     await store_score(scoring, "a", 99, session={"ended": NOON, "alert_type": "DiskFull", "labels": labels}, **older)
@@ -142,7 +142,7 @@ async def test_a_newer_score_gives_the_status_and_the_older_one_the_total(api: A
         assert (latest["error_kind"], latest["current_stage"]) == ("refused", "storing")
 
 
-async def test_what_a_pending_score_waits_for(api: Api) -> None:
+async def test_a_pending_score_names_what_it_waits_for(api: Api) -> None:
     later = datetime.now(UTC) + DAY
     await store_score(api.scoring, status="pending", waiting_reason="budget", next_attempt_at=later.isoformat())
     [session] = (await page(api))["sessions"]
@@ -150,7 +150,7 @@ async def test_what_a_pending_score_waits_for(api: Api) -> None:
     assert (session["score"], session["latest_attempt"]["waiting_for"]) == (None, "budget")
 
 
-async def test_sessions_without_a_score_show_too(api: Api) -> None:
+async def test_sessions_without_a_score_are_listed(api: Api) -> None:
     await store_session(api.scoring)
     await store_score(api.scoring, "judged-beside", 80, purpose="consistency")
 
@@ -194,7 +194,7 @@ async def test_filters(filled: Api) -> None:
 
 
 async def several(api: Api) -> None:
-    """Sessions of which some ended at the same moment, have the same total, none, or no score."""
+    """Sessions with equal ends, equal totals, no total, or no score."""
     totals = [50, 80, None, 50, 10, 100, 50, None, 0, 80]
     for number, total in enumerate(totals):
         await store_score(api.scoring, f"s{number}", total, at=NOON + number // 3 * MINUTE)
@@ -210,7 +210,7 @@ ORDERS = {
 }
 
 
-async def test_pages_make_the_whole_list(api: Api) -> None:
+async def test_all_pages_together_are_the_whole_list(api: Api) -> None:
     await several(api)
 
     for sort, expected in ORDERS.items():
@@ -231,7 +231,7 @@ async def test_pages_are_stable_while_sessions_arrive(api: Api) -> None:
         assert sort != "newest" or rest == ORDERS[sort][4:]
 
 
-async def test_a_session_dated_ahead_is_not_on_top_for_ever(api: Api) -> None:
+async def test_an_end_in_the_future_is_ordered_by_first_sight(api: Api) -> None:
     await store_session(api.scoring, "ahead", ended=datetime(9999, 1, 1, tzinfo=UTC), first_seen_at=NOON)
     await store_session(api.scoring, "without-an-end", ended=None, first_seen_at=NOON + MINUTE)
     await store_session(api.scoring, "newer", ended=NOON + 2 * MINUTE)
@@ -239,7 +239,7 @@ async def test_a_session_dated_ahead_is_not_on_top_for_ever(api: Api) -> None:
     assert await ids(api) == ["newer", "without-an-end", "ahead"]
 
 
-async def test_a_cursor_of_another_list(api: Api) -> None:
+async def test_a_cursor_of_another_list_is_refused(api: Api) -> None:
     await several(api)
     cursor = (await page(api, limit=1))["next_cursor"]
 
@@ -250,9 +250,9 @@ async def test_a_cursor_of_another_list(api: Api) -> None:
     assert len(await ids(api, cursor=cursor, limit=3)) == 3
 
 
-# The forms of the pages read the same models: `unit/pages/test_page_forms` and
-# `test_api_schema` have their other faults.
-NONSENSE: list[tuple[str, dict[str, Any]]] = [
+# The forms of the pages use the same models: `unit/pages/test_page_forms` and
+# `test_api_schema` cover their other errors.
+MALFORMED: list[tuple[str, dict[str, Any]]] = [
     ("sessions", {"cursor": "nonsense"}),
     ("sessions", {"label": ["guidance=v1", "guidance=v2"]}),
     ("sessions", {"label": [f"l{n}=x" for n in range(11)]}),
@@ -270,15 +270,15 @@ NONSENSE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_nonsense_is_refused(filled: Api) -> None:
-    for path, query in NONSENSE:
+async def test_malformed_queries_are_refused(filled: Api) -> None:
+    for path, query in MALFORMED:
         answer = await filled.get(path, **query)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), (path, query)
         assert ProblemDocument.model_validate_json(answer.text).errors
         assert not [v for v in query.values() if isinstance(v, str) and len(v) > 10 and v in answer.text]
 
 
-async def test_the_ends_of_time(filled: Api) -> None:
+async def test_the_earliest_and_latest_times_are_accepted(filled: Api) -> None:
     for moment in (
         "0001-01-01T00:00:00+14:00",
         "9999-12-31T23:59:59-14:00",
@@ -293,7 +293,7 @@ async def test_the_ends_of_time(filled: Api) -> None:
 # --- export --------------------------------------------------------------------------------------------
 
 
-async def test_an_export_is_of_score_documents(api: Api) -> None:
+async def test_an_export_has_score_documents(api: Api) -> None:
     first = await store_score(api.scoring, "s1", 20, missing_tools=("node_cpu", "disk_io"))
     second = await store_score(api.scoring, "s1", 60, at=NOON + MINUTE)
     await store_score(api.scoring, "s1", status="failed", at=NOON + 2 * MINUTE)
@@ -306,7 +306,7 @@ async def test_an_export_is_of_score_documents(api: Api) -> None:
         assert document == from_json((await api.get(f"scores/{document['score_id']}")).content)
 
 
-async def test_what_is_exported(api: Api) -> None:
+async def test_exports_follow_the_filters(api: Api) -> None:
     session = {"chain_id": "billing", "labels": {"guidance": "v2"}}
     await store_score(api.scoring, "s0", 90, at=NOON - DAY, session=session)
     await store_score(api.scoring, "s1", 20, at=NOON)
@@ -329,7 +329,7 @@ async def test_what_is_exported(api: Api) -> None:
         assert [d["total_score"] for d in await exported(api, **query)] == expected, query
 
 
-async def test_an_export_goes_on_from_batch_to_batch(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_export_continues_over_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "EXPORT_BATCH", 3)
     for number in range(9):
         await store_score(api.scoring, f"s{number}", number, at=NOON + number // 4 * MINUTE)
@@ -342,7 +342,7 @@ async def test_an_export_goes_on_from_batch_to_batch(api: Api, monkeypatch: pyte
     assert sorted(row["total_score"] for row in rows) == [str(number) for number in range(9)]
 
 
-async def test_exports_are_few_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_exports_are_limited(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     api.app.state.context.exports = asyncio.Semaphore(1)
     may_end, began = asyncio.Event(), asyncio.Event()
 
@@ -367,7 +367,7 @@ async def test_exports_are_few_at_once(api: Api, monkeypatch: pytest.MonkeyPatch
     assert (await api.get("export")).status_code == 200
 
 
-async def test_a_database_that_is_away_is_no_half_answer(api: Api) -> None:
+async def test_without_a_database_every_list_and_export_is_503(api: Api) -> None:
     scoring = api.scoring
     await scoring.database.close()
     for path in ("sessions", "export", "export?format=csv", "analytics/trends", "analytics/missing-tools"):
@@ -416,7 +416,7 @@ async def test_trends_by_the_day_on_which_sessions_ended(api: Api) -> None:
     assert [p["day"] for p in (await analysed(api, "trends", day_of="ended", since=since))["points"]] == days[1:]
 
 
-async def test_days_are_utc_wherever_the_database_stands(database_url: str) -> None:
+async def test_days_are_utc_whatever_the_databases_time_zone(database_url: str) -> None:
     async with connected(database_url) as connection:
         name = await connection.fetchval("SELECT current_database()")
         await connection.execute(f"ALTER DATABASE {name} SET timezone TO 'Pacific/Kiritimati'")

@@ -1,4 +1,4 @@
-"""Limits on connections: real sockets, an application without a database, and short timeouts."""
+"""Limits on connections: real sockets, an application without a database, short timeouts."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ from tarsy_scoring.web.server import listen, serve
 
 ENOUGH_S = 20.0
 SHORT_S = 0.2
-# For tests without a cut-off: server and peer are one process, which a busy machine may stop for some tenths.
-NOT_SO_SHORT_S = 1.0
+# For tests that expect no cut-off: a busy machine may pause the process for some tenths of a second.
+LONGER_S = 1.0
 LARGE = 8_000_000
 PING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HANDSHAKE = (
@@ -61,7 +61,7 @@ class Peer:
         return await asyncio.wait_for(self._reader.read(1_000_000), ENOUGH_S)
 
     async def rest(self) -> bytes:
-        """What comes until the connection ends."""
+        """The bytes until the connection ends."""
         content = b""
         try:
             while piece := await self.some():
@@ -198,7 +198,7 @@ async def test_a_head_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> No
             await peer.rest()
 
 
-async def test_bytes_in_drops_win_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_bytes_do_not_extend_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", SHORT_S)
     async with serving() as site:
         peer = await site.peer()
@@ -209,8 +209,8 @@ async def test_bytes_in_drops_win_no_time(monkeypatch: pytest.MonkeyPatch) -> No
                 await asyncio.wait([ended], timeout=SHORT_S / 10)
 
 
-async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", NOT_SO_SHORT_S)
+async def test_the_time_for_a_head_excludes_body_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", LONGER_S)
     async with serving() as site:
         peer = await site.peer()
         peer.say(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n1")
@@ -222,7 +222,8 @@ async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytes
         assert (await peer.answer())[2] == b"fine"
 
 
-async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_connections_without_a_head_drop_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest ones can still send a request."""
     async with serving(Connections(max_without_head=3)) as site:
         waiting = [await site.peer() for _ in range(10)]
         honest = await site.peer()
@@ -248,7 +249,7 @@ async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             assert (await peer.answer())[2] == b"fine"
 
 
-async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_websocket_is_not_closed_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(Connections(max_idle=1)) as site:
         live, idle = await site.peer(), await site.peer()
         live.say(PING + HANDSHAKE)
@@ -264,7 +265,7 @@ async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("path", [b"/stream", b"/large"])
-async def test_an_answer_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch, path: bytes, site: Site) -> None:
+async def test_an_unread_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, path: bytes, site: Site) -> None:
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", SHORT_S)
     peer = await site.peer()
     with capture_logs() as lines:
@@ -275,7 +276,7 @@ async def test_an_answer_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatc
     assert len(await peer.rest()) < LARGE
 
 
-async def test_a_slow_reader_gets_it_all(
+async def test_a_slow_reader_gets_the_whole_answer(
     monkeypatch: pytest.MonkeyPatch, let_pass: Callable[[float], None], site: Site
 ) -> None:
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 600)
@@ -289,7 +290,7 @@ async def test_a_slow_reader_gets_it_all(
     assert content == LARGE
 
 
-async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_answer_is_sent_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (
         0,
         1,
@@ -320,14 +321,14 @@ async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
 # --- what the server refuses by itself -----------------------------------------------------------------
 
 
-async def test_what_is_no_http_is_refused_with_a_problem(site: Site) -> None:
+async def test_bytes_that_are_not_http_get_a_problem(site: Site) -> None:
     peer = await site.peer()
     peer.say(b"hello\r\n\r\n")
     assert problem_of(await peer.answer(), 400)["title"] == "Unreadable request"
     assert await peer.rest() == b""
 
 
-async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
+async def test_an_endless_head_gets_a_problem(site: Site) -> None:
     peer = await site.peer()
     peer.say(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(3):
@@ -335,7 +336,7 @@ async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
     assert problem_of(await peer.answer(), 431)["title"] == "Head too large"
 
 
-async def test_a_body_that_is_no_http(site: Site) -> None:
+async def test_a_malformed_body_gets_a_problem_and_no_error_log(site: Site) -> None:
     peer = await site.peer()
     with capture_logs() as lines:
         peer.say(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnot-a-size\r\n")
@@ -351,7 +352,7 @@ async def test_a_body_that_is_no_http(site: Site) -> None:
 # --- HEAD ----------------------------------------------------------------------------------------------
 
 
-async def test_head_is_get_without_its_body(site: Site) -> None:
+async def test_head_answers_as_get_without_a_body(site: Site) -> None:
     peer = await site.peer()
     peer.say(PING)
     _, shown, _ = await peer.answer()

@@ -1,7 +1,7 @@
 """
-Every answer of the API is one that its OpenAPI document announces: tried with generated requests.
+Generated requests: every answer of the API conforms to its OpenAPI document.
 
-`API_SCHEMA_EXAMPLES` says how many for each operation.
+`API_SCHEMA_EXAMPLES` sets the number of examples for each operation.
 """
 
 import os
@@ -42,14 +42,14 @@ GOOD = {
     "criteria_hash": r"[A-Za-z0-9_-]{1,255}",
     "score_id": r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
 }
-# A cursor must be one that was given out, and a label has one value however often it is asked for.
+# The schema cannot say that the API must have issued a cursor, nor that a label may have only one value.
 BEYOND_SCHEMA = {"cursor", "label"}
 schema = schemathesis.openapi.from_dict(application().openapi())
 
 
 @schema.hook
 def map_path_parameters(_context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Half of the good ids are known ones: made-up ids alone would show nothing but 404. Bad ones stay bad."""
+    """Replace half of the valid ids by known ones: made-up ids alone would only give 404."""
     for name, made_up in (path_parameters or {}).items():
         spread = zlib.crc32(repr(made_up).encode())
         if KNOWN.get(name) and spread % 2 and re.fullmatch(GOOD[name], str(made_up)):
@@ -58,7 +58,7 @@ def map_path_parameters(_context: Any, path_parameters: dict[str, Any] | None) -
 
 
 async def fill(database_url: str) -> list[str]:
-    """A completed, a failed and a pending score, the first with everything a score can have; gives their ids."""
+    """Store a completed score with all its parts, a failed and a pending one; returns their ids."""
     async with open_scoring(database_url) as scoring:
         await scoring.accept(*(rescore(name, event_id=f"event-{name}") for name in SESSIONS))
         completed, failed = await scoring.claim(2)
@@ -71,7 +71,7 @@ async def fill(database_url: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def address(postgres: Postgres, _migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `tarsy-scoring api` serves a database with a few scores."""
+    """The address of `tarsy-scoring api` over a database with a few scores."""
     folder: Path = tmp_path_factory.mktemp("api")
     with fresh_database(postgres, _migrated_template) as url:
         KNOWN["score_id"] = run_apart(fill(url))
@@ -94,20 +94,20 @@ def _is_ready(address: str) -> bool:
 
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_one_that_is_announced(case: schemathesis.Case, address: str) -> None:
+def test_every_answer_conforms_to_the_document(case: schemathesis.Case, address: str) -> None:
     response = case.call(base_url=address)
     excluded = [positive_data_acceptance] if _is_of_meaning(response) else []
-    if response.status_code == 431:  # a refusal, whatever else is wrong; the check does not know of it
+    if response.status_code == 431:  # a valid refusal that the check does not know
         excluded = [positive_data_acceptance, negative_data_rejection]
     case.validate_response(response, excluded_checks=excluded)
 
 
 def _is_of_meaning(response: schemathesis.Response) -> bool:
     """
-    Whether a refusal is about what no schema can say: a problem of its own kind (unknown criteria, a key used before),
-    parameters that do not go together, or one of `BEYOND_SCHEMA`.
+    Whether the refusal concerns a rule that no schema can express.
 
-    A fault of another parameter is reported at its own place, and does not count.
+    Such are problems of their own kind (unknown criteria, a key used before), parameters that contradict each
+    other, and the parameters of `BEYOND_SCHEMA`.
     """
     if response.status_code not in (400, 422):
         return False

@@ -1,4 +1,4 @@
-"""Scores over HTTP on a real database: the table of POST to the letter, keys, races, and everything that is read."""
+"""Scores over HTTP on a real database: every answer to POST, idempotency keys, races, and reading."""
 
 import asyncio
 import uuid
@@ -106,14 +106,14 @@ async def cancelled(scoring: Scoring) -> None:
 
 
 async def beside(scoring: Scoring) -> None:
-    """A judgement for another purpose is no score of the session."""
+    """A judgement for another purpose, which is not the score of the session."""
     await scoring.accept(rescore(purpose="consistency", chain_id="kubernetes"))
     [claimed] = await scoring.claim()
     await scoring.store.end(completion(claimed))
 
 
 Arranged = Callable[[Scoring], Awaitable[uuid.UUID | None]]
-# What the session has, the body, and the answer. `test_on_demand` has the whole table of decisions.
+# The session's scores, the body, and the answer. `test_on_demand` has the whole table of decisions.
 TABLE: list[tuple[Arranged, dict[str, Any], str]] = [
     (nothing, {}, "202 new"),
     (pending, {}, "202 that"),
@@ -128,7 +128,7 @@ TABLE: list[tuple[Arranged, dict[str, Any], str]] = [
 ]
 
 
-async def test_the_table(api: Api) -> None:
+async def test_the_answer_follows_the_sessions_scores(api: Api) -> None:
     for has, body, expected in TABLE:
         await api.scoring.rows("TRUNCATE sessions, scoring_requests CASCADE")
         that = await has(api.scoring)
@@ -151,7 +151,7 @@ async def test_the_table(api: Api) -> None:
             assert shown["criteria"] == body.get("criteria", DEFAULT_CRITERIA), case
 
 
-async def test_a_request_is_kept_with_its_asker_and_reason(api: Api) -> None:
+async def test_a_request_is_stored_with_requester_and_reason(api: Api) -> None:
     shown = document(await api.ask(by="carol", reason="the runbook was wrong", force_rescore=True), 202)
 
     [request] = await api.scoring.rows("SELECT * FROM scoring_requests")
@@ -170,7 +170,7 @@ async def test_a_body_may_be_left_out(api: Api) -> None:
 # --- the session ---------------------------------------------------------------------------------------
 
 
-async def test_a_session_that_the_source_does_not_vouch_for(database_url: str) -> None:
+async def test_a_session_that_the_source_cannot_confirm_stores_nothing(database_url: str) -> None:
     cases: list[tuple[Exception, int, str]] = [
         (SessionNotTerminal("it runs"), 400, "Session not terminal"),
         (SessionNotFound("no file /secret/path"), 404, "Unknown session"),
@@ -182,12 +182,12 @@ async def test_a_session_that_the_source_does_not_vouch_for(database_url: str) -
             answer = await api.ask(key="key-1")
             assert problem(answer, status).title == title
             assert str(source) not in answer.text
-            assert ("retry-after" in answer.headers) == (title == "Sessions unavailable")  # only that passes by itself
+            assert ("retry-after" in answer.headers) == (title == "Sessions unavailable")  # only this one passes
             for table in ("sessions", "scoring_requests", "session_scores", "kept_answers", "changes"):
                 assert await api.scoring.value(f"SELECT count(*) FROM {table}") == 0, table
 
 
-async def test_the_source_is_not_asked_where_a_score_answers(database_url: str) -> None:
+async def test_the_source_is_not_read_when_a_score_answers(database_url: str) -> None:
     source = Sessions(session_1=TimelineUnavailable("away"))
     async with open_api(database_url, source) as api:
         await completed(api.scoring)
@@ -197,14 +197,14 @@ async def test_the_source_is_not_asked_where_a_score_answers(database_url: str) 
         assert source.asked == []
 
 
-async def test_what_an_event_said_counts_while_the_source_is_away(database_url: str) -> None:
+async def test_a_session_known_from_an_event_needs_no_source(database_url: str) -> None:
     async with open_api(database_url, Sessions(session_1=TimelineUnavailable("away"))) as api:
         await api.scoring.accept(session_completed(session_status="failed"))
 
         assert document(await api.ask(), 202)["chain_id"] == "kubernetes"
 
 
-async def test_without_a_source_only_sessions_of_events_are_known(database_url: str) -> None:
+async def test_without_a_source_only_announced_sessions_are_known(database_url: str) -> None:
     async with open_api(database_url) as api:
         for session_id, status in (("ended", "failed"), ("runs", "in_progress")):
             await api.scoring.accept(session_completed(session_id, session_status=status))
@@ -213,7 +213,7 @@ async def test_without_a_source_only_sessions_of_events_are_known(database_url: 
     assert asked == [202, 400, 404]
 
 
-async def test_the_source_says_what_is_not_known(api: Api) -> None:
+async def test_an_unknown_session_is_stored_as_the_source_has_it(api: Api) -> None:
     shown = document(await api.ask(), 202)
 
     [session] = await api.scoring.rows("SELECT * FROM sessions")
@@ -221,7 +221,7 @@ async def test_the_source_says_what_is_not_known(api: Api) -> None:
     assert (shown["chain_id"], shown["criteria"]) == ("kubernetes", DEFAULT_CRITERIA)
 
 
-async def test_an_events_chain_goes_before_the_sources(api: Api) -> None:
+async def test_the_events_chain_overrides_the_sources(api: Api) -> None:
     await api.scoring.accept(session_completed(chain_id="from-the-event", session_status="failed"))
 
     assert document(await api.ask(), 202)["chain_id"] == "from-the-event"
@@ -272,7 +272,7 @@ async def test_malformed_requests_change_nothing(api: Api) -> None:
     assert await count_scores(api.scoring) == 0
 
 
-async def test_refusals_say_where_the_fault_is(api: Api) -> None:
+async def test_refusals_locate_the_error(api: Api) -> None:
     await api.ask(key="key-1")
     form = await api.client.post(ASK, data={"force_rescore": "true"})
     tail = await api.client.post(ASK, content='{"reason": null} planted', headers={"Content-Type": "application/json"})
@@ -293,7 +293,7 @@ async def test_refusals_say_where_the_fault_is(api: Api) -> None:
     assert "planted" not in tail.text
 
 
-async def test_unknown_criteria_are_named_with_those_there_are(api: Api) -> None:
+async def test_unknown_criteria_are_refused_with_the_known_names(api: Api) -> None:
     detail = problem(await api.ask(criteria="<script>"), 422).detail
 
     assert DEFAULT_CRITERIA in detail
@@ -316,7 +316,7 @@ async def test_a_repeat_gets_the_first_answer_again(api: Api) -> None:
     assert await api.scoring.value("SELECT arrivals FROM scoring_requests") == 2
 
 
-async def test_a_key_for_another_question(api: Api) -> None:
+async def test_a_key_with_another_request_is_refused(api: Api) -> None:
     await api.ask(key="key-1")
 
     for session_id, body in (("session-1", {"force_rescore": True}), ("session-1", {"reason": "b"}), ("session-2", {})):
@@ -335,7 +335,7 @@ async def test_keys_are_per_caller(api: Api) -> None:
     assert first["score_id"] != second["score_id"]
 
 
-async def test_keys_of_the_unnamed_are_per_address(api: Api) -> None:
+async def test_keys_of_anonymous_callers_are_per_address(api: Api) -> None:
     app = api.app
     here, there = [
         httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url="http://127.0.0.1")
@@ -352,7 +352,7 @@ async def test_keys_of_the_unnamed_are_per_address(api: Api) -> None:
     problem(await here.post(path, json={"reason": "another"}, **asked), 422)
 
 
-async def test_a_repeat_is_answered_though_its_criteria_have_gone(api: Api) -> None:
+async def test_a_repeat_is_answered_after_its_criteria_were_removed(api: Api) -> None:
     first = await api.ask(key="key-1", criteria=OTHER_CRITERIA)
     api.scoring.inbox.policy = policy(hashes={DEFAULT_CRITERIA: HASHES[DEFAULT_CRITERIA]})
 
@@ -362,7 +362,7 @@ async def test_a_repeat_is_answered_though_its_criteria_have_gone(api: Api) -> N
     assert problem(await api.ask(key="key-2", criteria=OTHER_CRITERIA), 422).title == "Unknown criteria"
 
 
-async def test_two_that_keep_answers_at_once(api: Api) -> None:
+async def test_storing_two_answers_at_once_does_not_deadlock(api: Api) -> None:
     await completed(api.scoring)
     score_id = await api.scoring.value("SELECT score_id FROM session_scores")
     await api.scoring.rows(
@@ -394,7 +394,7 @@ async def test_two_that_keep_answers_at_once(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM kept_answers WHERE asked_hash = 'hash'") == 2
 
 
-async def test_a_refusal_is_not_remembered(api: Api) -> None:
+async def test_a_refusal_is_not_kept_under_its_key(api: Api) -> None:
     running = await in_progress(api.scoring)
     problem(await api.ask(key="key-1", force_rescore=True), 409)
     await api.cancel(running)
@@ -418,7 +418,7 @@ async def test_an_answer_is_kept_for_a_day(api: Api) -> None:
     assert [r["key"] for r in await api.scoring.rows("SELECT key FROM kept_answers")] == ["key-1"]
 
 
-async def test_an_answer_whose_text_was_lost(api: Api) -> None:
+async def test_a_repeat_rebuilds_an_answer_whose_text_was_lost(api: Api) -> None:
     first = document(await api.ask(key="key-1"), 202)
     await api.scoring.rows("UPDATE kept_answers SET answer = NULL")
 
@@ -432,7 +432,7 @@ async def test_an_answer_whose_text_was_lost(api: Api) -> None:
     assert late == again[0].text
 
 
-async def test_what_was_erased_is_not_made_again(api: Api) -> None:
+async def test_a_repeat_does_not_recreate_an_erased_session(api: Api) -> None:
     await api.ask(key="planted-key", reason="planted-reason")
     await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
@@ -458,7 +458,7 @@ async def test_50_repeats_under_one_key_at_once(database_url: str) -> None:
         assert await api.scoring.value("SELECT arrivals FROM scoring_requests") == 50
 
 
-async def test_asked_and_told_at_once(database_url: str) -> None:
+async def test_api_requests_and_events_at_once_create_one_score(database_url: str) -> None:
     async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
         work: list[Awaitable[Any]] = []
         for _ in range(17):
@@ -474,7 +474,7 @@ async def test_asked_and_told_at_once(database_url: str) -> None:
         assert await api.scoring.value("SELECT priority FROM session_scores") == 0
 
 
-async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> None:
+async def test_the_answer_is_decided_under_the_lock_of_the_session(database_url: str) -> None:
     async with open_api(database_url, Sessions(session_1=FOUND)) as api, connected(database_url) as other:
         claimed = await api.scoring.claimed()
         held = other.transaction()
@@ -513,10 +513,10 @@ async def test_a_lost_reply_is_repeated_under_its_key(api: Api, monkeypatch: pyt
     assert await count_scores(api.scoring) == 1
 
 
-# --- who changed what ----------------------------------------------------------------------------------
+# --- the journal of changes ----------------------------------------------------------------------------
 
 
-async def test_changes_are_kept_with_who_and_when(api: Api) -> None:
+async def test_changes_are_recorded_with_user_and_time(api: Api) -> None:
     first = document(await api.ask(by="alice"), 202)
     await api.ask(by="mallory")
     [claimed] = await api.scoring.claim()
@@ -618,7 +618,7 @@ async def test_other_purposes_are_not_the_score_of_a_session(api: Api) -> None:
     assert (shown["score_id"], "latest_attempt" in shown) == (str(first), False)
 
 
-async def test_an_open_score_tells_where_it_is(api: Api) -> None:
+async def test_an_open_score_shows_its_stage_or_wait(api: Api) -> None:
     claimed = await api.scoring.claimed()
     assert document(await api.score_of())["current_stage"] == "gathering_context"
 
@@ -628,9 +628,9 @@ async def test_an_open_score_tells_where_it_is(api: Api) -> None:
     assert (shown["status"], shown["waiting_for"], "current_stage" in shown) == ("pending", "session", False)
 
 
-async def test_history_in_pages(api: Api) -> None:
+async def test_the_history_is_paged(api: Api) -> None:
     made = [await completed(api.scoring) for _ in range(5)][::-1]
-    # Two of one moment, which their ids put in order.
+    # Two scores with the same time, which are ordered by their ids.
     await api.scoring.rows(
         "UPDATE session_scores s SET created_at = t.created_at FROM session_scores t "
         "WHERE t.score_id = $1 AND s.score_id = $2",
@@ -658,7 +658,7 @@ async def test_history_in_pages(api: Api) -> None:
     assert [s["score_id"] for s in only.json()["scores"]] == [str(beside_id)]
 
 
-async def test_a_cursor_that_does_not_fit(api: Api) -> None:
+async def test_an_invalid_or_foreign_cursor_is_refused(api: Api) -> None:
     for _ in range(3):
         await completed(api.scoring)
     cursor = (await api.get("sessions/session-1/scores", limit=1)).json()["next_cursor"]
@@ -691,14 +691,14 @@ async def test_turns_with_their_replies(api: Api) -> None:
     assert not {"nonce", "context_hash", "asked_hash"} & answer.json()["turns"][0].keys()
 
 
-async def test_turns_of_a_score_without_any(api: Api) -> None:
+async def test_a_score_without_turns_has_an_empty_list(api: Api) -> None:
     score_id = await pending(api.scoring)
 
     assert (await api.get(f"scores/{score_id}/turns")).json() == {"score_id": str(score_id), "turns": []}
     problem(await api.get(f"scores/{uuid.uuid4()}/turns"), 404)
 
 
-async def test_scores_that_do_not_exist(api: Api) -> None:
+async def test_unknown_and_malformed_score_ids_are_refused(api: Api) -> None:
     for path in ("scores/{}", "scores/{}/turns", "scores/{}/labels"):
         problem(await api.get(path.format(uuid.uuid4())), 404)
         problem(await api.get(path.format("7")), 422)
@@ -706,7 +706,7 @@ async def test_scores_that_do_not_exist(api: Api) -> None:
     problem(await api.cancel("7"), 422)
 
 
-async def test_what_became_of_an_event(api: Api) -> None:
+async def test_dispositions_are_found_by_event_id_or_key(api: Api) -> None:
     event_id = "alerts/2026 #7?&ä"
     await api.scoring.accept(session_completed(event_id=event_id))
     await api.scoring.accept(session_completed("session-2", event_id=event_id, session_status="failed"))
@@ -757,7 +757,7 @@ async def test_cancel(api: Api) -> None:
         assert (await api.scoring.events())[-1] == "failed"
 
 
-async def test_cancel_after_the_end(api: Api) -> None:
+async def test_an_ended_score_cannot_be_cancelled(api: Api) -> None:
     answer = await api.cancel(str(await completed_then_failed(api.scoring)))
     problem(answer, 409)
     assert answer.json()["score_status"] == "completed"

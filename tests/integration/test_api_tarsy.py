@@ -1,4 +1,4 @@
-"""TARSy's own addresses: its keys, statuses and error bodies."""
+"""The routes under TARSy's own addresses: TARSy's keys, status codes and error bodies."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def refused(answer: Any, status: int, message: str) -> None:
     TarsyError.model_validate_json(answer.text)
 
 
-async def test_ask(api: Api) -> None:
+async def test_post_requests_a_score(api: Api) -> None:
     answer = await api.client.post(PATH, headers={"X-Forwarded-User": "carol"}, content=b"not JSON")
 
     assert (answer.status_code, answer.headers["content-type"]) == (202, "application/json")
@@ -47,7 +47,7 @@ async def test_ask(api: Api) -> None:
     assert (row["status"], row["score_triggered_by"], row["priority"]) == ("pending", "carol", 0)
 
 
-async def test_asking_always_scores_again(api: Api) -> None:
+async def test_post_always_scores_again(api: Api) -> None:
     claimed = await api.scoring.claimed()
     await api.scoring.store.end(completion(claimed))
 
@@ -57,7 +57,7 @@ async def test_asking_always_scores_again(api: Api) -> None:
     assert answer.json()["score_id"] != str(claimed.score_id)
 
 
-async def test_a_repeat_under_its_key(api: Api) -> None:
+async def test_a_repeat_under_its_key_gets_the_first_answer(api: Api) -> None:
     key = {"Idempotency-Key": "key-1", "X-Forwarded-User": "carol"}
     first = await api.client.post(PATH, headers=key)
     await api.scoring.store.end(completion((await api.scoring.claim())[0]))
@@ -72,7 +72,7 @@ async def test_a_repeat_under_its_key(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM session_scores") == 1
 
 
-async def test_a_key_that_is_none(api: Api) -> None:
+async def test_an_invalid_key_is_refused(api: Api) -> None:
     long = await api.client.post(PATH, headers={"Idempotency-Key": "x" * 256})
     two = await api.client.post(PATH, headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")])
 
@@ -81,7 +81,7 @@ async def test_a_key_that_is_none(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM scoring_requests") == 0
 
 
-async def test_asking_while_one_runs(api: Api) -> None:
+async def test_post_conflicts_with_an_open_score(api: Api) -> None:
     await api.scoring.accept(rescore(criteria=OTHER_CRITERIA))
     refused(await api.client.post(PATH), 409, "scoring already in progress for this session")
     await api.scoring.claim()
@@ -102,7 +102,7 @@ async def test_sessions_that_are_refused(database_url: str) -> None:
                 refused(malformed, 404, "resource not found")
 
 
-async def test_what_is_refused_before_a_route_is_reached(
+async def test_refusals_before_a_route_have_tarsys_error_body(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = tmp_path / "tokens.json"
@@ -134,7 +134,7 @@ async def test_what_is_refused_before_a_route_is_reached(
             TarsyError.model_validate_json(answer.text)
 
 
-async def test_the_database_is_away() -> None:
+async def test_without_a_database_the_answer_is_503() -> None:
     async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api:
         for method in ("POST", "GET"):
             answer = await api.client.request(method, PATH)
@@ -142,7 +142,7 @@ async def test_the_database_is_away() -> None:
             assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_read_a_completed_score(api: Api) -> None:
+async def test_get_has_a_completed_score(api: Api) -> None:
     claimed = await api.scoring.claimed()
     await api.scoring.store.end(
         completion(claimed, missing_tools_analysis="1. read-file", failure_tags=["wrong_conclusion"])
@@ -173,7 +173,7 @@ async def test_read_a_completed_score(api: Api) -> None:
     assert datetime.fromisoformat(shown["completed_at"]) == row["completed_at"]
 
 
-async def test_the_newest_of_any_status(api: Api) -> None:
+async def test_get_has_the_newest_production_score_of_any_status(api: Api) -> None:
     assert (await api.client.get(PATH)).status_code == 404
     refused(await api.client.get(PATH), 404, "resource not found")
     await api.scoring.store.end(completion(await api.scoring.claimed()))

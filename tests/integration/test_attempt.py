@@ -1,4 +1,4 @@
-"""One attempt from claim to stored end: every way it may end, on a real database."""
+"""One attempt, from the claim to its stored end: every way it may end, on a real database."""
 
 import asyncio
 import uuid
@@ -89,7 +89,7 @@ async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedSco
         pytest.param(a_timeline(stages=()), "evidence_incomplete", id="empty-timeline"),
     ],
 )
-async def test_what_may_be_there_later_is_tried_again(
+async def test_a_transient_error_is_retried(
     service: Service, claimed: ClaimedScore, timeline: Timeline | Exception, error_kind: str
 ) -> None:
     """Transient errors put the score back with backoff and burn an attempt."""
@@ -102,7 +102,7 @@ async def test_what_may_be_there_later_is_tried_again(
 
 
 async def test_a_last_attempt_that_ran_out_of_time_is_timed_out(service: Service) -> None:
-    """A timed-out attempt is retried like other transient errors; the last one ends in `timed_out`."""
+    """A timed-out attempt is retried like a transient error; the last one ends the score as `timed_out`."""
     await service.request()
 
     await service.attempt(await service.claim(), FakeJudge(AttemptTimedOut("600 s")), max_attempts=2)
@@ -113,7 +113,7 @@ async def test_a_last_attempt_that_ran_out_of_time_is_timed_out(service: Service
     assert (score["status"], score["error_kind"]) == ("timed_out", "attempt_timed_out")
 
 
-async def test_the_deadline_ends_what_attempts_would_not(service: Service, claimed: ClaimedScore) -> None:
+async def test_a_score_past_its_deadline_is_not_retried(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), deadline_s=5.0)
 
     score = await service.score(claimed.score_id)
@@ -134,8 +134,8 @@ async def test_waiting_burns_nothing(service: Service, claimed: ClaimedScore) ->
     assert (await service.claim_now()).attempts_burned == 0
 
 
-async def test_an_event_may_be_faster_than_its_session(service: Service, claimed: ClaimedScore) -> None:
-    """Within the grace period a session that still runs is waited for; after it the score fails."""
+async def test_an_event_may_arrive_before_its_session_ends(service: Service, claimed: ClaimedScore) -> None:
+    """A running session is waited for within the grace period; after it the score fails."""
     error = SessionNotTerminal("runs")
     await service.attempt(claimed, FakeJudge(), error)
     assert (await service.score(claimed.score_id))["waiting_for"] == "session"
@@ -146,7 +146,7 @@ async def test_an_event_may_be_faster_than_its_session(service: Service, claimed
     assert (score["status"], score["error_kind"], score["attempt"]) == ("failed", error.error_kind, 2)
 
 
-async def test_a_request_of_a_person_has_no_grace_period(service: Service) -> None:
+async def test_a_persons_request_has_no_grace_period(service: Service) -> None:
     await service.request(source="cli", requested_by="me", priority=Priority.PEOPLE)
     claimed = await service.claim()
 
@@ -171,10 +171,8 @@ async def test_a_turn_is_paid_for_once(service: Service) -> None:
     assert (finished.outcome, score["total_score"], len(score["turns"])) == ("completed", 62, 2)
 
 
-async def test_no_sample_is_asked_before_the_first_reading_is_stored(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All samples are asked at once; one stores the turn before them, and the others wait for it."""
+async def test_samples_wait_until_the_first_turn_is_stored(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are asked concurrently; one of them stores the first turn, and the others wait for it."""
     await service.request()
     claimed, judge = await service.claim(), FakeJudge(ANALYSIS, ANALYSIS, ANALYSIS, MISSING_TOOLS)
     record, is_storing, may_store = service.store.record, asyncio.Event(), asyncio.Event()
@@ -276,8 +274,8 @@ async def test_unknown_criteria_fail_the_score(service: Service) -> None:
     assert (await service.score(claimed.score_id))["error_kind"] == "unknown_criteria"
 
 
-async def test_a_lost_lease_says_nothing_more(service: Service, claimed: ClaimedScore) -> None:
-    """A worker that lost the score writes no turn, no event and no end."""
+async def test_a_worker_without_its_lease_writes_nothing(service: Service, claimed: ClaimedScore) -> None:
+    """No turn, no event and no end is stored after the lease is lost."""
     await service.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
     before = len(await service.events(claimed.score_id))
 
@@ -288,7 +286,7 @@ async def test_a_lost_lease_says_nothing_more(service: Service, claimed: Claimed
     assert (await service.score(claimed.score_id))["turns"] == []
 
 
-# --- what was paid for ---------------------------------------------------------------------------------
+# --- usage of stored turns -----------------------------------------------------------------------------
 
 
 async def usage_of(service: Service, score_id: uuid.UUID) -> tuple[Any, ...]:
@@ -297,7 +295,7 @@ async def usage_of(service: Service, score_id: uuid.UUID) -> tuple[Any, ...]:
     return score["status"], usage["input_tokens"], usage["output_tokens"], usage["cost_usd"]
 
 
-async def test_turns_count_although_the_last_attempt_never_reached_the_judge(
+async def test_usage_has_earlier_turns_when_the_last_attempt_asks_no_judge(
     service: Service, claimed: ClaimedScore
 ) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
@@ -308,7 +306,7 @@ async def test_turns_count_although_the_last_attempt_never_reached_the_judge(
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 
 
-async def test_turns_count_when_the_score_is_cancelled(service: Service, claimed: ClaimedScore) -> None:
+async def test_usage_has_the_turns_of_a_cancelled_score(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
 
     await service.leases.cancel(claimed.score_id, "alice")
@@ -316,7 +314,7 @@ async def test_turns_count_when_the_score_is_cancelled(service: Service, claimed
     assert await usage_of(service, claimed.score_id) == ("cancelled", 1000, 100, 0.01)
 
 
-async def test_turns_count_when_the_last_worker_is_lost(service: Service, claimed: ClaimedScore) -> None:
+async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     await service.claim_now()
     await service.database.once(
@@ -328,8 +326,8 @@ async def test_turns_count_when_the_last_worker_is_lost(service: Service, claime
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 
 
-async def test_a_turn_of_a_provider_that_is_gone_is_not_continued(service: Service, claimed: ClaimedScore) -> None:
-    """The conversation cannot go on without its provider, so the score is judged anew."""
+async def test_turns_of_a_removed_provider_are_not_continued(service: Service, claimed: ClaimedScore) -> None:
+    """The conversation cannot continue with another provider, so the score is judged anew."""
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     await service.database.once(lambda c: c.execute("UPDATE judge_turns SET provider = 'gone'"))
     again = await service.claim_now()

@@ -1,4 +1,4 @@
-"""The bridge: every terminal session is announced, whatever was away, late or odd."""
+"""The bridge announces every terminal session: across outages, late commits and unreadable values."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import create_tables
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-# Older than what a look counts as new, so that a session for a look has to say so.
+# Older than the range of a look: a session that a look should find sets its own time.
 NOW = datetime.now(UTC).replace(microsecond=0) - HOUR / 4
 DEAD_URL = "postgresql://reader@127.0.0.1:9/tarsy"
 Start = Callable[..., Bridge]
@@ -44,7 +44,7 @@ Tarsy = asyncpg.Connection
 
 @pytest.fixture(scope="module")
 def shared(kafka: Kafka, postgres: Postgres, _migrated_template: str) -> Iterator[Settings]:
-    """Both databases and one topic for all tests here: emptying them takes less time than making them."""
+    """Both databases and one topic for all tests here: emptying them is faster than creating them."""
     with fresh_database(postgres, _migrated_template) as ours, fresh_database(postgres) as tarsys:
         settings = load_settings(
             {
@@ -61,7 +61,7 @@ def shared(kafka: Kafka, postgres: Postgres, _migrated_template: str) -> Iterato
 
 
 class Topic:
-    """The records that this test has published."""
+    """The records published since the test began."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def start(settings: Settings, database: Database, tarsy: Tarsy) -> AsyncIterator[Start]:
-    """A process's bridge; a second one knows only what is stored."""
+    """Makes the bridge of a process; a second one shares only the stored state."""
     async with contextlib.AsyncExitStack() as stack:
 
         def call(
@@ -156,7 +156,7 @@ async def start(settings: Settings, database: Database, tarsy: Tarsy) -> AsyncIt
 async def put(
     tarsy: Tarsy, session_id: str, status: str = "completed", *, created: datetime = NOW, **columns: Any
 ) -> None:
-    """A session of TARSy's; it ended a minute after it was created, if at all."""
+    """Store a session of TARSy's; a terminal one ended a minute after its creation."""
     row = {
         "session_id": session_id,
         "alert_data": "x",
@@ -201,7 +201,7 @@ async def execute(database: Database, statement: str) -> None:
     await database.once(lambda c: c.execute(statement))
 
 
-# --- what is announced ------------------------------------------------------------------------------------
+# --- announcements ----------------------------------------------------------------------------------------
 
 
 async def test_every_end_is_announced_and_nothing_else(start: Start, topic: Topic, tarsy: Tarsy) -> None:
@@ -354,11 +354,11 @@ async def test_an_erased_session_is_not_announced_again(
     assert await value(database, "SELECT string_agg(session_id, ',') FROM bridge_announced") == "other"
 
 
-# --- no session is missed ---------------------------------------------------------------------------------
+# --- no session is lost -----------------------------------------------------------------------------------
 
 
 async def test_a_late_commit_is_found(start: Start, topic: Topic, tarsy: Tarsy, tarsy_url: str) -> None:
-    """By its own times, the session ended before others that were announced long ago."""
+    """By its own times the session ended before others that were already announced."""
     async with connected(tarsy_url) as slow:
         transaction = slow.transaction()
         await transaction.start()
@@ -374,7 +374,7 @@ async def test_a_late_commit_is_found(start: Start, topic: Topic, tarsy: Tarsy, 
 
 
 async def test_an_old_open_session_is_never_lost(start: Start, topic: Topic, tarsy: Tarsy, database: Database) -> None:
-    """It began long before the overlap and ends while no bridge runs; younger sessions are settled meanwhile."""
+    """It began before the overlap and ends while no bridge runs; younger sessions are settled meanwhile."""
     await put(tarsy, "slow", "in_progress", created=NOW - 9 * DAY)
     await put(tarsy, "odd", "a_status_of_next_year", created=NOW - 9 * DAY)
     await put(tarsy, "old", created=NOW - 8 * DAY)
@@ -392,7 +392,7 @@ async def test_an_old_open_session_is_never_lost(start: Start, topic: Topic, tar
 async def test_too_many_open_sessions_hold_back_the_settling(
     start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded number is remembered; the sweeps find those beyond it."""
+    """The memory of open sessions is bounded; later sweeps find the others."""
     monkeypatch.setattr(tarsy_sessions, "SWEEP_LIMIT", 2)
     for n in range(4):
         await put(tarsy, f"s{n}", "pending", created=NOW - 9 * DAY + n * HOUR)
@@ -409,7 +409,7 @@ async def test_too_many_open_sessions_hold_back_the_settling(
 async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
     start: Start, topic: Topic, tarsy: Tarsy
 ) -> None:
-    """The clock of its process is behind, or it has no time of the end."""
+    """Its process's clock may be behind, or its end time missing."""
     for session_id in ("behind", "timeless", "behind-later", "timeless-later"):
         await put(tarsy, session_id, "in_progress", created=NOW - HOUR)
     bridge = await swept(start(None))
@@ -440,7 +440,7 @@ async def test_a_restored_tarsy_ends_sessions_again(start: Start, topic: Topic, 
 
 
 async def test_open_sessions_that_are_gone_are_forgotten(start: Start, tarsy: Tarsy, database: Database) -> None:
-    """A young one is kept: it may not have arrived at this server yet."""
+    """A young one is kept: it may not have reached this replica yet."""
     for session_id, created in (("removed", NOW - 3 * DAY), ("marked", NOW - 3 * DAY), ("young", NOW - HOUR)):
         await put(tarsy, session_id, "in_progress", created=created)
     await swept(start())
@@ -455,7 +455,7 @@ async def test_open_sessions_that_are_gone_are_forgotten(start: Start, tarsy: Ta
 async def test_a_sweep_over_two_servers_settles_nothing(
     start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them may lack rows of the other; every session is announced all the same, once."""
+    """One server may lack rows of the other; still every session is announced, once."""
     for n in range(3):
         await put(tarsy, f"s{n}", "failed", created=NOW - 5 * DAY)
     elsewhere = tarsy_sessions.SERVER.replace("pg_is_in_recovery() ||", "'another' ||")
@@ -489,10 +489,10 @@ async def test_a_standby_settles_what_it_has_received(
         assert abs(found - settled) < HOUR, replayed
 
 
-async def test_a_bridge_that_lost_its_place_moves_nothing(
+async def test_a_bridge_that_lost_the_bookmark_moves_nothing(
     start: Start, topic: Topic, settings: Settings, tarsy: Tarsy, database: Database
 ) -> None:
-    """Another process starts anew while this one reads a page: neither a move nor an end of the sweep counts."""
+    """Another process starts anew while this one reads: it neither moves the bookmark nor ends the sweep."""
     await put(tarsy, "old", created=NOW - 5 * DAY)
 
     class Slow(TarsySessions):
@@ -522,7 +522,7 @@ async def test_a_bridge_that_lost_its_place_moves_nothing(
 async def test_a_removed_bookmark_is_written_again(
     start: Start, topic: Topic, tarsy: Tarsy, database: Database
 ) -> None:
-    """With the memory of open sessions: none is missed, and ends from before `since` stay unannounced."""
+    """The open sessions are stored anew with it; ends from before `since` stay unannounced."""
     await put(tarsy, "before", created=NOW - HOUR)
     for session_id in ("slow", "slower"):
         await put(tarsy, session_id, "in_progress", created=NOW - 9 * DAY)
@@ -549,7 +549,7 @@ async def test_a_removed_bookmark_is_written_again(
 async def test_settled_sessions_are_forgotten_and_not_read_again(
     start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge_module, "FORGET", 2)  # more rows than one statement forgets
+    monkeypatch.setattr(bridge_module, "FORGET", 2)  # fewer rows than there are to forget
     for n in range(3):
         await put(tarsy, f"old{n}", created=NOW - 5 * DAY)
     await put(tarsy, "new")
@@ -573,7 +573,7 @@ async def test_pages_lose_no_session_with_the_same_creation(
     monkeypatch.setattr(tarsy_sessions, "PAGE", 3)
     monkeypatch.setattr(bridge_module, "PAGE", 3)
     for n in range(10):
-        status, created = ("completed", NOW) if n < 7 else ("failed", NOW - HOUR)  # each status from its beginning
+        status, created = ("completed", NOW) if n < 7 else ("failed", NOW - HOUR)  # the order restarts with each status
         await put(tarsy, f"same{n}", status, created=created)
     await put(tarsy, "deleted", deleted_at=NOW)
 
@@ -585,7 +585,7 @@ async def test_pages_lose_no_session_with_the_same_creation(
 async def test_another_process_goes_on_in_the_middle_of_a_sweep(
     start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a first scan of a large database no page is read twice, and no session has to be remembered."""
+    """The first scan of a large database reads no page twice and need remember no session."""
     monkeypatch.setattr(tarsy_sessions, "PAGE", 3)
     monkeypatch.setattr(bridge_module, "PAGE", 3)
     for n in range(8):
@@ -636,7 +636,7 @@ class Unacknowledged(Publisher):
 async def test_the_bookmark_waits_for_the_broker(
     start: Start, topic: Topic, settings: Settings, tarsy: Tarsy, database: Database, created: datetime
 ) -> None:
-    """Unacknowledged events go again and the others do not: all are remembered while their page is read again."""
+    """Only unacknowledged events are sent again; the others are remembered while their page is read again."""
     for n in range(4):
         await put(tarsy, f"s{n}", created=created + timedelta(seconds=n))
     bridge = start(publisher=Unacknowledged(settings))
@@ -651,8 +651,8 @@ async def test_the_bookmark_waits_for_the_broker(
     assert await value(database, "SELECT count(*) FROM bridge_announced") == (4 if created == NOW else 0)
 
 
-class Narrow(Publisher):
-    """A topic that takes messages of up to 400 bytes."""
+class SmallMessages(Publisher):
+    """A publisher to a topic that takes messages of up to 400 bytes."""
 
     async def publish(self, topic: str, messages: Messages, timeout_s: float) -> list[bool]:
         if any(len(value or b"") > 400 for _, value, _ in messages):
@@ -663,13 +663,13 @@ class Narrow(Publisher):
 async def test_an_event_that_is_too_large_stops_no_other(
     start: Start, topic: Topic, settings: Settings, tarsy: Tarsy
 ) -> None:
-    """It goes without its labels, or not at all where even that is too much; once, like the others."""
+    """It is sent without labels, or not at all if still too large; others are sent once."""
     for n in range(3):
         await put(tarsy, f"s{n}", created=NOW + timedelta(seconds=n))
     await put(tarsy, "many-labels", labels=f'["{"x" * 700}"]')
     await put(tarsy, "large", alert_type="x" * 200)
 
-    await swept(await swept(start(publisher=Narrow(settings))))
+    await swept(await swept(start(publisher=SmallMessages(settings))))
 
     labels = {e.session_id: e.labels for e in await topic.events()}
     assert await topic.ids() == ["many-labels", "s0", "s1", "s2"]
@@ -703,8 +703,8 @@ async def until_swept(database: Database) -> None:
     await wait_until(lambda: value(database, statement), 30, "it has swept, long before the next time")
 
 
-async def test_one_works_and_the_next_takes_over(start: Start, topic: Topic, tarsy: Tarsy, run: Any) -> None:
-    """The bridge that stands by is ready, and does not read TARSy: its database is away."""
+async def test_one_bridge_works_and_another_takes_over(start: Start, topic: Topic, tarsy: Tarsy, run: Any) -> None:
+    """The standby is ready and does not read TARSy, whose database is unreachable for it."""
     first, second = start(), start()
     stop_first = run(first)
     await wait_until(lambda: first.lacking is None, 30, "the first works")
@@ -719,7 +719,7 @@ async def test_one_works_and_the_next_takes_over(start: Start, topic: Topic, tar
     await stop_second()
 
 
-async def test_our_silent_database_is_noticed_in_time(
+async def test_a_silent_database_of_ours_is_noticed_in_time(
     start: Start,
     topic: Topic,
     settings: Settings,
@@ -728,7 +728,7 @@ async def test_our_silent_database_is_noticed_in_time(
     run: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After the time of a contact, and not after that of a long statement; then the lock is taken again."""
+    """After the timeout of a contact, not that of a long statement; then the lock is taken again."""
     assert database_module.CONTACT_S <= TIMEOUT_S
     for module in (database_module, leader, bridge_module):
         monkeypatch.setattr(module, "CONTACT_S", 1.0)
@@ -753,7 +753,7 @@ async def test_our_silent_database_is_noticed_in_time(
 async def test_a_tarsy_that_is_away_is_waited_for(
     start: Start, topic: Topic, settings: Settings, tarsy: Tarsy, database: Database, run: Any
 ) -> None:
-    """The bridge is not ready meanwhile; afterwards no end of the time in between is missed."""
+    """Meanwhile the bridge is not ready; ends during the outage are announced afterwards."""
     sessions = open_tarsy_sessions(settings)
     bridge = start(sessions=sessions)
     stop = run(bridge)
@@ -790,7 +790,7 @@ async def test_only_a_change_of_status_wakes(settings: Settings, tarsy: Tarsy) -
 
 
 async def test_a_role_that_may_only_read_suffices(start: Start, topic: Topic, tarsy: Tarsy, tarsy_url: str) -> None:
-    """`SELECT` on one table; whatever the role may do, the server refuses writes and gives one snapshot."""
+    """`SELECT` on one table is enough; transactions are read-only with one snapshot, even for an owner."""
     await put(tarsy, "one")
     role = f"reader_{uuid.uuid4().hex[:8]}"
     await tarsy.execute(
@@ -812,7 +812,7 @@ async def test_a_role_that_may_only_read_suffices(start: Start, topic: Topic, ta
 
 
 async def test_optional_columns_may_be_absent_and_appear_later(start: Start, topic: Topic, altered: Tarsy) -> None:
-    """An upgrade of TARSy needs no restart: the next sweep sees the column. Labels of an odd type are left out."""
+    """The next sweep sees a new column without a restart; labels of an unexpected type are left out."""
     await put(altered, "one")
     for column in ("labels", "completed_at", "deleted_at", "alert_type"):
         await altered.execute(f"ALTER TABLE alert_sessions DROP {column}")
@@ -831,8 +831,8 @@ async def test_optional_columns_may_be_absent_and_appear_later(start: Start, top
     assert [e.labels for e in await topic.events() if e.session_id == "three"] == [{}]
 
 
-async def test_every_read_is_carried_by_an_index(altered: Tarsy) -> None:
-    """On a table of a size at which it matters; none of the statements reads the whole table."""
+async def test_every_read_uses_an_index(altered: Tarsy) -> None:
+    """On a large table no statement reads the whole table."""
     await altered.execute(
         "INSERT INTO alert_sessions (session_id, alert_data, agent_type, chain_id, status, created_at, completed_at) "
         "SELECT md5(n::text), repeat('x', 200), 'a', 'c', (ARRAY['completed','completed','completed','failed'])[n%4+1],"
@@ -878,7 +878,7 @@ async def known(database: Database, *session_ids: str, first_seen: str = "2 days
 async def test_sessions_that_tarsy_has_deleted_are_listed(
     settings: Settings, database: Database, tarsy: Tarsy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In batches; a session that was first seen recently may not have arrived in TARSy's standby yet."""
+    """In batches; a recently seen session is not listed, as TARSy's standby may not have it yet."""
     monkeypatch.setattr(tarsy_sessions, "PAGE", 2)
     for session_id in ("a", "c", "e"):
         await put(tarsy, session_id)
@@ -891,7 +891,7 @@ async def test_sessions_that_tarsy_has_deleted_are_listed(
 
 @pytest.mark.usefixtures("tarsy")
 async def test_an_empty_tarsy_is_not_taken_for_deletions(settings: Settings, database: Database) -> None:
-    """All scores would be erased."""
+    """Otherwise all scores would be erased."""
     await known(database, "a", "b")
 
     with pytest.raises(ConfigurationError, match="none of 2 sessions"):

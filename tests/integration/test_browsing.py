@@ -1,4 +1,4 @@
-"""Lists, exports and analytics over 100,000 scores: each finds its rows by an index, and answers in sensible time."""
+"""Lists, exports and analytics over 100,000 scores: each finds its rows by an index and answers quickly."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +29,7 @@ FILL = Path(__file__).with_suffix(".sql").read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
+    """A migrated database with many rows and fresh statistics; tests only read it."""
     with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
@@ -50,7 +50,7 @@ async def reader(full_database_url: str) -> AsyncIterator[Reader]:
 
 
 async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: Any) -> Plan:
-    """The nodes of the plan that the statement is run with."""
+    """The nodes of the plan for the statement with these arguments."""
     async with connection.transaction():
         await connection.execute(session_list.CUSTOM_PLAN)
         [[plan]] = await connection.fetch(
@@ -60,7 +60,7 @@ async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: An
 
 
 def assert_found_by(nodes: Plan, index: str, case: object = None) -> None:
-    """No large table is read from end to end, and this index is used (or the other, after a `|`)."""
+    """Assert that no large table is read whole and that this index is used (or the other, after a `|`)."""
     shown = [{k: v for k, v in n.items() if k in {"Node Type", "Relation Name", "Index Name"}} for n in nodes]
     assert scanned(nodes) & BIG == set(), (case, shown)
     assert set(index.split("|")) & indexes(nodes), (case, shown)
@@ -80,7 +80,7 @@ BY_ORDER = {
     "worst": "session_scores_by_total",
     "without-total": "sessions_recent",
 }
-# What finds few rows, and the index that must find them, whatever the order.
+# Selective filters, and the index that must find their rows in any order.
 SELECTIVE = {
     "chain": (Filters(chain="chain-77"), "sessions_of_chain"),
     "unknown-chain": (Filters(chain="unknown"), "sessions_of_chain"),
@@ -104,8 +104,8 @@ STATUSES = {
 }
 
 
-async def test_a_list_finds_what_is_rare(connection: asyncpg.Connection) -> None:
-    """In any order; open scores and those that ended without a number by the small indexes over them."""
+async def test_a_selective_list_uses_its_index(connection: asyncpg.Connection) -> None:
+    """In any order; open scores and ended ones without a total by their small partial indexes."""
     for order, statement in LISTS.items():
         for name, (filters, index) in SELECTIVE.items():
             assert_found_by(await plan_of(connection, statement, *filters.arguments, None, None, 51), index, name)
@@ -119,7 +119,7 @@ async def test_a_list_finds_what_is_rare(connection: asyncpg.Connection) -> None
 
 
 async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection) -> None:
-    """The first page and one far behind: only the rows of the page are sorted."""
+    """The first page and a late one sort only the rows of the page."""
     for order, statement in LISTS.items():
         far = 40 if order in {"best", "worst"} else NOW - timedelta(days=30)
         for place in ((None, None), (far, "session-5")):
@@ -141,7 +141,7 @@ EXPORTS = [
 
 @pytest.mark.parametrize("only_latest", [False, True], ids=["all", "latest"])
 async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_latest: bool) -> None:
-    """At its beginning, and in the middle, where the order may be the better way."""
+    """At its beginning, and in the middle, where reading in order may be faster."""
     middle = (NOW - timedelta(days=20), "00000000-0000-0000-0000-000000000000")
     for filters, index in EXPORTS:
         chosen = [*filters.arguments]
@@ -194,13 +194,13 @@ DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
 
 
 async def test_drift_finds_its_scores(connection: asyncpg.Connection) -> None:
-    """The newest of a chain, and those of anchors, of which there are few."""
+    """The newest scores of a chain, and those of its few anchors."""
     for name, (statement, arguments, index) in DRIFT.items():
         assert_found_by(await plan_of(connection, statement, *arguments), index, name)
 
 
 async def test_analytics_over_everything(reader: Reader) -> None:
-    """Each over all scores of 1,000 chains; the numbers are those of the rows that were made."""
+    """Each over all scores of 1,000 chains; the numbers equal those of the generated rows."""
     database = reader.database
     trends = await analytics.trends(database, Selection())
     bands = await analytics.distribution(database, Selection(), DEFAULT_BANDS)
@@ -220,7 +220,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
 
 
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
-    """However slowly it is read, it holds no connection meanwhile, and every score comes once."""
+    """However slow its reader is, it holds no connection meanwhile, and each score comes once."""
     seen: list[Any] = []
     async for batch in export.export_scores(reader, Filters(since=NOW - timedelta(hours=20))):
         assert len(batch) <= export.EXPORT_BATCH

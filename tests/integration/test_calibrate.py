@@ -1,4 +1,4 @@
-"""Which stored scores are held against labels, and the whole command with a database."""
+"""Which stored scores `calibrate` compares with labels, and the command on a real database."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ async def keep(connection: asyncpg.Connection, session_id: str, total: int | Non
 
 
 async def test_the_latest_production_score_of_each_judge_counts(database_url: str) -> None:
-    """Not scores that failed, run, have another purpose, or belong to a session without a label."""
+    """Not scores that failed, are open, have another purpose, or whose session has no label."""
     async with connected(database_url) as connection:
         await keep(connection, "s-1", 40, completed_at=NOON + timedelta(hours=1), judge_outcome="shaky")
         await keep(connection, "s-1", 90)
@@ -59,7 +59,7 @@ async def test_the_latest_production_score_of_each_judge_counts(database_url: st
 
 
 async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> None:
-    """Under the hash of the criteria, lowest first; the default ones where it had none."""
+    """By the hash of the criteria, lowest first; the default bands where the criteria have none."""
     async with connected(database_url) as connection:
         await connection.execute(KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}}))
         await connection.execute(KEEP_CRITERIA, "hash-2", "{}")
@@ -89,7 +89,7 @@ async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: 
 
 
 def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels may name the bands of criteria that only the database knows."""
+    """Labels may use bands of criteria that only the database has."""
 
     async def fill() -> None:
         async with connected(database_url) as connection:
@@ -115,10 +115,8 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
         assert shown in for_people
 
 
-def test_criteria_that_nobody_has_are_asked_wrongly(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Known are those of the configuration and those that ever judged; known ones without a score are no mistake."""
+def test_unknown_criteria_are_a_usage_error(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criteria are known from the configuration or from stored scores; known ones may have no score."""
 
     async def fill() -> None:
         async with connected(database_url) as connection:

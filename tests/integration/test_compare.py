@@ -1,4 +1,4 @@
-"""Which stored scores are compared, and the whole command with a database."""
+"""Which stored scores `compare` selects, and the command on a real database."""
 
 import json
 import random
@@ -31,7 +31,7 @@ VALUES ($1, gen_random_uuid(), 1, 'test', $2, $3, $4, $5, $6, $7::jsonb, $8::jso
 
 
 async def keep(connection: asyncpg.Connection, session_id: str, total: int | None, **changes: Any) -> None:
-    """A session of version v1 with a score; a session that is there keeps what it was."""
+    """Store a score of a session of version v1; an existing session is not changed."""
     says: dict[str, Any] = {"chain_id": "kubernetes", "alert_type": "oom", "labels": {"guidance": "v1"}, "ended": NOON}
     says |= {"status": "completed", "purpose": "production", "completed_at": NOON, "judge_fingerprint": "judge-1"}
     says |= {"interaction": None, "flags": [], "outcome": None} | changes
@@ -44,7 +44,7 @@ async def keep(connection: asyncpg.Connection, session_id: str, total: int | Non
 
 
 async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None:
-    """Forty sessions of each version, of two alert types; its totals are shifted by so much."""
+    """Store forty sessions of each version, of two alert types, with totals shifted by these points."""
     source = random.Random(5)
     for day, (version, shift) in enumerate(shifts.items()):
         for number in range(40):
@@ -61,7 +61,7 @@ async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None
 
 
 async def keep_anchors(connection: asyncpg.Connection, judges: tuple[str, str], change: int) -> None:
-    """Eight anchors that both judged; the second is milder by the change, give or take two points."""
+    """Store eight anchors that both judged; the second gives `change` points more, plus or minus two."""
     for number in range(8):
         for judge, total in zip(judges, (40 + number, 40 + number + change + (number % 3 - 1) * 2), strict=True):
             await keep(connection, f"anchor-{number}", total, purpose="anchor", judge_fingerprint=judge, labels={})
@@ -74,7 +74,7 @@ async def keep_anchors(connection: asyncpg.Connection, judges: tuple[str, str], 
 
 
 async def test_the_latest_production_score_of_each_labelled_session_counts(database_url: str) -> None:
-    """Nothing that failed, or was made for a comparison; sessions in the order in which they ended."""
+    """Failed scores and other purposes do not count; sessions are in the order of their ends."""
     rates = {"error_rate": 0.25}
     async with connected(database_url) as connection:
         await keep(connection, "s-2", 40, completed_at=NOON + HOUR, interaction=rates, flags=["ungrounded"])
@@ -96,7 +96,7 @@ async def test_the_latest_production_score_of_each_labelled_session_counts(datab
 
 
 async def test_sessions_are_selected_by_chain_and_end(database_url: str) -> None:
-    """A session of last year that was scored today is one of last year; without an end, its first sight counts."""
+    """The end of the session decides, not the time of its score; without an end, the first sight."""
     async with connected(database_url) as connection:
         await keep(connection, "old", 10, ended=NOON - HOUR, completed_at=NOON + HOUR)
         await keep(connection, "new", 20, ended=NOON)
@@ -139,14 +139,14 @@ Compare = Callable[..., Result]
 
 @pytest.fixture
 def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
-    """Call the command over this database."""
+    """Runs `compare` on this database."""
     monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
     return lambda *arguments: CliRunner().invoke(compare, list(arguments))
 
 
 @pytest.fixture
 def keep_shifted(database_url: str) -> Callable[..., None]:
-    """Store versions whose totals are shifted by so much."""
+    """Stores versions whose totals are shifted by these points."""
 
     def call(**shifts: float) -> None:
         async def fill() -> None:
@@ -159,7 +159,7 @@ def keep_shifted(database_url: str) -> Callable[..., None]:
 
 
 def test_a_planted_difference_is_found_and_an_equality_is_not(run: Compare, keep_shifted: Callable[..., None]) -> None:
-    """Ten points between v1 and v2, none between v2 and v3; nothing differs in how they worked."""
+    """v2 is ten points above v1, v3 equals v2; the interaction metrics of all are equal."""
     keep_shifted(v1=0, v2=10, v3=10)
 
     found = {}
@@ -184,7 +184,7 @@ def test_a_planted_difference_is_found_and_an_equality_is_not(run: Compare, keep
 def test_two_values_are_taken_in_the_order_in_which_they_appeared(
     run: Compare, keep_shifted: Callable[..., None]
 ) -> None:
-    """The older version first, whatever it is called; the same call gives the same bytes."""
+    """The older version comes first, whatever its name; a repeated call prints the same bytes."""
     keep_shifted(zeta=0, alpha=15)
 
     ended = run("--label", "guidance")
@@ -204,8 +204,8 @@ def test_two_values_are_taken_in_the_order_in_which_they_appeared(
     assert run("--label", "guidance", "--json").stdout == run("--label", "guidance", "--json").stdout
 
 
-def test_the_judges_part_is_taken_out(database_url: str, run: Compare) -> None:
-    """v2 met a judge that gives ten points more, and anchors know it; without them nothing can be said."""
+def test_the_change_of_the_judge_is_subtracted(database_url: str, run: Compare) -> None:
+    """The judge of v2 gives ten points more, as anchors show; without anchors there is no conclusion."""
 
     async def fill() -> None:
         async with connected(database_url) as connection:
@@ -240,7 +240,7 @@ def test_the_judges_part_is_taken_out(database_url: str, run: Compare) -> None:
 
 
 def test_nothing_to_compare(run: Compare, keep_shifted: Callable[..., None]) -> None:
-    """Status 1, and what there is: no label at all, others, or one value."""
+    """Exit status 1 and what there is instead: no label, other labels, or a single value."""
     empty = run("--label", "guidance")
     keep_shifted(v1=0)
     unknown, one, later = (

@@ -1,4 +1,4 @@
-"""Every step is counted where it happens, and each attempt is one line with the fields that the page tells."""
+"""Every step is counted where it happens, and each attempt logs one line with the documented fields."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ from tarsy_scoring.timeline.model import FoundSession
 
 OPERATIONS = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 NAMES = {"score_id", "session_id", "request_id", "attempt", "outcome", "duration_s"}
-TOLD = {"chain_id", "criteria", "turns", "context_tokens"}
+CONTEXT_FIELDS = {"chain_id", "criteria", "turns", "context_tokens"}
 USAGE = {"input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"}
 
 
@@ -53,12 +53,12 @@ async def api(database_url: str) -> AsyncIterator[Api]:
 
 
 def reading(metrics: Metrics) -> Callable[..., float | None]:
-    """The value of a series, by its name without prefix."""
+    """A function that reads the value of a series by its name without prefix."""
     return lambda name, **labels: metrics.registry.get_sample_value(f"tarsy_scoring_{name}", labels)
 
 
 async def attempted(service: Service, metrics: Metrics, judge: FakeJudge, session: Any = None) -> Finished:
-    """One attempt at the score that is due."""
+    """One attempt at the due score."""
     return await service.scorer({"default": judge}, session, metrics=metrics).attempt(await service.claim())
 
 
@@ -87,8 +87,8 @@ async def test_a_completed_score_is_counted_once_everywhere(service: Service, ch
     assert value("cost_usd_total", provider="default", chain=label) == pytest.approx(0.02)
 
 
-async def test_scores_that_nobody_waits_for_change_no_quality(service: Service) -> None:
-    """A shadow score ends like any other, and enters neither the promise nor the totals."""
+async def test_other_purposes_do_not_count_as_quality(service: Service) -> None:
+    """A shadow score counts as ended, but not in the delays and totals."""
     metrics = Metrics(["k"])
     value = reading(metrics)
     await service.request(purpose="shadow")
@@ -107,8 +107,8 @@ async def test_scores_that_nobody_waits_for_change_no_quality(service: Service) 
         pytest.param(KeyRejected("401", 5), "key", id="something-to-wait-for"),
     ],
 )
-async def test_a_turn_without_an_answer_is_counted_by_why(service: Service, error: Exception, reason: str) -> None:
-    """What a judge did not answer is seen by provider, though no turn was stored."""
+async def test_a_turn_without_an_answer_is_counted_by_reason(service: Service, error: Exception, reason: str) -> None:
+    """Counted by provider too, though no turn is stored."""
     metrics = Metrics()
     await service.request()
 
@@ -132,10 +132,10 @@ async def test_a_turn_without_an_answer_is_counted_by_why(service: Service, erro
         pytest.param([], SessionNotFound("no session"), "failed", {"error_kind", "reason"}, id="failed"),
     ],
 )
-async def test_the_fields_of_the_line_are_those_of_the_page(
+async def test_the_line_has_the_documented_fields(
     service: Service, judge: list[Any], session: Any, outcome: str, fields: set[str]
 ) -> None:
-    """Whoever reads lines by machine relies on their names: they change with the page alone."""
+    """Programs that read logs rely on the names, so they change only together with the page."""
     page = OPERATIONS.partition("`attempt.finished`")[2].partition("## Metrics")[0]
     rows = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
@@ -144,16 +144,16 @@ async def test_the_fields_of_the_line_are_those_of_the_page(
     finished = await attempted(service, Metrics(), FakeJudge(*judge), session)
 
     assert finished.outcome == outcome
-    assert set(finished.fields) == fields | TOLD | USAGE
+    assert set(finished.fields) == fields | CONTEXT_FIELDS | USAGE
     everything = {"total_score", "flags", "error_kind", "reason", "waiting_for", "due_s"}
-    assert documented == NAMES | TOLD | USAGE | everything
+    assert documented == NAMES | CONTEXT_FIELDS | USAGE | everything
 
 
 # --- a worker ------------------------------------------------------------------------------------------
 
 
 class EndsLike:
-    """Stands where `Scorer` stands; each session's attempt ends as its name says."""
+    """A stand-in for `Scorer`; each attempt ends as the name of its session says."""
 
     def __init__(self) -> None:
         self.hanging = asyncio.Event()
@@ -175,8 +175,8 @@ def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics
     return Worker(settings=settings, leases=service.leases, scorer=scorer, metrics=metrics, limits=limits), limits
 
 
-async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service: Service) -> None:
-    """Lost, broken, and given back by a worker that stops: a line and a count each, and never the error's own text."""
+async def test_every_attempt_logs_one_line(service: Service) -> None:
+    """Lost, broken or given back by a stopping worker: one line and one count, without the error's text."""
     for session in ("hangs", "lost", "breaks"):
         await service.request(session)
     metrics, scorer, stopping = Metrics(), EndsLike(), asyncio.Event()
@@ -204,8 +204,8 @@ async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service:
     assert "a text that no line may have" not in str(logged)
 
 
-async def test_a_score_that_ends_with_its_worker_is_counted(service: Service) -> None:
-    """A lost worker's last attempt fails the score: nobody else would count that."""
+async def test_a_score_failed_by_a_lost_worker_is_counted(service: Service) -> None:
+    """The worker that takes the score back counts its end, as the lost one cannot."""
     metrics = Metrics(["k"])
     settings = service.settings.model_copy(update={"max_attempts": 1, "lease_s": 1})
     worker, _ = a_worker(service, settings, None, metrics)
@@ -222,8 +222,8 @@ async def test_a_score_that_ends_with_its_worker_is_counted(service: Service) ->
     assert reading(metrics)("scores_total", status="failed", error_kind="worker_lost", chain="k") == 1
 
 
-async def test_circuits_and_budgets_are_told_by_why_and_by_chain(service: Service) -> None:
-    """One look of a worker sets both, and a chain that the configuration does not name is `other`."""
+async def test_gauges_show_circuits_by_kind_and_budgets_by_chain(service: Service) -> None:
+    """One refresh of the limits sets both; a chain without configuration counts as `other`."""
     settings = service.settings
     every = settings.config.defaults.model_copy(update={"daily_budget_usd": 4.0})
     chains: Mapping[str, ChainSettings] = {"k": every.model_copy(update={"daily_budget_usd": 2.0}), "idle": every}
@@ -248,8 +248,8 @@ async def test_circuits_and_budgets_are_told_by_why_and_by_chain(service: Servic
     assert value("budget_spent_ratio", scope="all", chain="") == pytest.approx(0.2)
 
 
-async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) -> None:
-    """Where it runs alone nobody else does; TARSy's database, away here, is another matter."""
+async def test_a_bridge_reports_whether_it_reaches_our_database(service: Service) -> None:
+    """It sets `database_up` itself, whether or not TARSy's database answers."""
     dead = "postgresql://nobody@127.0.0.1:9/none"
     settings = load_settings(
         {
@@ -259,7 +259,7 @@ async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) 
         }
     )
 
-    async def tells(database: Database, before: float, after: float) -> float | None:
+    async def sweep_interval(database: Database, before: float, after: float) -> float | None:
         metrics, stopping, sessions = Metrics(), asyncio.Event(), open_tarsy_sessions(settings)
         metrics.database_up.set(before)
         running = asyncio.create_task(Bridge(settings, database, sessions, metrics).run(stopping))
@@ -272,8 +272,8 @@ async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) 
     away = Database(dead, "public", pool_size=1)
     await away.open()
     try:
-        assert await tells(service.database, 0, 1) == 77
-        assert await tells(away, 1, 0) == 77
+        assert await sweep_interval(service.database, 0, 1) == 77
+        assert await sweep_interval(away, 1, 0) == 77
     finally:
         await away.close()
 
@@ -281,8 +281,8 @@ async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) 
 # --- requests ------------------------------------------------------------------------------------------
 
 
-async def test_the_way_from_the_topic_is_measured_for_what_is_accepted(service: Service) -> None:
-    """The record's time begins it; what changes nothing, such as a repeat, is no part of the promise."""
+async def test_the_delay_from_the_topic_is_measured_for_accepted_requests(service: Service) -> None:
+    """It begins at the record's time; repeats are not measured."""
     metrics = Metrics()
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     now = time.time()
@@ -318,8 +318,8 @@ async def test_an_old_event_is_stale(service: Service) -> None:
     assert value("requests_total", source="session-completed", disposition="stale") == 1
 
 
-async def test_what_comes_over_http_is_counted_like_the_rest(api: Api) -> None:
-    """New, answered by what runs, repeated under its key, cancelled; and whom the door did not let in."""
+async def test_requests_over_http_are_counted_like_events(api: Api) -> None:
+    """Accepted, answered by the open score, repeated under a key, cancelled, and refused before a route."""
     first = (await api.ask(key="a-key")).json()
     await api.ask(key="a-key")
     await api.ask()
@@ -338,8 +338,8 @@ async def test_what_comes_over_http_is_counted_like_the_rest(api: Api) -> None:
         assert f"tarsy_scoring_{line}\n" in text
 
 
-async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
-    """A backfill waits for hours on purpose; the alert is for what somebody waits for."""
+async def test_bulk_scores_do_not_age_the_queue(service: Service) -> None:
+    """A backfill may wait for hours; the alert on age is for scores that people or events requested."""
     await service.request("bulk", priority=Priority.BULK)
     await service.database.once(
         lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 h'")
@@ -357,8 +357,8 @@ async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
     assert 60 <= queue.oldest_due_s < 90
 
 
-async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Service) -> None:
-    """A pause or a spent budget wakes nobody, however long it lasts; a provider that is away makes scores old."""
+async def test_paused_and_unaffordable_scores_are_separate_and_have_no_age(service: Service) -> None:
+    """A pause or a spent budget raises no alert; an unavailable provider ages its scores."""
     for chain, minutes in (("paused", 50), ("spent", 40), ("away", 3), ("ready", 2), ("another", 60)):
         await service.request(chain, chain_id=chain)
         await service.database.once(
@@ -390,8 +390,8 @@ async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Servi
     assert 180 <= (value("queue_oldest_due_seconds") or 0) < 210
 
 
-async def test_lag_is_that_of_all_our_partitions(kafka: Kafka) -> None:
-    """Also of one from which nothing was taken yet, and after what others left behind."""
+async def test_lag_is_the_sum_over_assigned_partitions(kafka: Kafka) -> None:
+    """Partitions from which nothing was taken yet count too."""
     topic = f"lag-{uuid.uuid4().hex[:8]}"
     settings = load_settings(
         {
@@ -409,10 +409,10 @@ async def test_lag_is_that_of_all_our_partitions(kafka: Kafka) -> None:
         await consumer.start()
         await wait_until(lambda: consumer.take(0.2, 1), 30, "a record")
 
-        async def is_told() -> bool:
+        async def is_whole_lag() -> bool:
             return await consumer.lag() == 39
 
-        await wait_until(is_told, 30, "every partition told its end")
+        await wait_until(is_whole_lag, 30, "every partition told its end")
     finally:
         await consumer.stop()
         await publisher.stop()

@@ -1,4 +1,4 @@
-"""PostgreSQL over TLS: what the URL says of it holds for every connection, and what is wrong is said."""
+"""PostgreSQL over TLS: the URL's TLS options hold for every connection, and errors name the problem."""
 
 import asyncio
 import ssl
@@ -47,8 +47,8 @@ async def proxy(database_url: str, authority: Authority) -> AsyncIterator[TlsPro
         yield proxy
 
 
-async def one_by(url: str) -> int:
-    """Ask the database for the number one."""
+async def select_one(url: str) -> int:
+    """Run `SELECT 1` over this URL."""
     database = Database(url, "public", pool_size=1)
     await database.open()
     try:
@@ -76,7 +76,7 @@ async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority
         assert await here.once(lambda c: c.fetchval("SELECT 1")) == 1
         assert await asyncio.to_thread(migrate, url) == []
         await wait_until(is_heard, 30, "a bell is heard by LISTEN")
-        with pytest.raises(TimelineUnavailable, match="the table alert_sessions"):  # reached, and not TARSy's
+        with pytest.raises(TimelineUnavailable, match="the table alert_sessions"):  # connected, but no TARSy
             await timeline.recent_agent_models()
     finally:
         for task in (listening, ringing):
@@ -93,7 +93,7 @@ async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority
         pytest.param(HOST, {"sslrootcert": "{key}"}, "TLS: no certificate or crl found", id="not-a-ca"),
     ],
 )
-async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
+async def test_an_untrusted_server_is_reported_and_waited_for(
     proxy: TlsProxy, authority: Authority, other: Authority, host: str, options: dict[str, str], says: str
 ) -> None:
     """The service waits, because a certificate may be renewed; migrations fail at once."""
@@ -101,7 +101,7 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
     url = proxy.url(host, sslmode="verify-full", **{name: value.format(**files) for name, value in options.items()})
 
     with pytest.raises(DatabaseAway) as away:
-        await one_by(url)
+        await select_one(url)
     with pytest.raises(StartRefused) as failed:
         await asyncio.to_thread(migrate, url)
 
@@ -110,7 +110,7 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
         assert told.endswith("; check its TLS certificate and sslmode in SCORING_DATABASE_URL")
 
 
-async def test_what_the_driver_cannot_mean_is_asked_wrongly(proxy: TlsProxy) -> None:
+async def test_an_option_that_the_driver_rejects_is_a_configuration_error(proxy: TlsProxy) -> None:
     url = proxy.url(sslmode="require", ssl_min_protocol_version="planted")
 
     with pytest.raises(ConfigurationError, match=r"SCORING_DATABASE_URL, 127\..*: No such TLS version$"):

@@ -1,4 +1,4 @@
-"""Drift over HTTP and on its page, on a real database: findings, their meaning, and missing anchors."""
+"""Drift over HTTP and on its page, on a real database: findings, conclusions, and missing anchors."""
 
 import re
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def findings_of(api: Api, **query: Any) -> Any:
 
 
 async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
-    """A judge that is ten points milder, as looks find it; one anchor is gone from its source. Returns the anchors."""
+    """Store a finding that the judge is ten points milder; returns the anchors, one of them gone."""
     scoring, begin = api.scoring, datetime.now(UTC) - timedelta(hours=720)
     before = await plant_scores(scoring, "judge-old", totals(60, 340), begin=begin, chain=chain)
     chosen = before[:31]
@@ -61,7 +61,7 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
 
 
 async def test_findings_have_their_parts(api: Api) -> None:
-    """By chain, criteria and time; of a chain that was asked for also how things stand."""
+    """Filtered by chain, criteria and time; for one chain also its present state."""
     chosen = await plant_finding(api)
 
     everything = await findings_of(api)
@@ -83,7 +83,7 @@ async def test_findings_have_their_parts(api: Api) -> None:
 
 
 async def test_the_page_of_an_empty_database(api: Api) -> None:
-    """It says that nothing was found, that this is no proof, and how to get anchors."""
+    """No finding is not proof of no drift; the page says so, and how to add anchors."""
     html = await look(api, "/drift")
 
     assert "No change found" in html
@@ -92,8 +92,8 @@ async def test_the_page_of_an_empty_database(api: Api) -> None:
     assert "<script" not in html, "it works without"
 
 
-async def test_the_page_says_what_may_be_concluded(api: Api) -> None:
-    """In words, as a picture with its intervals, as a table, and with the anchors that lack a judgement."""
+async def test_the_page_shows_the_conclusion_of_a_finding(api: Api) -> None:
+    """In words, as a chart with intervals, as a table, and with the anchors that lack a judgement."""
     chosen = await plant_finding(api)
 
     html = await look(api, "/drift?chain=kubernetes")
@@ -109,8 +109,8 @@ async def test_the_page_says_what_may_be_concluded(api: Api) -> None:
     assert 'href="/drift?chain=kubernetes' in await look(api, "/trends?chain=kubernetes")
 
 
-async def test_the_page_counts_no_sessions_that_were_left_out(api: Api) -> None:
-    """A look at anchors alone has compared none."""
+async def test_a_look_at_anchors_alone_counts_no_sessions(api: Api) -> None:
+    """A look at anchors alone compares no sessions."""
     await plant_finding(api)
     assert "ordinary sessions are compared later" not in await look(api, "/drift")
     await api.scoring.rows("UPDATE drift_findings SET look = 'anchors', compared_before = 0, compared_after = 0")

@@ -1,4 +1,4 @@
-"""Drift, told apart, on a real database and a real broker: what is planted is what the event says."""
+"""Drift detection on a real database and a real broker: the event names the change that the test planted."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def now() -> datetime:
 
 
 async def plant_change(scoring: Scoring, *, judge: int, agents: int, after: int = 320) -> None:
-    """A chain whose judge was replaced, with so many points of difference by the judge and by the agents."""
+    """Store a chain whose judge was replaced, with these differences in points by judge and by agents."""
     begin = now() - timedelta(hours=400 + after)
     before = await plant_scores(scoring, OLD, totals(60, 400, seed=2), begin=begin)
     chosen = before[:ANCHORS]
@@ -82,7 +82,7 @@ async def test_the_event_names_what_was_planted(scoring: Scoring, settings: Sett
     assert event["timestamp_us"] == round(datetime.fromisoformat(event["timestamp"]).timestamp() * 1_000_000)
 
 
-async def test_a_quiet_change_of_judge_tells_nobody(scoring: Scoring, settings: Settings) -> None:
+async def test_a_new_judge_with_equal_scores_makes_no_event(scoring: Scoring, settings: Settings) -> None:
     await plant_change(scoring, judge=0, agents=0)
 
     await run(drift_loop(scoring, settings))
@@ -116,7 +116,7 @@ async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> Situation
     return found
 
 
-async def test_looks_without_the_lock_of_the_loop_are_made_once(scoring: Scoring) -> None:
+async def test_concurrent_looks_store_one_finding(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
     found = await situation_of(scoring)
 
@@ -126,7 +126,8 @@ async def test_looks_without_the_lock_of_the_loop_are_made_once(scoring: Scoring
     assert len(await findings.read_findings(scoring.database)) == 1
 
 
-async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scoring, settings: Settings) -> None:
+async def test_anchors_reveal_a_changed_judge_before_enough_sessions(scoring: Scoring, settings: Settings) -> None:
+    """The later finding about sessions confirms the change and makes no second event."""
     await plant_change(scoring, judge=10, agents=0, after=40)
     loop = drift_loop(scoring, settings)
     await run(loop)
@@ -155,7 +156,7 @@ async def test_nothing_is_looked_at_while_anchors_are_under_way(scoring: Scoring
     assert "sessions" in await findings.look_at(scoring.database, await situation_of(scoring), now())
 
 
-async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Scoring, settings: Settings) -> None:
+async def test_a_change_under_one_judge_is_attributed_to_agents_once(scoring: Scoring, settings: Settings) -> None:
     begin = now() - timedelta(hours=700)
     await plant_scores(scoring, OLD, totals(70, 350, seed=2), begin=begin)
     await plant_scores(scoring, OLD, totals(55, 350, seed=3), begin=begin + timedelta(hours=350))
@@ -175,7 +176,7 @@ async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Sco
     assert len(await findings.read_findings(scoring.database)) == 1
 
 
-async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None:
+async def test_a_session_scored_again_is_no_new_session(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
     before = await situation_of(scoring)
     old = await scoring.rows("SELECT session_id FROM session_scores WHERE judge_fingerprint = $1", OLD)
@@ -190,7 +191,7 @@ async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None
     )
 
 
-async def test_anchors_of_other_chains_speak_where_a_chain_has_too_few(scoring: Scoring) -> None:
+async def test_anchors_of_other_chains_serve_a_chain_with_too_few(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
     begin = now() - timedelta(hours=800)
     for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
@@ -224,7 +225,7 @@ async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scori
     )
 
 
-async def test_a_broker_that_is_away_delays_events_alone(
+async def test_without_a_broker_findings_are_kept_and_events_follow(
     scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plant_change(scoring, judge=10, agents=0)
@@ -242,7 +243,7 @@ async def test_a_broker_that_is_away_delays_events_alone(
     assert await findings.unpublished(scoring.database, 10) == []
 
 
-async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring: Scoring) -> None:
+async def test_pruning_keeps_anchors_and_their_judgements(scoring: Scoring) -> None:
     year_ago = now() - 365 * DAY
     kept, let_go = await plant_scores(scoring, OLD, [60, 70], begin=year_ago)
     await plant_judgements(scoring, OLD, {kept: 61, let_go: 71}, [year_ago, year_ago])
@@ -258,7 +259,7 @@ async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring
     assert (judgement.session_id, judgement.total) == (kept, 61)
 
 
-async def test_findings_are_pruned_with_the_records_once_they_were_told(scoring: Scoring) -> None:
+async def test_old_findings_are_pruned_once_published(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
     await findings.look_at(scoring.database, await situation_of(scoring), now())
     await scoring.rows("UPDATE drift_findings SET found_at = found_at - interval '365 days'")

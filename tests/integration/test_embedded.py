@@ -1,4 +1,4 @@
-"""The embedded servers keep what they promise: they answer, come back with their data, and do not outlive us."""
+"""The embedded servers answer, restart with their data, and do not outlive the process that started them."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ TOPIC = "round-trip"
 
 @pytest.fixture(params=[EmbeddedKafka, EmbeddedTansu], ids=["apache-kafka", "tansu"])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker]:
-    """A broker of its own, since the tests stop it, with one topic."""
+    """A broker of the test's own, which it may stop, with one topic."""
     kind: Callable[[], EmbeddedBroker] = request.param
     if kind is EmbeddedKafka and (lacking := kafka_lacks()):
         pytest.skip(f"Apache Kafka cannot run here: {lacking}")
@@ -62,7 +62,7 @@ async def consume(servers: str, topic: str, count: int) -> list[bytes]:
         await consumer.stop()
 
 
-async def test_postgres_comes_back_with_its_rows() -> None:
+async def test_postgres_restarts_with_its_rows() -> None:
     async with EmbeddedPostgres() as server:
         url = server.url
         connection = await asyncpg.connect(url)
@@ -151,7 +151,7 @@ async def test_taken_port_is_refused_and_leaves_nothing() -> None:
             _ = late.directory
 
 
-async def test_failed_start_gives_the_servers_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_start_shows_the_servers_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(_: EmbeddedTansu) -> list[str]:
         return ["/bin/sh", "-c", "echo no such storage engine; exit 3"]
 
@@ -164,8 +164,8 @@ def test_free_port_is_below_outgoing_ports() -> None:
     assert all(20_000 <= free_port() < 32_000 for _ in range(50))
 
 
-async def test_broker_comes_back(broker: EmbeddedBroker) -> None:
-    """It answers on the same address again; a broker that survives restarts still has the messages."""
+async def test_a_broker_restarts_on_its_address(broker: EmbeddedBroker) -> None:
+    """A broker that survives restarts still has its messages."""
     servers = broker.bootstrap_servers
     await produce(servers, TOPIC, b"before")
 
@@ -232,7 +232,7 @@ async def test_stack_names_the_part_that_fails(monkeypatch: pytest.MonkeyPatch) 
 
 
 def children_of(pid: int) -> list[psutil.Process]:
-    """A process and everything below it."""
+    """All descendants of a process, and the process itself."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Requests on their way to becoming scores: stored once, whatever is repeated, in whatever order and company."""
+"""Requests become scores: each is stored once, whatever is repeated, reordered or concurrent."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ async def test_a_new_request_is_a_pending_score(scoring: Scoring) -> None:
     assert await scoring.events(score["score_id"]) == ["queued"]
 
 
-async def test_the_same_request_again(scoring: Scoring) -> None:
+async def test_a_repeated_request_is_stored_once(scoring: Scoring) -> None:
     request = session_completed()
 
     assert await scoring.accept(request) == ["accepted"]
@@ -54,7 +54,7 @@ async def test_the_same_request_again(scoring: Scoring) -> None:
     assert await scoring.value("SELECT count(*) FROM session_scores") == 1
 
 
-async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) -> None:
+async def test_a_request_repeated_concurrently_is_stored_once(scoring: Scoring) -> None:
     request = session_completed()
 
     async with open_scoring(scoring.url, pool_size=32) as busy:
@@ -66,7 +66,7 @@ async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) ->
 
 
 async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
-    """While another transaction holds the first session of a batch, the batch must hold none of the later ones."""
+    """A batch that waits for its first session, in the common order, holds no lock on a later one."""
     await scoring.accept(rescore("session-a"), rescore("session-b"))
     async with connected(scoring.url) as somebody:
         held = somebody.transaction()
@@ -81,7 +81,7 @@ async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
         assert await asyncio.wait_for(waiting, 30) == ["in_progress", "in_progress"]
 
 
-async def test_what_events_say_of_a_session_adds_up(scoring: Scoring) -> None:
+async def test_the_facts_of_several_events_are_merged(scoring: Scoring) -> None:
     ended = datetime(2025, 3, 1, 12, tzinfo=UTC)
     await scoring.accept(
         session_completed(alert_type="disk-full", labels={"guidance": "v1", "team": "a"}, completed_at=ended)
@@ -115,8 +115,8 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_what_no_database_takes(scoring: Scoring) -> None:
-    """The whole batch is refused at once; retrying it would never end."""
+async def test_an_unstorable_request_refuses_its_batch(scoring: Scoring) -> None:
+    """The batch is refused at once; retrying it would never succeed."""
     good = session_completed("session-1")
     for what, poison in UNSTORABLE.items():
         with pytest.raises(NotStorable) as refused:
@@ -165,22 +165,22 @@ async def test_a_session_scored_under_current_criteria_is_not_scored_again(scori
 
 async def test_a_newer_deferred_request_supersedes_the_older(scoring: Scoring) -> None:
     await scoring.accept(session_completed())
-    wishes = [rescore(criteria=OTHER_CRITERIA) for _ in range(4)]
+    rescores = [rescore(criteria=OTHER_CRITERIA) for _ in range(4)]
 
     answers = [
-        *await scoring.accept(wishes[0]),
-        *await scoring.accept(wishes[1]),
-        *await scoring.accept(wishes[2], wishes[3]),
+        *await scoring.accept(rescores[0]),
+        *await scoring.accept(rescores[1]),
+        *await scoring.accept(rescores[2], rescores[3]),
     ]
 
     assert answers == ["deferred", "deferred", "superseded", "deferred"]
     dispositions = await scoring.dispositions()
-    assert [dispositions[w.request_id] for w in wishes] == ["superseded", "superseded", "superseded", "deferred"]
-    assert await scoring.accept(wishes[0]) == [None], "a redelivery does not bring an older request back"
+    assert [dispositions[w.request_id] for w in rescores] == ["superseded", "superseded", "superseded", "deferred"]
+    assert await scoring.accept(rescores[0]) == [None], "a redelivery does not bring an older request back"
     assert await scoring.dispositions() == dispositions
 
 
-async def test_the_most_urgent_wish_for_a_pending_score_counts(scoring: Scoring) -> None:
+async def test_a_pending_score_takes_the_highest_requested_priority(scoring: Scoring) -> None:
     people, automatic, bulk = Priority.PEOPLE, Priority.AUTOMATIC, Priority.BULK
     cases = [
         (rescore("one", priority=bulk), rescore("one"), people),
@@ -199,10 +199,10 @@ async def test_the_most_urgent_wish_for_a_pending_score_counts(scoring: Scoring)
     assert await scoring.events() == ["queued"] * len(expected)
 
 
-async def test_the_most_urgent_wish_of_a_batch_counts(scoring: Scoring) -> None:
-    wishes = [rescore(priority=p) for p in (Priority.BULK, Priority.PEOPLE, Priority.AUTOMATIC)]
+async def test_a_score_takes_the_highest_priority_of_its_batch(scoring: Scoring) -> None:
+    rescores = [rescore(priority=p) for p in (Priority.BULK, Priority.PEOPLE, Priority.AUTOMATIC)]
 
-    assert await scoring.accept(*wishes) == ["accepted", "in_progress", "in_progress"]
+    assert await scoring.accept(*rescores) == ["accepted", "in_progress", "in_progress"]
 
     assert await scoring.rows("SELECT priority FROM session_scores") == [{"priority": Priority.PEOPLE}]
 
@@ -219,20 +219,20 @@ async def test_a_running_score_keeps_its_priority_until_it_is_put_back(scoring: 
     assert await scoring.value("SELECT priority FROM session_scores") == Priority.PEOPLE
 
 
-async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
+async def test_priorities_rise_beside_concurrent_claims(scoring: Scoring) -> None:
     sessions = [f"session-{n:02}" for n in range(60)]
     await scoring.accept(*(rescore(s, priority=Priority.BULK) for s in sessions))
     shuffled = random.Random(7)
-    wishes = [[rescore(s) for s in shuffled.sample(sessions, 30)] for _ in range(8)]
+    rescores = [[rescore(s) for s in shuffled.sample(sessions, 30)] for _ in range(8)]
 
     async with open_scoring(scoring.url, pool_size=16) as busy, asyncio.timeout(30):
         accepted, claims = await asyncio.gather(
-            asyncio.gather(*(busy.accept(*batch) for batch in wishes)),
+            asyncio.gather(*(busy.accept(*batch) for batch in rescores)),
             asyncio.gather(*(busy.claim(5) for _ in range(8))),
         )
 
     assert {answer for batch in accepted for answer in batch} == {"in_progress"}
-    ahead = {r.session_id for batch in wishes for r in batch}
+    ahead = {r.session_id for batch in rescores for r in batch}
     pending = await scoring.rows("SELECT session_id, priority FROM session_scores WHERE status = 'pending'")
     assert {r["session_id"] for r in pending if r["priority"] == Priority.PEOPLE} == ahead & {
         r["session_id"] for r in pending
@@ -243,7 +243,7 @@ async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
     }
 
 
-async def test_due_work(scoring: Scoring) -> None:
+async def test_due_scores_are_counted_up_to_a_limit_without_bulk(scoring: Scoring) -> None:
     await scoring.accept(
         *(session_completed(f"automatic-{n}") for n in range(3)),
         *(rescore(f"asked-{n}") for n in range(3)),
@@ -257,8 +257,8 @@ async def test_due_work(scoring: Scoring) -> None:
     assert await scoring.inbox.count_due(3) == 3
 
 
-async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
-    """Also in a schema whose name has the maximum length, where channel names are truncated."""
+async def test_new_scores_notify_other_processes(scoring: Scoring) -> None:
+    """Also in a schema whose name has the maximum length, where names of channels are shortened."""
     schema = "s" * 63
     here, there = (Database(scoring.url, schema, pool_size=2) for _ in range(2))
     await here.open()

@@ -1,4 +1,4 @@
-"""Indexes are built beside a database in use: writers go on, and what an interruption leaves behind is mended."""
+"""Indexes are built while writers go on, and an interrupted build is repeated."""
 
 import asyncio
 from typing import Any
@@ -47,7 +47,7 @@ async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
 
 
 async def test_an_interrupted_build_is_done_again(used_url: str, database_url: str) -> None:
-    """An invalid index under the name is replaced; a valid one is kept."""
+    """An invalid index is replaced; a valid one is kept."""
     async with connected(used_url) as slow, connected(used_url) as other:
         async with slow.transaction():
             await slow.execute(ADD_SESSION, "slow")

@@ -1,4 +1,4 @@
-"""Every way an endpoint may answer, played by the scripted judge, and how the attempt ends, on a real database."""
+"""Every way an endpoint may answer, played by the scripted judge, and how each ends the attempt."""
 
 import json
 import uuid
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Service:
-    """One worker's parts, driven attempt by attempt; pauses of the client are noted and not slept."""
+    """The parts of one worker, driven attempt by attempt; waits of the client are recorded, not slept."""
 
     parts: Parts
     scorer: Scorer
@@ -98,7 +98,7 @@ def faults_of(orders: list[Row]) -> list[Fault]:
 
 
 @pytest.mark.parametrize(("chain", "faults", "flags"), **scenarios("completed"))
-async def test_what_can_be_mended_ends_in_a_score(
+async def test_recoverable_faults_end_in_a_score(
     service: Service, chain: str, faults: list[Row], flags: list[str]
 ) -> None:
     finished, row = await service.attempt(chain, *faults_of(faults))
@@ -110,7 +110,7 @@ async def test_what_can_be_mended_ends_in_a_score(
 
 
 @pytest.mark.parametrize(("chain", "faults", "kind"), **scenarios("failed"))
-async def test_what_cannot_be_mended_ends_without_a_number(
+async def test_permanent_faults_fail_the_score_without_a_total(
     service: Service, chain: str, faults: list[Row], kind: str
 ) -> None:
     finished, row = await service.attempt(chain, *faults_of(faults))
@@ -120,7 +120,9 @@ async def test_what_cannot_be_mended_ends_without_a_number(
 
 
 @pytest.mark.parametrize(("faults", "waiting_for", "burned"), **scenarios("put_back"))
-async def test_what_may_pass_is_waited_for(service: Service, faults: list[Row], waiting_for: str, burned: int) -> None:
+async def test_temporary_faults_put_the_score_back(
+    service: Service, faults: list[Row], waiting_for: str, burned: int
+) -> None:
     began = datetime.now(UTC)
     finished, row = await service.attempt("free", *faults_of(faults))
 
@@ -130,7 +132,7 @@ async def test_what_may_pass_is_waited_for(service: Service, faults: list[Row], 
 
 
 async def test_a_wrong_key_stops_the_next_score_before_it_calls(service: Service) -> None:
-    """The circuit is open at once and for the whole fleet, so nothing more is sent with that key."""
+    """The circuit opens at once for the whole fleet, so no call is made with that key."""
     await service.attempt("free", Fault(kind="status", status=401))
     calls = service.judge.calls
     await service.parts.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))

@@ -1,4 +1,4 @@
-"""Real brokers that go away after the start: what the library does then, on which `kafka/` is built."""
+"""The behaviour of the Kafka library on which `kafka/` relies: real brokers go away after the start."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("infrastructure")
 async def test_an_outage_is_seen_and_so_is_its_end(
     own_kafka: Kafka, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle consumer hears its brokers as well: they answer each fetch, also without records."""
+    """An idle consumer knows that its brokers answer: they answer each fetch, even without records."""
     diagnoses = 0
     real = clients.find_obstacle
 
@@ -32,7 +32,7 @@ async def test_an_outage_is_seen_and_so_is_its_end(
         return await real(options)
 
     monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
-    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # the test watches by a clock of its own
+    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # the test calls the watch itself
     consumer, now_s = Consumer(load_settings(topics.env), [topics.session_completed]), 0.0
     await consumer.start()
 
@@ -68,7 +68,7 @@ async def test_an_outage_is_seen_and_so_is_its_end(
 
 
 class StoringInMemory:
-    """Intake with room for everything, which stores in `taken`."""
+    """A stand-in for the inbox that accepts everything and keeps the records in `taken`."""
 
     def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]]) -> None:
         self.taken: list[Record] = []
@@ -87,7 +87,7 @@ class StoringInMemory:
 async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(
     own_kafka: Kafka, topics: Topics
 ) -> None:
-    """A commit waits without a limit. Records that were not committed come again, and are recognised."""
+    """A commit has no time limit. Uncommitted records arrive again and are recognised as repeats."""
     storing, stopping = StoringInMemory(topics, own_kafka.stop), asyncio.Event()
     running = asyncio.create_task(storing.intake.run(stopping))
     publisher = Publisher(load_settings(topics.env))
@@ -104,7 +104,7 @@ async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(
 
 
 async def test_a_resend_waits_for_earlier_messages(own_kafka: Kafka, topics: Topics) -> None:
-    """An idempotent producer retries until the broker is back. The order holds, whatever arrives twice."""
+    """An idempotent producer retries until the broker is back; the order holds even for repeats."""
     before = asyncio.all_tasks()
     publisher, topic = Publisher(load_settings(topics.env)), topics.scoring_events
     first, second = (b"a-key", b"first", []), (b"a-key", b"second", [])
@@ -126,8 +126,8 @@ async def test_a_resend_waits_for_earlier_messages(own_kafka: Kafka, topics: Top
     await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
 
 
-async def test_clients_that_end_in_an_outage_leave_nothing_behind(own_kafka: Kafka, topics: Topics) -> None:
-    """The library stops half way while a fetch fails, and would ask for metadata until the process ends."""
+async def test_clients_that_end_in_an_outage_leave_no_task_behind(own_kafka: Kafka, topics: Topics) -> None:
+    """The library's stop fails half way during a failed fetch; a task would go on to ask for metadata."""
     before = asyncio.all_tasks()
     settings = load_settings(topics.env)
     tails = [Tail(connection_options(settings), topics.scoring_events) for _ in range(5)]

@@ -50,7 +50,7 @@ def broker(authority: Authority) -> Iterator[SecuredKafka]:
 
 @pytest.fixture(scope="module")
 def login(broker: SecuredKafka, authority: Authority, folder: Path) -> Login:
-    """Variables for the login at a listener, with changes by short names; an empty one counts as not set."""
+    """Variables for the login at a listener; `changes` by short names, where an empty value unsets one."""
     certificate, key = authority.issue("client")
     token = folder / "token"
     token.write_text(unsigned_token("scoring"), encoding="utf-8")
@@ -92,7 +92,7 @@ async def read_all(settings: Settings, topic: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-async def test_every_client_is_let_in(login: Login, listener: str) -> None:
+async def test_every_client_logs_in(login: Login, listener: str) -> None:
     settings = load_settings(login(listener, group=new_topic()) | {"SCORING_CREATE_TOPICS": "true"})
     topic = new_topic()
     publisher, consumer = Publisher(settings), Consumer(settings, [topic])
@@ -156,7 +156,7 @@ async def test_a_login_that_is_refused_later_is_reported_and_survived(
     login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The library reports nothing, so its silence is diagnosed. A new token in the file ends the outage.
+    The library reports no error, so its silence is diagnosed. A new token in the file ends the outage.
 
     The brokers end connections of this listener after a second.
     """
@@ -204,7 +204,7 @@ async def service(
 
 
 async def test_rolling_signals_are_published_over_secured_listeners(service: Service) -> None:
-    """Events are consumed by the stream library and figures published by our own client: both log in."""
+    """The stream library consumes and our own client publishes: both log in."""
     topic = f"insights-of-{service.topics.group}"
     insights = service.command("insights", SCORING_CREATE_TOPICS="true", SCORING_TOPIC_SCORING_INSIGHTS=topic)
     await insights.ready()

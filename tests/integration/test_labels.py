@@ -16,7 +16,7 @@ from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.review import DAYS, PICKS_A_DAY
 from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
 
-# As the queue has it: a day is over some minutes after midnight.
+# The queue's today: a day ends some minutes after midnight.
 TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 YESTERDAY = TODAY - DAY / 2
@@ -30,7 +30,7 @@ async def api(database_url: str) -> AsyncIterator[Api]:
         yield opened
 
 
-async def say(api: Api, score_id: uuid.UUID | str, status: int = 201, by: str = "alice", **body: Any) -> Any:
+async def post_label(api: Api, score_id: uuid.UUID | str, status: int = 201, by: str = "alice", **body: Any) -> Any:
     """POST of a label."""
     path = f"/api/v1/scoring/scores/{score_id}/labels"
     answer = await api.client.post(path, json=body, headers={"X-Forwarded-User": by})
@@ -38,7 +38,7 @@ async def say(api: Api, score_id: uuid.UUID | str, status: int = 201, by: str = 
     return answer.json()
 
 
-async def told(api: Api, path: str, **query: str) -> Any:
+async def read_json(api: Api, path: str, **query: str) -> Any:
     answer = await api.get(path, **query)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -51,7 +51,7 @@ async def look(api: Api, path: str) -> str:
 
 
 async def store_days(api: Api, per_day: int, days: int = 1, **columns: Any) -> None:
-    """So many scores on each of the last days, of totals that spread over the bands."""
+    """Store `per_day` scores on each of the last days, with totals spread over the bands."""
     for day in range(days):
         for n in range(per_day):
             total = (day * per_day + n) * 37 % 101
@@ -59,7 +59,7 @@ async def store_days(api: Api, per_day: int, days: int = 1, **columns: Any) -> N
 
 
 async def keep_bands(api: Api) -> None:
-    """Criteria with bands of their own."""
+    """Store criteria with bands of their own."""
     content = {"name": "by-outcome", "bands": {"correct": [60, 100], "partial": [35, 59], "wrong": [0, 34]}}
     await api.scoring.store.keep_criteria("hash-of-outcome", "by-outcome", content)
 
@@ -68,10 +68,10 @@ async def keep_bands(api: Api) -> None:
 
 
 async def test_a_label_is_kept_and_shown(api: Api) -> None:
-    """In the answer, in the list, on the page and in the journal. A second label keeps the first."""
+    """In the answer, the list, the page and the journal of changes. A second label keeps the first."""
     await keep_bands(api)
     score_id = await store_score(api.scoring, "s", 70, **CRITERIA)
-    kept = await say(api, score_id, outcome="wrong", number=20, reason="<b>no</b> evidence", by="bob")
+    kept = await post_label(api, score_id, outcome="wrong", number=20, reason="<b>no</b> evidence", by="bob")
     LabelDocument.model_validate(kept)
 
     assert {k: kept[k] for k in ("by", "agrees", "outcome", "number", "reason", "session_id")} == {
@@ -82,19 +82,19 @@ async def test_a_label_is_kept_and_shown(api: Api) -> None:
         "reason": "<b>no</b> evidence",
         "session_id": "s",
     }
-    assert await told(api, f"scores/{score_id}/labels") == {"labels": [kept]}
+    assert await read_json(api, f"scores/{score_id}/labels") == {"labels": [kept]}
     html = await look(api, f"/scores/{score_id}")
     assert "<b>bob</b>" in html
     assert "&lt;b&gt;no&lt;/b&gt; evidence" in html
     assert '<option value="outcome:partial">' in html
     [change] = await api.scoring.rows("SELECT changed_by, change, session_id, score_id FROM changes")
     assert tuple(change.values()) == ("bob", "label", "s", score_id)
-    second = await say(api, score_id, agrees=True, reason="I thought again", by="bob")
-    assert (await told(api, f"scores/{score_id}/labels"))["labels"] == [second, kept]
+    second = await post_label(api, score_id, agrees=True, reason="I thought again", by="bob")
+    assert (await read_json(api, f"scores/{score_id}/labels"))["labels"] == [second, kept]
 
 
 async def test_the_form_does_what_the_api_does(api: Api) -> None:
-    """It redirects to the score, and a refusal is a page."""
+    """The form redirects to the score; a refusal is a page."""
     score_id = await store_score(api.scoring, "s", 70)
     form = {"said": "outcome:0-49", "number": "20", "reason": "no"}
     answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
@@ -103,7 +103,7 @@ async def test_the_form_does_what_the_api_does(api: Api) -> None:
     refused = await api.client.post(f"/scores/{score_id}/labels", data={"reason": "hm"}, headers=AS_BROWSER)
     assert refused.status_code == 422
     assert refused.headers["content-type"].startswith("text/html")
-    [label] = (await told(api, f"scores/{score_id}/labels"))["labels"]
+    [label] = (await read_json(api, f"scores/{score_id}/labels"))["labels"]
     assert (label["by"], label["agrees"], label["outcome"], label["number"]) == ("alice", False, "0-49", 20)
 
 
@@ -128,12 +128,12 @@ async def test_refused_labels(api: Api) -> None:
     await keep_bands(api)
     score_id = await store_score(api.scoring, "s", 70)
     for body in REFUSED.values():
-        await say(api, score_id, 422, **body)
+        await post_label(api, score_id, 422, **body)
     path, half = f"/api/v1/scoring/scores/{score_id}/labels", b'{"agrees": true, "reason": "\\ud800"}'
     answer = await api.client.post(path, content=half, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     with_bands = await store_score(api.scoring, "with-bands", 70, **CRITERIA)
-    refused = await say(api, with_bands, 422, outcome="accurate", number=20)
+    refused = await post_label(api, with_bands, 422, outcome="accurate", number=20)
     assert "'correct' (60-100), and `number` (20) is outside of it" in refused["detail"]
     form = {"said": "outcome:correct", "number": "20"}
     assert (await api.client.post(f"/scores/{with_bands}/labels", data=form, headers=AS_BROWSER)).status_code == 422
@@ -141,20 +141,20 @@ async def test_refused_labels(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM changes") == 0
 
 
-async def test_what_has_no_number_cannot_be_labelled(api: Api) -> None:
-    """409 for what has not been completed, or was without a judge; 404 for what is not there."""
+async def test_a_score_without_a_total_cannot_be_labelled(api: Api) -> None:
+    """409 for scores that are not completed or had no judge; 404 for unknown scores."""
     for status in ("pending", "in_progress", "failed", "timed_out", "cancelled"):
         score_id = await store_score(api.scoring, f"s-{status}", status=status)
-        assert (await say(api, score_id, 409, agrees=True))["score_status"] == status
+        assert (await post_label(api, score_id, 409, agrees=True))["score_status"] == status
         assert "label-form" not in await look(api, f"/scores/{score_id}")
-    await say(api, await store_score(api.scoring, "no-judge"), 409, agrees=True)
-    await say(api, uuid.uuid4(), 404, agrees=True)
+    await post_label(api, await store_score(api.scoring, "no-judge"), 409, agrees=True)
+    await post_label(api, uuid.uuid4(), 404, agrees=True)
     assert (await api.get(f"scores/{uuid.uuid4()}/labels")).status_code == 404
     assert await api.scoring.value("SELECT count(*) FROM score_labels") == 0
 
 
 async def test_labels_beside_an_erasure(api: Api) -> None:
-    """In either order nothing is left, and there is no deadlock."""
+    """In either order no label is left, and there is no deadlock."""
     scores = {f"s-{n}": await store_score(api.scoring, f"s-{n}", 70) for n in range(10)}
     scoring, agree = api.scoring, labels.NewLabel(agrees=True)
     work = [labels.add(scoring.database, score_id, agree, by="ada") for score_id in scores.values()]
@@ -169,74 +169,74 @@ async def test_labels_beside_an_erasure(api: Api) -> None:
 
 
 async def test_a_day_is_drawn_once_for_all_readers(api: Api) -> None:
-    """Also for concurrent readers; scores of today, of old days and of other purposes are not in it."""
+    """Even for concurrent readers; scores of today, of old days and of other purposes are not drawn."""
     await store_days(api, 30)
     today = await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
     old = await store_score(api.scoring, "old", 50, at=TODAY - (DAYS + 2) * DAY)
     beside = await store_score(api.scoring, "beside", 50, at=YESTERDAY, purpose="shadow")
-    first, *others = await asyncio.gather(*(told(api, "review") for _ in range(5)))
+    first, *others = await asyncio.gather(*(read_json(api, "review") for _ in range(5)))
 
     assert all(other == first for other in others)
     ids = [PickDocument.model_validate(pick).score_id for pick in first["picks"]]
     assert len(set(ids)) == len(ids) == first["to_label"] == PICKS_A_DAY
     assert not {today, old, beside} & set(ids)
     await store_score(api.scoring, "late", 50, at=YESTERDAY)
-    assert await told(api, "review") == first, "what was drawn stays"
+    assert await read_json(api, "review") == first, "what was drawn stays"
 
 
-async def test_every_day_has_picks_of_its_own(api: Api) -> None:
+async def test_every_day_has_its_own_picks(api: Api) -> None:
     """Missing draws are made on the first read, newest day first; criteria narrow the list."""
     await store_days(api, 3, days=3)
-    picks = (await told(api, "review"))["picks"]
+    picks = (await read_json(api, "review"))["picks"]
     days = [pick["day"] for pick in picks]
     assert days == sorted(days, reverse=True)
     assert [days.count(day) for day in dict.fromkeys(days)] == [3, 3, 3]
-    assert (await told(api, "review", criteria=picks[0]["criteria"]))["picks"] == picks
-    assert (await told(api, "review", criteria="others"))["picks"] == []
+    assert (await read_json(api, "review", criteria=picks[0]["criteria"]))["picks"] == picks
+    assert (await read_json(api, "review", criteria="others"))["picks"] == []
 
 
 async def test_the_page_of_the_queue(api: Api) -> None:
-    """It links to the form of each score and shows which have a label."""
+    """Each pick links to the form of its score and shows whether it has a label."""
     await store_days(api, 2)
-    picks = (await told(api, "review"))["picks"]
-    await say(api, picks[0]["score_id"], agrees=True)
+    picks = (await read_json(api, "review"))["picks"]
+    await post_label(api, picks[0]["score_id"], agrees=True)
     html = await look(api, "/review")
     assert html.count("none yet") == 1
     assert f'href="/scores/{picks[1]["score_id"]}#labels"' in html
     assert "1 without a label" in html
     assert "Agreement of this judge with reviewers" in html
-    assert [p["labels"] for p in (await told(api, "review"))["picks"]] == [1, 0]
+    assert [p["labels"] for p in (await read_json(api, "review"))["picks"]] == [1, 0]
 
 
-async def test_an_empty_queue_says_when_there_will_be_something(api: Api) -> None:
-    """And draws nothing from today."""
+async def test_the_scores_of_today_are_not_drawn_yet(api: Api) -> None:
+    """The queue is empty, and its page says so."""
     await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
-    assert await told(api, "review") == {"picks": [], "to_label": 0}
+    assert await read_json(api, "review") == {"picks": [], "to_label": 0}
     assert "Nothing to review" in await look(api, "/review")
 
 
-async def test_only_one_draws(api: Api) -> None:
-    """A second draw finds the day drawn, and a deleted score is not picked again."""
+async def test_a_day_is_not_drawn_again(api: Api) -> None:
+    """A second draw changes nothing, and a deleted score is not replaced."""
     await store_days(api, 2)
     assert await review.draw(api.scoring.database, YESTERDAY.date())
     await api.scoring.rows("DELETE FROM session_scores WHERE session_id = 's-0-0'")
     assert not await review.draw(api.scoring.database, YESTERDAY.date())
-    assert len((await told(api, "review"))["picks"]) == 1
+    assert len((await read_json(api, "review"))["picks"]) == 1
 
 
 # --- trust cards ---------------------------------------------------------------------------------------
 
 
-async def test_the_card_of_a_judge_whom_people_agree_with(api: Api) -> None:
-    """The last label of each person counts; the score's page has the card, and it is the same each time."""
+async def test_the_card_of_a_judge_that_agrees_with_people(api: Api) -> None:
+    """Each person's last label counts; the score's page shows the card, and repeated reads are equal."""
     await keep_bands(api)
     await store_days(api, PICKS_A_DAY, days=3, **CRITERIA)
-    picks = (await told(api, "review"))["picks"]
+    picks = (await read_json(api, "review"))["picks"]
     for pick in picks:
-        await say(api, pick["score_id"], outcome="wrong", number=0)
-        await say(api, pick["score_id"], agrees=True)
+        await post_label(api, pick["score_id"], outcome="wrong", number=0)
+        await post_label(api, pick["score_id"], agrees=True)
     cards = (await api.get("trust")).text
-    [card] = (await told(api, "trust"))["cards"]
+    [card] = (await read_json(api, "trust"))["cards"]
     TrustCardDocument.model_validate(card)
 
     assert (card["matched"], card["picked"], card["kappa"]["value"]) == (30, 0, 1.0)
@@ -246,47 +246,47 @@ async def test_the_card_of_a_judge_whom_people_agree_with(api: Api) -> None:
     assert "agrees with the label on all 30 sessions" in await look(api, f"/scores/{picks[0]['score_id']}")
 
 
-async def test_only_what_was_asked_about_counts(api: Api) -> None:
-    """A label on a score that was not picked is kept and left out until the score is drawn."""
+async def test_only_labels_on_drawn_scores_count(api: Api) -> None:
+    """A label on a score that is not drawn is kept; it counts once the score is drawn."""
     score_id = await store_score(api.scoring, "s", 70, at=YESTERDAY)
-    assert (await say(api, score_id, agrees=True))["inclusion_probability"] is None
-    [card] = (await told(api, "trust"))["cards"]
+    assert (await post_label(api, score_id, agrees=True))["inclusion_probability"] is None
+    [card] = (await read_json(api, "trust"))["cards"]
     assert (card["matched"], card["picked"]) == (0, 1)
 
-    await told(api, "review")
-    [card] = (await told(api, "trust"))["cards"]
+    await read_json(api, "review")
+    [card] = (await read_json(api, "trust"))["cards"]
     assert (card["matched"], card["picked"]) == (1, 0)
-    [label] = (await told(api, f"scores/{score_id}/labels"))["labels"]
+    [label] = (await read_json(api, f"scores/{score_id}/labels"))["labels"]
     assert (label["is_random"], label["inclusion_probability"]) == (True, 1.0)
 
 
 async def test_a_judge_without_a_name_has_a_card(api: Api) -> None:
-    """Scores without criteria or fingerprint are filed under one name, by which the card is found everywhere."""
+    """Scores without criteria or fingerprint share one name, under which every page finds the card."""
     nameless = {"criteria": None, "criteria_hash": None, "judge_fingerprint": None}
     score_id = await store_score(api.scoring, "s", 50, at=YESTERDAY, **nameless)
-    await told(api, "review")
-    await say(api, score_id, agrees=True)
+    await read_json(api, "review")
+    await post_label(api, score_id, agrees=True)
 
-    [card] = (await told(api, "trust"))["cards"]
+    [card] = (await read_json(api, "trust"))["cards"]
 
     assert (card["matched"], card["judge_fingerprint"]) == (1, labels.UNKNOWN)
-    assert (await told(api, "trust", criteria=labels.UNKNOWN, fingerprint=labels.UNKNOWN))["cards"] == [card]
+    assert (await read_json(api, "trust", criteria=labels.UNKNOWN, fingerprint=labels.UNKNOWN))["cards"] == [card]
     for path in ("/review", f"/scores/{score_id}"):
         assert "<dd>1</dd>" in await look(api, path)
 
 
 async def test_each_judge_has_its_own_card(api: Api) -> None:
-    """Found by criteria and fingerprint; a judge without labels has one on its scores' pages alone."""
+    """By criteria and fingerprint; a judge without labels has a card only on the pages of its scores."""
     await store_days(api, 2, judge_fingerprint="judge-1")
     other = await store_score(api.scoring, "other", 50, judge_fingerprint="judge-2", at=YESTERDAY)
     unlabelled = await store_score(api.scoring, "third", 50, judge_fingerprint="judge-3", at=YESTERDAY)
-    for pick in (await told(api, "review"))["picks"]:
+    for pick in (await read_json(api, "review"))["picks"]:
         if pick["judge_fingerprint"] != "judge-3":
-            await say(api, pick["score_id"], agrees=True)
-    cards = (await told(api, "trust"))["cards"]
+            await post_label(api, pick["score_id"], agrees=True)
+    cards = (await read_json(api, "trust"))["cards"]
     assert [(c["judge_fingerprint"], c["matched"]) for c in cards] == [("judge-1", 2), ("judge-2", 1)]
-    assert (await told(api, "trust", fingerprint="judge-2"))["cards"] == cards[1:]
-    assert (await told(api, "trust", criteria=cards[0]["criteria"]))["cards"] == cards
-    assert (await told(api, "trust", criteria="others")) == {"cards": []}
+    assert (await read_json(api, "trust", fingerprint="judge-2"))["cards"] == cards[1:]
+    assert (await read_json(api, "trust", criteria=cards[0]["criteria"]))["cards"] == cards
+    assert (await read_json(api, "trust", criteria="others")) == {"cards": []}
     assert "<dd>1</dd>" in await look(api, f"/scores/{other}")
     assert "Agreement is unknown" in await look(api, f"/scores/{unlabelled}")

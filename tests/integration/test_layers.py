@@ -1,4 +1,4 @@
-"""The layers that need no model, in a worker's attempt: stored, published, and never in the judge's way."""
+"""The layers without a model, in a worker's attempt: stored, published, and never in the judge's way."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -61,7 +61,7 @@ async def scored(
 
 
 async def test_metrics_gates_and_judge_are_stored_side_by_side(service: Service) -> None:
-    """Each layer is reported on its own; gates and total decide together, with every reason."""
+    """Each layer is reported separately; gates and total decide the outcome together."""
     score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS))
 
     assert score["total_score"] == 62
@@ -88,7 +88,7 @@ async def test_metrics_gates_and_judge_are_stored_side_by_side(service: Service)
 
 
 async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Service) -> None:
-    """No outcome is made up, no phase announced; metrics are there all the same."""
+    """There is no outcome and no phase of gates; interaction metrics are stored all the same."""
     score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS), "plain")
 
     assert (score["outcome"], score["outcome_reason"], score["composite_score"]) == (None, None, None)
@@ -98,7 +98,7 @@ async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Serv
 
 
 async def test_without_a_judge_gates_decide_alone(service: Service) -> None:
-    """No model, no total, no fingerprint; an outcome nevertheless."""
+    """There is no total and no fingerprint, and still an outcome."""
     score = await scored(service, FakeJudge(), with_calls(*CALLS), "judgeless")
 
     assert (score["status"], score["total_score"], score["judge_fingerprint"]) == ("completed", None, None)
@@ -107,14 +107,14 @@ async def test_without_a_judge_gates_decide_alone(service: Service) -> None:
 
 
 async def test_a_threshold_without_a_judge_decides_nothing(service: Service) -> None:
-    """There is nothing to hold against it."""
+    """There is no total to compare with it."""
     score = await scored(service, FakeJudge(), with_calls(*CALLS), "unjudged")
 
     assert (score["status"], score["outcome"]) == ("completed", None)
 
 
-async def test_what_was_measured_survives_a_judge_that_fails(service: Service) -> None:
-    """The score failed; the facts about the session are facts."""
+async def test_metrics_and_gates_survive_a_judge_that_fails(service: Service) -> None:
+    """A failed score keeps the results of the layers that need no judge."""
     score = await scored(service, FakeJudge(JudgeRejectedRequest("400")), with_calls(*CALLS))
 
     assert (score["status"], score["total_score"], score["outcome"]) == ("failed", None, None)
@@ -122,8 +122,8 @@ async def test_what_was_measured_survives_a_judge_that_fails(service: Service) -
     assert (score["gates_passed"], score["gates_total"]) == (2, 3)
 
 
-async def test_evidence_that_is_missing_passes_no_gate(service: Service) -> None:
-    """What could not be read proves nothing: gates were not looked at, metrics stand beside what is missing."""
+async def test_missing_evidence_passes_no_gate(service: Service) -> None:
+    """Gates are not evaluated on incomplete evidence; metrics are stored with it."""
     score = await scored(service, FakeJudge(), a_timeline(stages=()), max_attempts=1)
 
     assert score["error_kind"] == "evidence_incomplete"

@@ -1,4 +1,4 @@
-"""Who holds a score and for how long: claimed, renewed, taken back, put back."""
+"""Which worker holds a score, and for how long: claim, renewal, taking back, putting back."""
 
 import asyncio
 import uuid
@@ -28,7 +28,7 @@ from tarsy_scoring.queue.leases import ClaimedScore
 # --- claim ---------------------------------------------------------------------------------------------
 
 
-async def test_claim(scoring: Scoring) -> None:
+async def test_a_claim_starts_an_attempt_under_a_lease(scoring: Scoring) -> None:
     await scoring.accept(session_completed(labels={"guidance": "v2"}, alert_type="disk-full"))
 
     [claimed] = await scoring.claim(lease_s=60)
@@ -60,7 +60,7 @@ async def test_the_most_urgent_is_claimed_first(scoring: Scoring) -> None:
     assert order == ["asked-2", "asked-1", "auto-2", "auto-1", "bulk-2", "bulk-1"]
 
 
-async def test_what_is_not_due_is_not_claimed(scoring: Scoring) -> None:
+async def test_a_score_is_not_claimed_before_it_is_due(scoring: Scoring) -> None:
     await scoring.accept(rescore("asked"), session_completed("automatic"))
     await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 h' WHERE session_id = 'asked'")
 
@@ -90,12 +90,12 @@ async def test_eight_claimers_share_the_work(scoring: Scoring) -> None:
 # --- lease ---------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_that_nobody_tracks_lapses(scoring: Scoring) -> None:
+async def test_an_untracked_claim_lapses(scoring: Scoring) -> None:
     """
     A heartbeat renews exactly the listed leases.
 
-    A claim that landed after the list was made, or whose reply was lost, is in no list and must lapse. Renewing by
-    owner would keep it leased for ever.
+    A claim that was committed after the list was made, or whose reply was lost, is in no list and must lapse.
+    Renewing by owner would keep it leased for ever.
     """
     await scoring.accept(session_completed("tracked"), session_completed("untracked"))
     owner = uuid.uuid4()
@@ -117,7 +117,7 @@ async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
     assert await scoring.score(claimed.score_id) == before
 
 
-async def test_what_is_taken_back_waits_for_the_next_claim(scoring: Scoring) -> None:
+async def test_a_score_taken_back_can_be_claimed_again(scoring: Scoring) -> None:
     first = await scoring.claimed()
     await scoring.lapse(first)
 
@@ -140,7 +140,7 @@ async def test_what_is_taken_back_waits_for_the_next_claim(scoring: Scoring) -> 
         pytest.param({"max_attempts": 1, "deadline_s": 100}, "failed", "worker_lost", id="both"),
     ],
 )
-async def test_a_lost_worker_may_be_the_last_straw(
+async def test_a_lost_worker_may_use_up_the_last_attempt_or_the_deadline(
     scoring: Scoring, how: dict[str, Any], status: str, error_kind: str
 ) -> None:
     claimed = await scoring.claimed()
@@ -156,8 +156,8 @@ async def test_a_lost_worker_may_be_the_last_straw(
     assert await scoring.claim() == []
 
 
-async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
-    """The worker renews between the search for expired leases and the update."""
+async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring) -> None:
+    """The worker renews it between the search for expired leases and the update."""
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
     async with connected(scoring.url) as somebody:
@@ -175,6 +175,7 @@ async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
 
 
 async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
+    """Taking back skips a row that the worker's renewal has locked."""
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
     async with connected(scoring.url) as worker, worker.transaction():
@@ -185,7 +186,7 @@ async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
     assert await scoring.take_back() == {}
 
 
-async def test_many_take_back_the_same(scoring: Scoring) -> None:
+async def test_concurrent_workers_take_each_score_back_once(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
     await scoring.lapse(*await scoring.claim())
 
@@ -199,7 +200,7 @@ async def test_many_take_back_the_same(scoring: Scoring) -> None:
 
 
 async def test_a_server_that_has_just_started_takes_nothing_back(scoring: Scoring) -> None:
-    """No worker could renew while the server was down."""
+    """No worker could renew its lease while the server was down."""
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
     up_s = await scoring.value("SELECT extract(epoch FROM now() - pg_postmaster_start_time())::float8")
@@ -212,7 +213,7 @@ async def test_a_server_that_has_just_started_takes_nothing_back(scoring: Scorin
 
 
 @pytest.mark.parametrize("burns", [True, False], ids=["burning-an-attempt", "burning-none"])
-async def test_put_back(scoring: Scoring, burns: bool) -> None:
+async def test_a_score_put_back_is_due_later(scoring: Scoring, burns: bool) -> None:
     claimed = await scoring.claimed()
 
     await _put_back(scoring, claimed, burns=burns, due_s=100, waiting_reason="quota", error_message="no money")
@@ -237,7 +238,7 @@ def _put_back(scoring: Scoring, held: ClaimedScore, **changes: Any) -> Awaitable
 
 
 async def _pass_time(scoring: Scoring, seconds: float) -> None:
-    """As if all running attempts had begun so much earlier."""
+    """Move the leases and starts of all attempts into the past."""
     await scoring.rows(
         "UPDATE session_scores SET lease_expires_at = lease_expires_at - make_interval(secs => $1), "
         "attempt_started_at = attempt_started_at - make_interval(secs => $1)",

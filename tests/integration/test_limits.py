@@ -1,4 +1,4 @@
-"""Many processes and one memory: budgets, calls per minute, circuits and pauses on a real PostgreSQL."""
+"""The limits of a fleet: processes share budgets, rates, circuits and pauses through PostgreSQL."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def settings_of(
     defaults: Mapping[str, Any] | None = None,
     **chains: Mapping[str, Any],
 ) -> Settings:
-    """Settings with these providers (default: one, `main`), which every chain may use, as in the YAML."""
+    """Settings with these providers (default: only `main`), which every chain may use, as from YAML."""
     named = {name: ProviderSettings(**p) for name, p in (providers or {"main": {}}).items()}
     every: dict[str, Any] = {"providers": tuple(named), **(defaults or {})}
     return Settings(
@@ -59,7 +59,7 @@ def call_of(
 
 @dataclass(frozen=True)
 class Fleet:
-    """Several processes that share nothing but the database, and a look past them."""
+    """Several processes that share only the database, and direct access to that database."""
 
     members: Sequence[Limits]
     seen: Database
@@ -82,7 +82,7 @@ class Fleet:
         return await self.seen.once(lambda c: c.fetchval(sql, *arguments))
 
     async def pass_time(self, seconds: float) -> None:
-        """Let that much time pass for what is stored of providers and calls, and let everybody look."""
+        """Age the stored states of providers and calls by so many seconds; then every process refreshes."""
         times = ("open_until", "probe_until", "blocked_until", "in_line_since", "in_line_until")
         moved = ", ".join(f"{t} = {t} - make_interval(secs => $1)" for t in times)
         await self.rows(f"UPDATE provider_states SET {moved}", seconds)
@@ -90,7 +90,7 @@ class Fleet:
         await self.refresh()
 
     async def day(self, scope: str = "all", chain_id: str = "") -> tuple[Decimal, Decimal]:
-        """What is charged today, and how much of it is reserved."""
+        """Today's charge, and the share of it that is reserved."""
         [row] = await self.rows(
             "SELECT charged_usd, reserved_usd FROM budget_days "
             "WHERE day = (now() AT TIME ZONE 'UTC')::date AND scope = $1 AND chain_id = $2",
@@ -99,7 +99,7 @@ class Fleet:
         return row["charged_usd"], row["reserved_usd"]
 
     async def fail(self, times: int = 5, provider: str = "main", result: Result = FAILED) -> None:
-        """Let that many calls in a row end like this, each at another process; then everybody looks."""
+        """Let `times` calls in a row end like this, in turn at each process; then every process refreshes."""
         permits = [await self.member(n).admit(call_of(provider=provider)) for n in range(times)]
         for n, permit in enumerate(permits):
             await self.member(n).settle(permit, result)
@@ -120,7 +120,7 @@ async def open_fleet(url: str, settings: Settings, *, size: int = 3) -> AsyncIte
 
 
 async def refusal(limits_of_one: Limits, call: Call) -> WaitFor | None:
-    """Why this call is not admitted now; None where it is."""
+    """The reason why this call is not admitted now; None if it is."""
     try:
         await limits_of_one.admit(call)
     except WaitFor as error:
@@ -129,7 +129,7 @@ async def refusal(limits_of_one: Limits, call: Call) -> WaitFor | None:
 
 
 async def tried(calls: Mapping[Limits, Sequence[Call]]) -> tuple[list[Permit], list[WaitFor]]:
-    """All calls asked for at once: permits and refusals."""
+    """Request all calls concurrently; returns permits and refusals."""
 
     async def ask(member: Limits, call: Call) -> Permit | WaitFor:
         try:
@@ -149,7 +149,7 @@ def _shared_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
 
 @pytest.fixture
 async def url(_shared_url: str) -> str:
-    """A migrated database in which nothing is known of any provider, shared with other tests here."""
+    """A migrated database without any state of a provider, shared by the tests here."""
     async with connected(_shared_url) as connection:
         await connection.execute("TRUNCATE provider_states, provider_calls, pauses, budget_days, budget_charges")
     return _shared_url
@@ -158,10 +158,10 @@ async def url(_shared_url: str) -> str:
 # --- budgets -------------------------------------------------------------------------------------------
 
 
-async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(database_url: str) -> None:
+async def test_a_budget_is_never_exceeded_and_every_affordable_call_is_made(database_url: str) -> None:
     """
-    1,000 calls at once at four processes, on five chains: their maxima are five times the budget, what they cost
-    is half of it. No interleaving ever exceeds it, not for an instant, and every call is made.
+    1,000 concurrent calls of four processes on five chains reserve five times the budget and cost half of it.
+    The charged sum never exceeds the budget, not for an instant, and in the end every call is made.
     """
     budget, most = Decimal("2"), Decimal("0.01")
     settings = settings_of(daily_usd=float(budget), full={"daily_budget_usd": 0.5}, wide={"daily_budget_usd": 1.9})
@@ -207,7 +207,7 @@ async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(databas
     assert most * len(calls) > budget
 
 
-async def test_a_day_ends(url: str) -> None:
+async def test_a_new_day_has_a_new_budget(url: str) -> None:
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         yesterday = await fleet.one.admit(call_of(usd=1))
         assert await refusal(fleet.one, call_of(usd=1)) is not None
@@ -222,7 +222,7 @@ async def test_a_day_ends(url: str) -> None:
         assert [tuple(d.values()) for d in days] == [(Decimal("0.25"), 0), (1, 1)]
 
 
-async def test_what_a_spent_budget_refuses_waits_for_the_next_day(url: str) -> None:
+async def test_a_call_refused_by_a_spent_budget_waits_for_the_next_day(url: str) -> None:
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         await fleet.one.settle(await fleet.one.admit(call_of(usd=1)), Result(cost_usd=1))
         refused = await refusal(fleet.one, call_of(usd=1))
@@ -233,8 +233,8 @@ async def test_what_a_spent_budget_refuses_waits_for_the_next_day(url: str) -> N
     assert 0 < refused.due_s - left_s < 3_600
 
 
-async def test_what_a_call_is_charged(url: str) -> None:
-    """Its maximum until its cost is known, then that, once; for all chains and for its own alike."""
+async def test_a_call_is_charged_its_maximum_until_its_cost_is_known(url: str) -> None:
+    """The first known cost stays; the charge of the chain and that of all chains are equal."""
     table: list[tuple[list[float | None], str, str]] = [
         ([], "0.5", "0.5"),
         ([None], "0.5", "0"),
@@ -252,8 +252,8 @@ async def test_what_a_call_is_charged(url: str) -> None:
         assert await fleet.day() == (Decimal("2"), Decimal("0.5"))
 
 
-async def test_who_is_cancelled_before_the_database_is_asked_leaves_nothing(url: str) -> None:
-    """A call that nobody waits for any more is not reserved when its turn comes; one that is being written stays."""
+async def test_a_call_cancelled_in_the_line_reserves_nothing(url: str) -> None:
+    """Only calls whose transaction already runs are reserved."""
     async with open_fleet(url, settings_of(daily_usd=1), size=1) as fleet:
         await fleet.one.admit(call_of(usd=0.1))
         async with connected(url) as somebody, somebody.transaction():
@@ -282,10 +282,10 @@ async def _waits(fleet: Fleet, many: int) -> bool:
 # --- calls per minute ----------------------------------------------------------------------------------
 
 
-async def test_no_minute_ever_holds_more_than_its_limits(url: str) -> None:
-    """Bursts at three processes, at random distances, for ten minutes: no window of 60 s is over, most are full."""
+async def test_no_minute_exceeds_its_limits(url: str) -> None:
+    """Random bursts of three processes over ten minutes: no window of 60 s exceeds a limit, some are full."""
     chance = random.Random(11)
-    made: dict[uuid.UUID, tuple[float, int]] = {}  # when, in a time in which passed time counts; and tokens
+    made: dict[uuid.UUID, tuple[float, int]] = {}  # time of the call, passed time included, and its tokens
     elapsed_s, most_requests, most_tokens = 0.0, 25, 20_000
     limit = {"requests_per_minute": most_requests, "tokens_per_minute": most_tokens}
     async with open_fleet(url, settings_of({"main": limit})) as fleet:
@@ -307,8 +307,8 @@ async def test_no_minute_ever_holds_more_than_its_limits(url: str) -> None:
     assert len(made) > 60
 
 
-async def test_a_call_counts_from_when_its_turn_came(url: str) -> None:
-    """Whoever waits for others to decide has not called yet: its minute begins when it is admitted."""
+async def test_a_call_counts_from_its_admission(url: str) -> None:
+    """Its minute does not begin while it waits for the decisions about other calls."""
     async with open_fleet(url, settings_of({"main": {"requests_per_minute": 20}})) as fleet:
         await fleet.one.admit(call_of())
         async with connected(url) as somebody, somebody.transaction():
@@ -322,8 +322,8 @@ async def test_a_call_counts_from_when_its_turn_came(url: str) -> None:
         assert called_at > still_waiting
 
 
-async def test_what_a_call_really_used_counts(url: str) -> None:
-    """Tokens that were reserved and not used are there for others; an unknown number stays as estimated."""
+async def test_the_tokens_that_a_call_used_count(url: str) -> None:
+    """Unused reserved tokens become free; without a known number the estimate stays."""
     async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
         for used, room in ((100, 900), (900, 100), (None, 100), (0, 1_000)):
             permit = await fleet.one.admit(call_of(tokens=900))
@@ -331,11 +331,11 @@ async def test_what_a_call_really_used_counts(url: str) -> None:
 
             assert await refusal(fleet.member(1), call_of(tokens=room)) is None
             assert isinstance(await refusal(fleet.member(1), call_of(tokens=1)), RateLimited)
-            await fleet.pass_time(100)  # also the place in the line of a refused call is over
+            await fleet.pass_time(100)  # also past the time for which a refused call keeps its place
 
 
-async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
-    """Nothing is claimed only to be put back: not until there is room for any call at all."""
+async def test_a_process_does_not_claim_in_a_full_minute(url: str) -> None:
+    """It claims again when there is room for any call; else it would put scores back at once."""
     settings = settings_of({"main": {"tokens_per_minute": 10_000, "max_reply_tokens": 1_000}})
     async with open_fleet(url, settings) as fleet:
         await fleet.one.admit(call_of(tokens=5_000))
@@ -353,7 +353,7 @@ async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
 # --- circuits ------------------------------------------------------------------------------------------
 
 
-async def test_the_life_of_a_circuit(url: str) -> None:
+async def test_a_circuit_opens_probes_once_and_closes(url: str) -> None:
     async with open_fleet(url, settings_of()) as fleet:
         await fleet.fail(4)
         assert await refusal(fleet.one, call_of()) is None
@@ -382,7 +382,7 @@ async def test_the_life_of_a_circuit(url: str) -> None:
         assert await refusal(fleet.one, call_of()) is None, "the count began again"
 
 
-async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
+async def test_a_wait_that_a_provider_asks_for_holds_for_the_fleet(url: str) -> None:
     async with open_fleet(url, settings_of(kubernetes={})) as fleet:
         await fleet.fail(1, result=Result(is_refused=True, blocked_s=20))
 
@@ -394,13 +394,13 @@ async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> No
         assert await refusal(fleet.member(1), call_of()) is None
 
 
-async def test_a_look_does_not_undo_what_was_learned_meanwhile(url: str) -> None:
-    """A look that began before our own transaction ended shows less than we know."""
+async def test_a_refresh_does_not_undo_a_newer_state(url: str) -> None:
+    """The refresh read the providers before this process's own transaction changed one."""
     async with open_fleet(url, settings_of(), size=1) as fleet:
         await fleet.rows("INSERT INTO provider_states (provider) VALUES ('main')")
         permit = await fleet.one.admit(call_of())
         async with connected(url) as somebody, somebody.transaction():
-            await somebody.execute("LOCK TABLE pauses")  # the look has read the providers, and waits here
+            await somebody.execute("LOCK TABLE pauses")  # the refresh has read the providers, and waits here
             looking = asyncio.create_task(fleet.one.refresh())
             await wait_until(lambda: _waits(fleet, 1), 30, "the look to wait")
             await fleet.one.settle(permit, Result(opens="key"))
@@ -443,8 +443,8 @@ async def test_pause_and_resume(
         assert [await refusal(fleet.one, call) for call in calls.values()] == [None] * 4
 
 
-async def test_what_resume_lifts(url: str) -> None:
-    """What matches all that is named, and everything where nothing is; it says how many."""
+async def test_resume_lifts_all_matching_pauses(url: str) -> None:
+    """Those that match every given name, or all pauses without a name; it returns their number."""
     every: list[tuple[str | None, str | None]] = [
         (None, None),
         ("a", None),
@@ -463,7 +463,7 @@ async def test_what_resume_lifts(url: str) -> None:
 
 
 async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
-    """Metrics and gates alone need nobody's key; only a pause of the chain stops them."""
+    """Only a pause of the chain stops its interaction metrics and gates."""
     async with open_fleet(url, settings_of(gated={"judge": {"enabled": False}})) as fleet:
         await fleet.fail(1, result=Result(opens="key"))
         without_key = fleet.one.standings()
@@ -474,11 +474,11 @@ async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
         assert fleet.one.standings().by_chain == {"gated": Standing("pause")}
 
 
-# --- what the claim passes over ------------------------------------------------------------------------
+# --- chains that are not claimed -----------------------------------------------------------------------
 
 
-async def test_a_chain_is_blocked_when_its_last_provider_is(url: str) -> None:
-    """One provider that may be called is enough; where one waits for a probe, one score at a time may try."""
+async def test_a_chain_is_blocked_only_if_all_its_providers_are(url: str) -> None:
+    """If one of them waits for a probe, one score of the chain at a time may try."""
     settings = settings_of(TWO, a={}, b={"providers": ("spare",)})
     async with open_fleet(url, settings) as fleet:
         await fleet.fail(5, "main")
@@ -513,7 +513,7 @@ async def test_a_chain_is_blocked_when_its_last_provider_is(url: str) -> None:
 async def test_a_spent_budget_keeps_scores_from_being_claimed(
     url: str, charged: float, chain_id: str | None, held: list[str]
 ) -> None:
-    """2 USD a chain, 3 for all, at least 0.10 a call: less than that left means that none can be made."""
+    """2 USD a chain, 3 for all, at least 0.10 a call: with less than 0.10 left no call can be made."""
     settings = settings_of(daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, free={"daily_budget_usd": None})
     async with open_fleet(url, settings) as fleet:
         await fleet.one.admit(call_of(chain_id, usd=charged))
@@ -524,8 +524,8 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
     assert standings.reason(chain_id) == ("budget" if held else None)
 
 
-async def test_shares_of_budgets(url: str) -> None:
-    """Of all chains, of those that are named or charged, and of scores without a chain; no money is a spent budget."""
+async def test_budget_shares_have_every_named_or_charged_chain(url: str) -> None:
+    """Also the sum of all chains and scores without a chain; a budget of zero counts as spent."""
     free = {"daily_budget_usd": None}
     settings = settings_of(daily_usd=4, defaults={"daily_budget_usd": 2}, a={}, free=free, none={"daily_budget_usd": 0})
     async with open_fleet(url, settings) as fleet:
@@ -539,7 +539,7 @@ async def test_shares_of_budgets(url: str) -> None:
     assert chains == {"": 0.0, "a": 0.25, "new": 0.5, "none": 1.0}
 
 
-async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:
+async def test_a_budget_spent_yesterday_blocks_no_chain(url: str) -> None:
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         await fleet.one.admit(call_of(usd=1.0))
         spent = await fleet.one.refreshed_standings()
@@ -566,8 +566,8 @@ async def factors(fleet: Fleet) -> list[float]:
     return [m.token_factor("main") for m in fleet.members]
 
 
-async def test_a_token_factor_is_the_fleets(url: str) -> None:
-    """It falls only from the value it was compared with, so that no process undoes what another learned."""
+async def test_a_token_factor_is_shared_by_the_fleet(url: str) -> None:
+    """It falls only if it is still the value compared with, so no process undoes another's rise."""
     async with open_fleet(url, settings_of(TWO)) as fleet:
         await report(fleet.one, reported(1.31))
         await report(fleet.member(1), reported(1.12))
@@ -579,7 +579,7 @@ async def test_a_token_factor_is_the_fleets(url: str) -> None:
         assert fleet.one.token_factor("spare") == 1.0
 
 
-async def test_a_factor_is_of_a_model(url: str) -> None:
+async def test_a_new_model_starts_with_a_new_token_factor(url: str) -> None:
     async with open_fleet(url, settings_of({"main": {"model": "old"}})) as fleet:
         await report(fleet.one, reported(2.0))
         assert await factors(fleet) == [2.0] * 3
@@ -598,7 +598,7 @@ LIMITED = settings_of({"main": {"requests_per_minute": 100, "tokens_per_minute":
 
 @contextlib.asynccontextmanager
 async def open_lossy(url: str, settings: Settings) -> AsyncIterator[tuple[DatabaseProxy, Limits, Fleet]]:
-    """A process behind a proxy that can lose replies to statements it sends for the first time, and a sound fleet."""
+    """A process behind a proxy that can lose replies to its first statements, and a fleet without proxy."""
     async with (
         DatabaseProxy(url) as proxy,
         open_fleet(url, settings) as fleet,
@@ -607,8 +607,8 @@ async def open_lossy(url: str, settings: Settings) -> AsyncIterator[tuple[Databa
         yield proxy, lossy.one, fleet
 
 
-async def test_the_reply_to_an_admission_is_lost(url: str) -> None:
-    """Calls that were reserved without our knowing are found again: each is counted once and charged once."""
+async def test_a_lost_reply_to_an_admission_charges_once(url: str) -> None:
+    """The repeat finds calls that were reserved without a reply: each is counted and charged once."""
     async with open_lossy(url, LIMITED) as (proxy, lossy, fleet):
         proxy.lose_commit_reply("budget_charges")
         permits, refusals = await tried({lossy: [call_of(usd=0.3) for _ in range(5)]})
@@ -622,7 +622,7 @@ async def test_the_reply_to_an_admission_is_lost(url: str) -> None:
         assert await fleet.day() == (Decimal("0.3"), 0)
 
 
-async def test_the_reply_to_a_probe_is_lost(url: str) -> None:
+async def test_a_lost_reply_to_a_probe_does_not_lose_the_probe(url: str) -> None:
     async with open_lossy(url, settings_of()) as (proxy, lossy, fleet):
         await fleet.fail(5)
         await fleet.pass_time(31)
@@ -636,7 +636,7 @@ async def test_the_reply_to_a_probe_is_lost(url: str) -> None:
         assert await refusal(lossy, call_of()) is None
 
 
-async def test_the_reply_to_a_settlement_is_lost(url: str) -> None:
+async def test_a_lost_reply_to_a_settlement_settles_once(url: str) -> None:
     async with open_lossy(url, LIMITED) as (proxy, lossy, fleet):
         permits = [await fleet.one.admit(call_of(usd=0.1)) for _ in range(5)]
         for permit in permits[:-1]:
@@ -651,7 +651,8 @@ async def test_the_reply_to_a_settlement_is_lost(url: str) -> None:
         assert state == {"failed": 5, "cool_down_s": 30}
 
 
-async def test_what_does_not_wait_for_the_database(url: str) -> None:
+async def test_refreshes_do_not_wait_for_the_database(url: str) -> None:
+    """They fail at once, and the last known state still refuses calls."""
     proxy = DatabaseProxy(url)
     async with open_fleet(proxy.url, settings_of(), size=1) as fleet:
         async with proxy:
@@ -666,7 +667,7 @@ async def test_what_does_not_wait_for_the_database(url: str) -> None:
 
 
 async def test_a_paid_call_waits_for_the_database(url: str) -> None:
-    """Nothing is called unreserved, and no cost is forgotten: both go on when the database is back."""
+    """No call is made without a reservation and no cost is forgotten: both continue with the database."""
     proxy = DatabaseProxy(url)
     async with open_fleet(url, LIMITED) as fleet, open_fleet(proxy.url, LIMITED, size=1) as away:
         permit = await fleet.one.admit(call_of(usd=0.5))

@@ -1,4 +1,4 @@
-"""The client against a real HTTP server: what is sent, what is read, and what each error becomes."""
+"""The client against a real HTTP server: requests, replies, and the error of each failure."""
 
 import asyncio
 import json
@@ -129,7 +129,7 @@ class Endpoint:
         await until(lambda: bool(self.requests))
 
     async def sleep(self, seconds: float) -> None:
-        """In place of `asyncio.sleep`: remembers the wait and does not wait."""
+        """Replaces `asyncio.sleep`: records the wait and returns at once."""
         self.waits.append(seconds)
 
 
@@ -177,21 +177,21 @@ async def ask(
 
 
 class Ledger:
-    """Permits every call, and remembers the questions and the results."""
+    """Permits every call, and records the calls and their results."""
 
     def __init__(self, until_settled: Callable[[], Awaitable[None]] | None = None) -> None:
-        self.asked: list[tuple[int, float | None]] = []
-        self.told: list[dict[str, Any]] = []
+        self.admitted: list[tuple[int, float | None]] = []
+        self.settled: list[dict[str, Any]] = []
         self._until_settled = until_settled
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
-        self.asked.append((tokens, most_usd))
-        return len(self.asked)
+        self.admitted.append((tokens, most_usd))
+        return len(self.admitted)
 
     async def settle(self, permit: int, **result: Any) -> None:
         if self._until_settled:
             await self._until_settled()
-        self.told.append(result)
+        self.settled.append(result)
 
 
 async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoint, connect: Connect) -> None:
@@ -239,13 +239,13 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 async def test_every_end_of_an_answer_is_a_turn(endpoint: Endpoint, connect: Connect) -> None:
-    """The client judges nothing: unknown is None and never 0, and the strategy decides what an answer is worth."""
+    """The client judges no answer; an unknown number is None and never 0."""
     client = connect(prices_usd_per_million_tokens=PRICES)
     for name, (body, expected) in ENDS.items():
         endpoint.script = [replies(body)]
         turn = await ask(client)
         assert {field: getattr(turn, field) for field in expected} == expected, name
-    endpoint.script = [replies(text=json.dumps(completion()))]  # under another content type
+    endpoint.script = [replies(text=json.dumps(completion()))]  # with another content type
     assert (await ask(client)).reply == "67"
     assert endpoint.waits == []
 
@@ -273,9 +273,7 @@ TRANSIENT = {
 }
 
 
-async def test_a_transient_error_is_tried_again_and_then_an_unavailable_judge(
-    endpoint: Endpoint, connect: Connect
-) -> None:
+async def test_a_transient_error_is_retried_and_then_an_unavailable_judge(endpoint: Endpoint, connect: Connect) -> None:
     client = connect()
     for name, step in TRANSIENT.items():
         endpoint.script = [step, step, replies()]
@@ -293,16 +291,16 @@ async def test_a_transient_error_is_tried_again_and_then_an_unavailable_judge(
         endpoint.forget()
 
 
-async def test_nobody_listening_is_an_unavailable_judge(connect: Connect, unused_tcp_port: int) -> None:
+async def test_a_refused_connection_is_an_unavailable_judge(connect: Connect, unused_tcp_port: int) -> None:
     with pytest.raises(JudgeUnavailable, match="could not be reached"):
         await ask(connect(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1"))
 
 
 @pytest.mark.parametrize("step", [hangs, hangs_in_the_middle], ids=["before_headers", "in_the_middle"])
-async def test_a_call_that_took_its_whole_time_is_not_made_again(
+async def test_a_call_that_timed_out_is_not_repeated(
     endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None], step: Step
 ) -> None:
-    """Another provider should have what is left of the attempt; it counts as a failure, so that circuits open."""
+    """The rest of the attempt is for another provider; the failure counts towards opening the circuit."""
     endpoint.script, ledger = [step], Ledger()
     asking = asyncio.create_task(ask(connect(timeout_s=300), deadline_s=600, permits=ledger))
     await endpoint.is_asked()
@@ -313,11 +311,11 @@ async def test_a_call_that_took_its_whole_time_is_not_made_again(
 
     assert len(endpoint.requests) == 1
     assert endpoint.waits == []
-    assert ledger.told == [{"failed": True, "reason": "no answer"}]
+    assert ledger.settled == [{"failed": True, "reason": "no answer"}]
 
 
 @pytest.mark.parametrize(
-    ("silence_s", "told"),
+    ("silence_s", "settled"),
     [(0.0, [{"failed": True, "reason": "no answer"}]), (30.0, [])],
     ids=["a_long_silence", "too_short_to_say"],
 )
@@ -325,11 +323,11 @@ async def test_an_attempt_without_time_left_timed_out(
     endpoint: Endpoint,
     connect: Connect,
     silence_s: float,
-    told: list[dict[str, Any]],
+    settled: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     let_pass: Callable[[float], None],
 ) -> None:
-    """A call gets at most what is left of its attempt; that it was cut off is the provider's fault if it had time."""
+    """A call gets the attempt's remaining time; only a long silence counts as the provider's failure."""
     monkeypatch.setattr(endpoint_module, "SILENCE_S", silence_s)
     endpoint.script, ledger = [hangs], Ledger()
     asking = asyncio.create_task(ask(connect(timeout_s=600), deadline_s=300, permits=ledger))
@@ -339,26 +337,26 @@ async def test_an_attempt_without_time_left_timed_out(
     with pytest.raises(AttemptTimedOut):
         await asking
 
-    assert len(endpoint.requests) == len(ledger.asked) == 1
-    assert ledger.told == told
+    assert len(endpoint.requests) == len(ledger.admitted) == 1
+    assert ledger.settled == settled
 
 
 @pytest.mark.parametrize(
     ("step", "error"), [(replies(), None), (fails(500), JudgeUnavailable)], ids=["an_answer", "an_error"]
 )
-async def test_an_attempts_end_takes_nothing_back(
+async def test_a_result_in_time_counts_although_its_settlement_is_late(
     endpoint: Endpoint,
     connect: Connect,
     let_pass: Callable[[float], None],
     step: Step,
     error: type[ScoringError] | None,
 ) -> None:
-    """While a database that is away is waited for, the deadline passes: what was answered in time is what counts."""
+    """The deadline passes while the settlement waits for the database; the call's result stands."""
     endpoint.script = [step]
 
     async def wait_for_a_database() -> None:
         let_pass(300)
-        await asyncio.sleep(0.01)  # for deadlines to strike
+        await asyncio.sleep(0.01)  # lets deadlines expire
 
     ledger = Ledger(wait_for_a_database)
     call = ask(connect(), deadline_s=300, permits=ledger)
@@ -367,10 +365,10 @@ async def test_an_attempts_end_takes_nothing_back(
     else:
         with pytest.raises(error):
             await call
-    assert (len(endpoint.requests), len(ledger.told)) == (1, 1)
+    assert (len(endpoint.requests), len(ledger.settled)) == (1, 1)
 
 
-async def test_a_gate_that_refuses_for_a_moment_is_asked_again_after_it(endpoint: Endpoint, connect: Connect) -> None:
+async def test_a_permit_refused_for_a_short_time_is_requested_again(endpoint: Endpoint, connect: Connect) -> None:
     refusals = [RateLimited("full", 2.5), RateLimited("full", 1.0)]
 
     class Full(Ledger):
@@ -383,7 +381,7 @@ async def test_a_gate_that_refuses_for_a_moment_is_asked_again_after_it(endpoint
     assert endpoint.waits == [2.5, 1.0]
 
 
-async def test_a_gate_that_takes_too_long_to_admit_ends_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
+async def test_a_permit_that_takes_too_long_ends_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
     class Closed(Ledger):
         async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
             await asyncio.Event().wait()
@@ -401,7 +399,7 @@ UNKNOWN = {"tokens": None, "cost_usd": None}
 NOTHING = {"tokens": 0, "cost_usd": 0.0}
 
 
-TOLD = {
+SETTLED = {
     "bad gateway": (fails(502), {"failed": True, "reason": "HTTP 502", **UNKNOWN}),
     "billed": (replies({"usage": USAGE}, 504), {"failed": True, "reason": "HTTP 504", **BILLED}),
     "no choice": (replies({"choices": [], "usage": USAGE}), {"failed": True, "reason": "no answer", **BILLED}),
@@ -410,32 +408,32 @@ TOLD = {
 }
 
 
-async def test_what_the_gate_is_told_of_a_call_without_an_answer(endpoint: Endpoint, connect: Connect) -> None:
-    """What may have been billed stays reserved unless the body says how much; what was refused costs nothing."""
+async def test_a_failed_call_settles_only_known_costs(endpoint: Endpoint, connect: Connect) -> None:
+    """Possibly billed tokens stay reserved unless the body has the usage; a refused call costs nothing."""
     client = connect(prices_usd_per_million_tokens=PRICES)
-    for name, (step, told) in TOLD.items():
+    for name, (step, settled) in SETTLED.items():
         endpoint.script, ledger = [step], Ledger()
         with pytest.raises(ScoringError):
             await ask(client, deadline_s=0.7, permits=ledger)
-        assert ledger.told[0] == told, name
+        assert ledger.settled[0] == settled, name
 
 
 @pytest.mark.parametrize(
     ("remaining", "blocked_s"), [("1200", None), ("1199", 9.0)], ids=["enough_for_one_more", "too_few"]
 )
-async def test_what_the_gate_is_told_of_an_answer(
+async def test_an_answer_settles_tokens_cost_and_rate(
     endpoint: Endpoint, connect: Connect, remaining: str, blocked_s: float | None
 ) -> None:
-    """Tokens and cost, what the prompt really took, and for how long a call like this one had better not be made."""
+    """Also the prompt's real tokens, and how long the provider has no room for a call of this size."""
     headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": remaining, "x_ratelimit_reset_tokens": "9s"}
     endpoint.script, ledger = [replies(**headers)], Ledger()
 
     turn = await ask(connect(prices_usd_per_million_tokens=PRICES), permits=ledger)
 
-    estimated = sum(estimate_tokens(m.content) for m in MESSAGES)  # without usage, this is what a call needs
-    assert ledger.asked == [(estimated + 8_000, pytest.approx(0.08, rel=0.01))]
-    [told] = ledger.told
-    assert told == {
+    estimated = sum(estimate_tokens(m.content) for m in MESSAGES)  # of the prompt
+    assert ledger.admitted == [(estimated + 8_000, pytest.approx(0.08, rel=0.01))]
+    [settled] = ledger.settled
+    assert settled == {
         "tokens": 1_200,
         "cost_usd": turn.cost_usd,
         "estimated_tokens": estimated,
@@ -444,7 +442,7 @@ async def test_what_the_gate_is_told_of_an_answer(
     }
 
 
-async def test_waiting_for_a_free_call_counts_against_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
+async def test_waiting_for_a_slot_counts_against_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
     endpoint.script = [hangs]
     client = connect(max_concurrency=1)
     first = asyncio.create_task(ask(client))
@@ -473,12 +471,12 @@ async def test_a_wait_that_the_provider_asks_for_is_kept(endpoint: Endpoint, con
 
 async def test_a_longer_wait_gives_the_score_back(endpoint: Endpoint, connect: Connect) -> None:
     client = connect()
-    for status, asked, due_s in ((429, "31", 31), (503, "600", 600), (429, "1e9", 3600)):
+    for status, retry_after, due_s in ((429, "31", 31), (503, "600", 600), (429, "1e9", 3600)):
         endpoint.forget()
-        endpoint.script = [fails(status, headers={"Retry-After": asked})]
+        endpoint.script = [fails(status, headers={"Retry-After": retry_after})]
         with pytest.raises(RateLimited) as limited:
             await ask(client, deadline_s=10_000)
-        assert (limited.value.due_s, len(endpoint.requests)) == (due_s, 1), asked
+        assert (limited.value.due_s, len(endpoint.requests)) == (due_s, 1), retry_after
 
 
 async def test_a_rate_limit_that_stays_gives_the_score_back(endpoint: Endpoint, connect: Connect) -> None:
@@ -492,6 +490,7 @@ async def test_a_rate_limit_that_stays_gives_the_score_back(endpoint: Endpoint, 
 async def test_a_wait_beyond_the_attempt_is_not_begun(
     endpoint: Endpoint, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error is raised at once instead."""
     monkeypatch.setattr(llm_module, "RETRY_WAITS_S", (25.0,))
     for step, error in (fails(429, headers={"Retry-After": "20"}), RateLimited), (fails(500), JudgeUnavailable):
         endpoint.script = [step]
@@ -554,7 +553,7 @@ async def test_unsupported_parameters_are_given_up_once_for_all_calls(endpoint: 
     assert endpoint.waits == []
 
 
-async def test_what_giving_up_a_parameter_cannot_cure_is_rejected(endpoint: Endpoint, connect: Connect) -> None:
+async def test_a_request_refused_without_the_parameter_too_is_rejected(endpoint: Endpoint, connect: Connect) -> None:
     neither = fails(400, "'max_completion_tokens' is not supported", param="max_completion_tokens")
     endpoint.script = [REFUSES_MAX_TOKENS, neither]
     with pytest.raises(JudgeRejectedRequest):
@@ -600,10 +599,10 @@ async def test_neither_prompt_nor_key_reach_an_error_or_a_log(
     [({"max_concurrency": 3}, 16, 3), ({}, 5, 5), ({}, 120, 120)],
     ids=["max_concurrency", "slots", "more_than_pools_usually_hold"],
 )
-async def test_so_many_calls_run_at_once_and_no_more(
+async def test_concurrent_calls_are_limited(
     endpoint: Endpoint, connect: Connect, settings: dict[str, Any], slots: int, at_once: int
 ) -> None:
-    """`max_concurrency` of the provider, else as many as there are slots; connections are no hidden limit."""
+    """By the provider's `max_concurrency`, else by the slots; the connection pool is no hidden limit."""
     running, most = 0, 0
     go = asyncio.Event()
 
@@ -624,7 +623,7 @@ async def test_so_many_calls_run_at_once_and_no_more(
     assert most == at_once
 
 
-async def test_waiting_for_a_free_call_is_no_part_of_the_calls_own_deadline(
+async def test_waiting_for_a_slot_does_not_count_against_the_call(
     endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None]
 ) -> None:
     async def takes_long(request: web.Request) -> web.StreamResponse:
@@ -646,7 +645,7 @@ async def test_a_cancelled_call_frees_its_slot(endpoint: Endpoint, connect: Conn
     await asyncio.wait([call])
     assert call.cancelled()
     assert (await ask(client)).reply == "67"
-    await client.close()  # and once more by the fixture
+    await client.close()  # the fixture closes it a second time
 
 
 async def test_a_providers_proxy_is_used(endpoint: Endpoint, connect: Connect) -> None:
@@ -696,7 +695,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_what_cannot_be_used_is_refused_at_the_start() -> None:
+async def test_unusable_settings_are_refused_at_the_start() -> None:
     for message, (settings, key) in UNUSABLE.items():
         with pytest.raises(ConfigurationError, match=message) as refused:
             JudgeClient("main", ProviderSettings.model_validate(settings), key)

@@ -1,4 +1,4 @@
-"""A database that goes away in the middle: what was committed without a reply is neither lost nor doubled."""
+"""A database that goes away after a commit: the effect of a transaction without a reply happens once."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from tarsy_scoring.queue.store import Ending
 
 @dataclass(frozen=True)
 class Lossy:
-    """The service behind a proxy that can lose replies; `seen` goes past the proxy, to prepare and to look."""
+    """Scoring behind a proxy that can lose replies; `seen` bypasses the proxy, to arrange and to assert."""
 
     proxy: DatabaseProxy
     scoring: Scoring
     seen: Scoring
 
     def lose_next_reply(self) -> None:
-        """Let the next transaction of the service commit without its knowing."""
-        self.proxy.lose_commit_reply('"public".')  # in all our statements, the first time a connection sends them
+        """Lose the reply to the next commit of `scoring`."""
+        self.proxy.lose_commit_reply('"public".')  # part of every statement that a connection prepares
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def lossy(database_url: str) -> AsyncIterator[Lossy]:
         yield Lossy(proxy, scoring, seen)
 
 
-async def test_accept(lossy: Lossy) -> None:
+async def test_accepting_stores_each_request_once(lossy: Lossy) -> None:
     requests = [session_completed(f"session-{n}") for n in range(3)]
 
     lossy.lose_next_reply()
@@ -49,7 +49,7 @@ async def test_accept(lossy: Lossy) -> None:
     assert await lossy.seen.events() == ["queued"] * 3
 
 
-async def test_accept_of_a_deferred_request(lossy: Lossy) -> None:
+async def test_accepting_supersedes_a_deferred_request_once(lossy: Lossy) -> None:
     await lossy.seen.accept(session_completed())
     older, newer = (rescore(criteria=OTHER_CRITERIA) for _ in range(2))
 
@@ -61,7 +61,8 @@ async def test_accept_of_a_deferred_request(lossy: Lossy) -> None:
     assert (dispositions[older.request_id], dispositions[newer.request_id]) == ("superseded", "deferred")
 
 
-async def test_claim(lossy: Lossy) -> None:
+async def test_a_claim_without_a_reply_lapses(lossy: Lossy) -> None:
+    """No heartbeat renews it, so that the score is taken back."""
     await lossy.seen.accept(session_completed("lost"), session_completed("next"))
 
     lossy.lose_next_reply()
@@ -77,8 +78,8 @@ async def test_claim(lossy: Lossy) -> None:
 
 
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
-async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
-    """A repeated end recognises its own committed transaction."""
+async def test_an_end_is_stored_once(lossy: Lossy, build: Callable[..., Any]) -> None:
+    """The repeat recognises its own committed transaction."""
     claimed = await lossy.seen.claimed()
     await lossy.seen.accept(waiting := rescore(criteria=OTHER_CRITERIA))
     ending = build(claimed)
@@ -91,7 +92,7 @@ async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
     assert (await lossy.seen.events())[-2:] == [ending.event.type.removeprefix("scoring."), "queued"]
     assert await lossy.seen.value("SELECT count(*) FROM session_scores") == 2
     assert (await lossy.seen.dispositions())[waiting.request_id] == "accepted"
-    with pytest.raises(LeaseLost):  # another call is not the repeat of this one
+    with pytest.raises(LeaseLost):  # a second call is no repeat of the first
         await lossy.scoring.store.end(ending)
 
 
@@ -135,13 +136,13 @@ async def _scored_by_another(seen: Scoring, claimed: ClaimedScore) -> None:
         pytest.param(completion, _scored_by_another, id="scored-by-another"),
     ],
 )
-async def test_an_end_that_was_rolled_back(
+async def test_an_end_that_was_rolled_back_is_not_confused_with_anothers(
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
     build: Callable[..., Any],
     somebody: Callable[[Scoring, ClaimedScore], Awaitable[None]],
 ) -> None:
-    """The end of another writer must not be mistaken for our own, however similar it looks."""
+    """The repeat must not take another writer's end for its own, however similar they are."""
     async with open_scoring(database_url) as scoring, open_scoring(database_url) as seen:
         claimed = await scoring.claimed()
         once, tries = scoring.database.once, 0
@@ -168,7 +169,7 @@ async def test_an_end_that_was_rolled_back(
         assert tries == 2
 
 
-async def test_put_back(lossy: Lossy) -> None:
+async def test_a_score_is_put_back_once(lossy: Lossy) -> None:
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
@@ -181,7 +182,7 @@ async def test_put_back(lossy: Lossy) -> None:
     assert (await lossy.seen.events(claimed.score_id)).count("waiting_retry") == 1
 
 
-async def test_take_back(lossy: Lossy) -> None:
+async def test_a_score_is_taken_back_once(lossy: Lossy) -> None:
     claimed = await lossy.seen.claimed()
     await lossy.seen.lapse(claimed)
 

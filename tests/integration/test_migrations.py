@@ -1,4 +1,4 @@
-"""Migrations: up and down on empty and on full databases, in two phases, and what each start is told."""
+"""Migrations: up and down on empty and full databases, in two phases, and the check at each start."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def shape(url: str) -> list[Any]:
     ]
 
 
-# A row in each table that the life of a score does not fill.
+# A row for each table that no score fills.
 ROWS = """
 INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_requested, latency_ms, attempt, criteria_hash,
   context_hash, nonce, asked_hash) VALUES ('{score}', 1, 'analysis', '67', 'main', 'm', 1, 1, 'h', 'c', 'n', 'a');
@@ -102,12 +102,12 @@ async def fill(url: str) -> None:
 
 
 async def contents(url: str, columns: dict[str, str]) -> dict[str, list[Any]]:
-    """All rows of these tables as text, as far as these columns go."""
+    """All rows of these tables as text, restricted to these columns."""
     return {t: await rows(url, f"SELECT ROW({c})::text AS row FROM {t} ORDER BY 1") for t, c in columns.items()}
 
 
-async def test_each_revision_undone_on_a_full_database(database_url: str) -> None:
-    """Tables that the earlier revision has keep their rows, and those of later revisions come up empty."""
+async def test_each_revision_can_be_undone_on_a_full_database(database_url: str) -> None:
+    """Tables of the earlier revision keep their rows; migrating up again creates later tables empty."""
     await fill(database_url)
     newest = await shape(database_url)
 
@@ -144,7 +144,7 @@ REFUSED = {
 }
 
 
-async def test_the_laws_of_a_score_hold_in_the_database(database_url: str) -> None:
+async def test_the_database_refuses_an_inconsistent_score(database_url: str) -> None:
     async with open_scoring(database_url) as scoring:
         await scoring.accept(rescore())
 
@@ -169,7 +169,7 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
         await scoring.rows(add, "production", "cancelled")
 
 
-async def test_another_schema(empty_database_url: str) -> None:
+async def test_a_schema_of_its_own_is_migrated_alone(empty_database_url: str) -> None:
     assert await migrated(empty_database_url, "Team_Scoring") == REVISIONS
 
     assert await tables(empty_database_url, "Team_Scoring") == TABLES
@@ -197,7 +197,7 @@ async def test_a_role_with_rights_in_its_schema_alone(owner_url: str) -> None:
     assert await migrated(owner_url, "scoring", down="base") == REVISIONS
 
 
-async def test_two_at_once(empty_database_url: str) -> None:
+async def test_concurrent_migrations_both_succeed(empty_database_url: str) -> None:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         runs = [processes.submit(migrate, empty_database_url) for _ in range(2)]
         assert [run.exception(timeout=60) for run in runs] == [None, None]
@@ -206,7 +206,7 @@ async def test_two_at_once(empty_database_url: str) -> None:
     assert await rows(empty_database_url, f"SELECT version_num FROM {VERSION_TABLE}") == [(NEWEST,)]
 
 
-async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: str, revisions: Path) -> None:
+async def test_a_failed_revision_is_rolled_back(empty_database_url: str, revisions: Path) -> None:
     add_revision(revisions, later(1), "pre", "CREATE TABLE left_over ()")
     add_revision(revisions, later(2), "pre", "CREATE TABLE sessions (again int)")
 
@@ -217,8 +217,10 @@ async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: st
     assert await rows(empty_database_url, f"SELECT version_num FROM {VERSION_TABLE}") == [(later(1),)]
 
 
-async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_database_url: str, revisions: Path) -> None:
-    """A backup holds a lock for hours: readers go on, and the revision is applied when the backup ends."""
+async def test_a_revision_waits_for_a_table_in_use_without_blocking_readers(
+    empty_database_url: str, revisions: Path
+) -> None:
+    """A backup holds its lock for hours: readers continue, and the revision is applied after it."""
     await migrated(empty_database_url)
     add_revision(revisions, later(1), "pre", "ALTER TABLE scoring_events ADD COLUMN more text")
     backup, worker = [await asyncpg.connect(empty_database_url) for _ in range(2)]
@@ -230,7 +232,7 @@ async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_databas
     waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
     async with asyncio.timeout(30):
         await wait_until(lambda: backup.fetchval(waits), 30, "the revision waits")
-        await worker.fetchval("SELECT count(*) FROM scoring_events")  # waits behind it, until it gives up
+        await worker.fetchval("SELECT count(*) FROM scoring_events")  # waits until the revision gives up its lock
         assert not migrating.done()
         await transaction.rollback()
         await migrating
@@ -249,7 +251,7 @@ def revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy / "versions"
 
 
-async def test_file_names_tell_the_revisions() -> None:
+async def test_file_names_match_the_revisions() -> None:
     """The check at start reads file names; Alembic reads the files."""
     read = [(s.revision, s.module.phase) for s in ScriptDirectory(str(schema.migrations_dir())).walk_revisions()]
 
@@ -257,7 +259,7 @@ async def test_file_names_tell_the_revisions() -> None:
 
 
 def later(steps: int) -> str:
-    """The name of a revision that many after ours."""
+    """The number of the revision this many steps after the newest."""
     return f"{int(NEWEST) + steps:04}"
 
 
@@ -269,7 +271,7 @@ def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
     )
 
 
-async def test_phases(empty_database_url: str, revisions: Path) -> None:
+async def test_each_phase_applies_its_own_revisions(empty_database_url: str, revisions: Path) -> None:
     add_revision(revisions, later(1), "pre", "ALTER TABLE sessions ADD added int")
     add_revision(revisions, later(2), "post", "ALTER TABLE sessions DROP added")
     add_revision(revisions, later(3), "pre", "ALTER TABLE sessions ADD later int")
@@ -280,7 +282,7 @@ async def test_phases(empty_database_url: str, revisions: Path) -> None:
     assert await migrated(empty_database_url, down=later(1)) == [later(2), later(3)]
 
 
-async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revisions: Path) -> None:
+async def test_a_start_needs_only_pre_revisions(empty_database_url: str, revisions: Path) -> None:
     add_revision(revisions, later(1), "post", "ALTER TABLE sessions ADD added int")
     async with connected(empty_database_url) as connection:
         with pytest.raises(StartRefused, match=rf"lacks {', '.join(REVISIONS)}\); run: tarsy-scoring migrate"):
@@ -294,8 +296,8 @@ async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revis
             await check_migrated(connection, "public")
 
 
-async def test_a_database_of_a_newer_version(database_url: str) -> None:
-    """During a rollout, or after a rollback, the older version starts and migrates nothing."""
+async def test_an_older_version_starts_on_a_newer_database(database_url: str) -> None:
+    """During a rollout or after a rollback it starts, and it migrates nothing."""
     await rows(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
     async with connected(database_url) as connection:
@@ -306,7 +308,7 @@ async def test_a_database_of_a_newer_version(database_url: str) -> None:
     assert await tables(database_url) == TABLES
 
 
-async def test_down_to_what_is_not_there(empty_database_url: str) -> None:
+async def test_migrating_down_to_an_unknown_revision_is_refused(empty_database_url: str) -> None:
     with pytest.raises(ConfigurationError, match="--down 0815: there is no such revision"):
         await migrated(empty_database_url, down="0815")
     with pytest.raises(StartRefused, match="0001"):
@@ -314,7 +316,7 @@ async def test_down_to_what_is_not_there(empty_database_url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1/db", "127.0.0.1:1,127.0.0.1:2/db"], ids=["one-host", "two-hosts"])
-def test_an_unreachable_database(place: str) -> None:
+def test_an_unreachable_database_is_named_without_credentials(place: str) -> None:
     with pytest.raises(StartRefused, match=place) as refused:
         migrate(f"postgresql://somebody:hunter2@{place}")
 

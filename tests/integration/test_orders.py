@@ -1,4 +1,4 @@
-"""Judgements for another purpose: stored once, worked off like any other, and never the score of their session."""
+"""Orders: judgements for other purposes, stored once, claimed like any score, never the session's score."""
 
 import asyncio
 import uuid
@@ -76,7 +76,7 @@ async def test_an_order_of_a_run_is_stored_once(scoring: Scoring) -> None:
     assert len({*first, *(i for [i] in others)}) == 9
 
 
-async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Scoring) -> None:
+async def test_an_order_without_criteria_uses_those_of_its_chain(scoring: Scoring) -> None:
     async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA})) as ours:
         await ours.accept(rescore("known", chain_id="cli"))
         ids = await order(ours, Order("known", "consistency"), Order("unknown", "consistency"))
@@ -87,7 +87,7 @@ async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Sc
     ]
 
 
-async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) -> None:
+async def test_erased_orders_are_not_recreated(scoring: Scoring) -> None:
     await order(scoring, *THREE)
     await scoring.rows("DELETE FROM session_scores")
 
@@ -121,6 +121,7 @@ async def test_a_failed_order_is_no_failure_of_its_session(scoring: Scoring) -> 
 
 
 async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring) -> None:
+    """Only the end of the session's own score promotes its deferred request."""
     own = await scoring.claimed()
     await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
     first, second, third, lost = await claim_ordered(scoring, *THREE, Order("session-1", "shadow"))
@@ -166,8 +167,10 @@ async def test_bands_are_those_of_the_criteria_as_they_judged(scoring: Scoring) 
 
 
 @pytest.mark.parametrize("state", ["nobody", "busy", "dead-worker", "begun", "waiting-for-a-retry"])
-async def test_why_no_judgement_begins(scoring: Scoring, capsys: pytest.CaptureFixture[str], state: str) -> None:
-    """Printed only if none was ever claimed; a lapsed lease does not count as a worker."""
+async def test_a_waiting_command_says_why_no_judgement_begins(
+    scoring: Scoring, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    """Only before the first claim; a lapsed lease does not count as a worker."""
     if state in ("busy", "dead-worker"):
         somebody = await scoring.claimed("another-session")
         if state == "dead-worker":

@@ -1,4 +1,4 @@
-"""Scoring events from the transaction that makes them true to their positions, in order and without gaps."""
+"""Scoring events, from the transaction that makes them true to their positions: in order, without gaps."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -15,7 +15,7 @@ from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
 from tarsy_scoring.queue.outbox import NewEvent, OutboxEvent
 
 
-async def place(scoring: Scoring, limit: int = 1000) -> int:
+async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:
     return await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, limit))
 
 
@@ -28,7 +28,7 @@ async def mark(scoring: Scoring, *positions: int) -> None:
 
 
 async def positions(scoring: Scoring) -> list[int | None]:
-    """In the order in which the events were written."""
+    """Positions in the order in which the events were written."""
     return [r["position"] for r in await scoring.rows("SELECT position FROM scoring_events ORDER BY entry")]
 
 
@@ -51,7 +51,7 @@ async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
     assert [r["sequence"] for r in sequences] == list(range(1, 84))
 
 
-async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> None:
+async def test_a_rolled_back_transaction_leaves_no_event(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
 
     async def fail(connection: Connection) -> None:
@@ -62,7 +62,7 @@ async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> 
     with pytest.raises(asyncpg.DataError):
         await scoring.database.once(fail)
     await scoring.store.record(step(claimed, "storing"))
-    await place(scoring)
+    await assign_positions(scoring)
 
     assert await scoring.events() == ["queued", "started", "gathering_context", "storing"]
     assert [e.payload["sequence"] for e in await unpublished(scoring)] == [1, 2, 3, 4]
@@ -75,18 +75,18 @@ async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> 
 async def test_positions_have_no_gaps(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(10)))
 
-    assert [await place(scoring, limit) for limit in (3, 1, 100, 100)] == [3, 1, 6, 0]
+    assert [await assign_positions(scoring, limit) for limit in (3, 1, 100, 100)] == [3, 1, 6, 0]
     await scoring.accept(rescore("another"))
-    assert await place(scoring) == 1
+    assert await assign_positions(scoring) == 1
 
     assert await positions(scoring) == list(range(1, 12))
     assert await scoring.value("SELECT position FROM relay_position") == 11
 
 
-async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
-    """An event that is written first and committed last gets a later position and is not skipped."""
+async def test_a_transaction_that_commits_late_gets_later_positions(scoring: Scoring) -> None:
+    """Its event was written first, and is not skipped."""
     await scoring.accept(session_completed("early"), session_completed("late"))
-    await place(scoring)
+    await assign_positions(scoring)
     late, early = await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id DESC")
 
     async with scoring.database.transaction() as older:
@@ -94,21 +94,21 @@ async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
         await scoring.database.once(
             lambda c: outbox.emit(scoring.database, c, [progress(early["score_id"], "early")]),
         )
-        assert await place(scoring) == 1
-        assert await place(scoring) == 0
-    assert await place(scoring) == 1
+        assert await assign_positions(scoring) == 1
+        assert await assign_positions(scoring) == 0
+    assert await assign_positions(scoring) == 1
 
     phases = [e.payload["phase"] for e in await unpublished(scoring)]
     assert phases == ["queued", "queued", "early", "late"]
     assert sorted(p or 0 for p in await positions(scoring)) == [1, 2, 3, 4]
 
 
-async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
-    """A relay that lost its lock and has not noticed competes with the new one."""
+async def test_concurrent_relays_assign_each_position_once(scoring: Scoring) -> None:
+    """A relay that lost its lock without noticing competes with the new one."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
     async with scoring.database.transaction() as first:
         await outbox.assign_positions(scoring.database, first, 2)
-        second = asyncio.create_task(place(scoring))
+        second = asyncio.create_task(assign_positions(scoring))
         await wait_until(scoring.waits_for_a_lock, 30, "the second waits for the first")
     assert await second == 1
 
@@ -116,13 +116,13 @@ async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
     assert await scoring.value("SELECT position FROM relay_position") == 3
 
 
-# --- the relay's share ---------------------------------------------------------------------------------
+# --- publication by the relay --------------------------------------------------------------------------
 
 
-async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None:
+async def test_acknowledged_events_are_not_sent_again(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
     assert await unpublished(scoring) == [], "without a position"
-    await place(scoring)
+    await assign_positions(scoring)
 
     assert [e.position for e in await unpublished(scoring, limit=3)] == [1, 2, 3]
     await mark(scoring, 1, 3)
@@ -135,7 +135,7 @@ async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None
 
 async def test_backlog(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
-    await place(scoring, limit=2)
+    await assign_positions(scoring, limit=2)
     await mark(scoring, 1)
     await scoring.rows("UPDATE scoring_events SET created_at = now() - interval '90 s' WHERE position = 2")
 
@@ -143,6 +143,6 @@ async def test_backlog(scoring: Scoring) -> None:
     assert waiting.events == 2
     assert waiting.oldest_s == pytest.approx(90, abs=20)
 
-    await place(scoring)
+    await assign_positions(scoring)
     await mark(scoring, 2, 3)
     assert await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)

@@ -1,4 +1,4 @@
-"""The pages of sessions and scores on a real database: what they show, what their forms do."""
+"""The pages of sessions and scores on a real database: their content and their forms."""
 
 import re
 import uuid
@@ -22,7 +22,7 @@ VOID = {"meta", "link", "input", "br", "hr"}
 
 
 class Page(HTMLParser):
-    """A page as a browser reads it: its elements, and the text between them."""
+    """A page as a browser parses it: its elements, and the text between them."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 
     @property
     def badges(self) -> dict[str, str]:
-        """What the badge of each session says."""
+        """The text of each session's badge."""
         found = re.findall(r'<span class="badge[^>]*data-session="([^"]*)"[^>]*>(.*?)</span></span>', self.html, re.S)
         return {session_id: re.sub(r"<[^>]*>", "", inner).strip() for session_id, inner in found}
 
@@ -73,7 +73,7 @@ async def api(database_url: str) -> AsyncIterator[Api]:
 
 
 async def look(api: Api, path: str, status: int = 200) -> Page:
-    """The page at a path; every page is whole, and follows the same rules."""
+    """Get the page at a path; every page must be sound."""
     answer = await api.client.get(path, headers=AS_BROWSER)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"].startswith("text/html")
@@ -83,7 +83,7 @@ async def look(api: Api, path: str, status: int = 200) -> Page:
 
 
 def assert_sound(page: Page) -> None:
-    """Well-formed, nothing inline, nothing from elsewhere, no id twice, labels on what is filled in."""
+    """Well-formed, no inline script or style, no foreign address, no repeated id, labels on all fields."""
     assert page.is_well_formed
     ids = [a["id"] for _, a in page.elements if "id" in a]
     assert len(ids) == len(set(ids))
@@ -147,7 +147,7 @@ async def test_filters_narrow_the_list_and_stay_in_the_form(api: Api) -> None:
 
 
 async def test_a_wrong_filter_is_an_error_above_the_form(api: Api) -> None:
-    """The form keeps what was given, and no list is shown as if the filter narrowed it."""
+    """The form keeps its input, and no list is shown that seems filtered."""
     await api.scoring.accept(session_completed("session-1"))
     page = await look(api, "/?min=abc&label=x&q=%00", 422)
     assert "Min: Input should be a valid integer" in page.text
@@ -165,8 +165,8 @@ async def test_a_cursor_of_another_list_is_refused(api: Api) -> None:
     assert "go to the first page" in page.text
 
 
-async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the filters of the first page."""
+async def test_the_pages_of_the_list_keep_their_filters(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each following page has the filters of the first."""
     monkeypatch.setattr("tarsy_scoring.web.pages.sessions.PAGE_SIZE", 2)
     for number in range(5):
         await scored(api, f"session-{number}", 60 + number)
@@ -180,7 +180,7 @@ async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.Monke
 
 
 async def test_chains_are_suggested(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configured and stored chains, each once, in order; of stored ones a limited number."""
+    """Configured and stored chains, each once and in order; the number of stored ones is limited."""
     monkeypatch.setattr("tarsy_scoring.web.pages.forms.MAX_SUGGESTED", 3)
     for chain in ("kubernetes", "planned"):
         monkeypatch.setitem(SETTINGS.config.chains, chain, ChainSettings())
@@ -192,8 +192,8 @@ async def test_chains_are_suggested(api: Api, monkeypatch: pytest.MonkeyPatch) -
         assert "storage" not in suggested
 
 
-async def test_suggesting_chains_reads_no_table_through(api: Api) -> None:
-    """A step of the index per chain, however many sessions there are."""
+async def test_suggesting_chains_uses_an_index(api: Api) -> None:
+    """One step of the index per chain, however many sessions there are."""
     await api.scoring.rows(
         "INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'chain-' || n % 5 "
         "FROM generate_series(1, 20000) n"
@@ -248,7 +248,7 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
 
 
 async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> None:
-    """A later failed attempt is shown beside it."""
+    """A failed score after it is shown beside it."""
     await scored(api, total=71)
     failed = await api.scoring.claimed("session-1")
     await api.scoring.store.end(failure(failed))
@@ -291,14 +291,14 @@ async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api
 
 
 async def test_a_page_knows_the_position_that_it_was_read_at(api: Api) -> None:
-    """Later events are news to the page."""
+    """The page treats later events as news."""
     await api.scoring.rows("UPDATE relay_position SET position = 4711")
     for path in ("/", "/sessions/session-1"):
         assert (await look(api, path)).all("main")[0]["data-position"] == "4711"
 
 
 async def test_a_session_without_a_score_can_be_scored(api: Api) -> None:
-    """Its source knows it."""
+    """The timeline source knows the session."""
     page = await look(api, "/sessions/session-1")
     assert "Not scored" in page.text
     assert "Score session" in page.text
@@ -306,7 +306,7 @@ async def test_a_session_without_a_score_can_be_scored(api: Api) -> None:
 
 
 async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
-    """It shows the reason of the source, and offers no form that would be refused."""
+    """The page shows the source's reason, and no form, since that would be refused."""
     running = SessionNotTerminal("the session session-1 has not ended: its status is in_progress <b>")
     async with open_api(database_url, FakeSessions(**{"session-1": running})) as api:
         page = await look(api, "/sessions/session-1")
@@ -321,8 +321,8 @@ async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
         assert page.badges != (await look(api, "/sessions/session-1")).badges
 
 
-async def test_where_the_source_is_away_the_score_is_there(database_url: str) -> None:
-    """The page names what it cannot show, with the reason."""
+async def test_a_score_is_shown_without_its_source(database_url: str) -> None:
+    """The page names the citations that it cannot show, with the reason."""
     async with open_api(database_url, FakeSessions(**{"session-1": TimelineUnavailable("away")})) as api:
         await scored(api, score_analysis="See E2.")
         page = await look(api, "/sessions/session-1")
@@ -393,8 +393,8 @@ async def test_a_refused_form_is_an_error_page(api: Api) -> None:
 # --- criteria ------------------------------------------------------------------------------------------
 
 
-async def test_history_leads_to_what_changed_in_the_criteria(api: Api) -> None:
-    """Between two scores under the same name and another hash."""
+async def test_history_links_to_changes_of_the_criteria(api: Api) -> None:
+    """From one score to the next with the same criteria name and another hash."""
     await scored(api, total=40)
     await api.scoring.rows(
         "INSERT INTO scoring_criteria (criteria_hash, name, content) VALUES "
@@ -452,7 +452,7 @@ async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> Non
 
 
 async def test_static_files_are_kept_by_browsers_until_they_change(api: Api) -> None:
-    """Their address holds a digest of their content."""
+    """Their addresses contain a digest of their content."""
     page = await look(api, "/")
     for address in (page.all("link", rel="stylesheet")[0]["href"], page.all("script")[0]["src"]):
         answer = await api.client.get(str(address))
@@ -462,7 +462,7 @@ async def test_static_files_are_kept_by_browsers_until_they_change(api: Api) -> 
 
 
 async def test_pages_themselves_are_never_kept(api: Api) -> None:
-    """A shared cache must not keep what one user read."""
+    """A shared cache must not store a page that one user read."""
     answer = await api.client.get("/", headers=AS_BROWSER)
     assert answer.headers["cache-control"] == "no-store"
     assert "set-cookie" not in answer.headers

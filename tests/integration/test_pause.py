@@ -1,4 +1,4 @@
-"""`pause` and `resume` as operators and scripts meet them, on a real PostgreSQL."""
+"""`pause` and `resume` for operators and scripts, on a real PostgreSQL."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> R
     return run
 
 
-def named(ended: Result) -> list[tuple[str | None, str | None]]:
+def pauses_of(ended: Result) -> list[tuple[str | None, str | None]]:
     """Chain and provider of the pauses in a JSON answer."""
     assert ended.exit_code == 0, ended.output
     return [(p["chain"], p["provider"]) for p in json.loads(ended.stdout)["pauses"]]
@@ -47,10 +47,10 @@ def named(ended: Result) -> list[tuple[str | None, str | None]]:
         pytest.param(["--chain", "kubernetes", "--provider", "main"], ("kubernetes", "main"), id="both"),
     ],
 )
-def test_what_is_named_is_paused_and_resumed(
+def test_a_named_chain_or_provider_is_paused_and_resumed(
     run: Run, arguments: list[str], pauses: tuple[str | None, str | None]
 ) -> None:
-    assert named(run("pause", *arguments, "--reason", "key is being changed", "--json")) == [pauses]
+    assert pauses_of(run("pause", *arguments, "--reason", "key is being changed", "--json")) == [pauses]
     [shown] = json.loads(run("pause", "--list", "--json").stdout)["pauses"]
     assert (shown["by"], shown["reason"]) == ("alice", "key is being changed")
 
@@ -70,16 +70,16 @@ def test_what_is_named_is_paused_and_resumed(
         pytest.param(["pause", "kubernetes"], "unexpected extra argument", id="no-option"),
     ],
 )
-def test_what_was_asked_wrongly_ends_with_two(run: Run, arguments: list[str], told: str) -> None:
+def test_wrong_arguments_exit_with_two(run: Run, arguments: list[str], told: str) -> None:
     ended = run(*arguments)
 
     assert ended.exit_code == 2
     assert told in ended.stderr
-    assert named(run("pause", "--list", "--json")) == []
+    assert pauses_of(run("pause", "--list", "--json")) == []
 
 
 def test_a_pause_outlives_its_provider(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider that was taken out of the file can still be resumed."""
+    """A provider that was removed from the configuration can still be resumed."""
     run("pause", "--provider", "spare")
     monkeypatch.delenv("SCORING_CONFIG")
 

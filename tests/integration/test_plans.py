@@ -1,4 +1,4 @@
-"""Every statement of the busy loops uses its index on tables of a size at which that matters."""
+"""The statements of the busy loops use their indexes on tables large enough for that to matter."""
 
 import json
 import uuid
@@ -70,7 +70,7 @@ FROM generate_series(1, 30000) n;
 
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
+    """A migrated database with many rows and fresh statistics; tests only read it."""
     with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
@@ -165,8 +165,8 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["first-runs", "prepared"])
-async def test_plans(connection: asyncpg.Connection, generic: bool) -> None:
-    """Every statement finds its rows by its index and reads no large table from end to end."""
+async def test_every_statement_uses_its_index(connection: asyncpg.Connection, generic: bool) -> None:
+    """No statement reads a large table from end to end."""
     for name, (statement, arguments, index) in STATEMENTS.items():
         nodes = await plan_of(connection, statement, arguments, generic=generic)
 
@@ -177,8 +177,8 @@ async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
     assert scanned(await plan_of(connection, "SELECT * FROM session_scores WHERE spread = 3", "")) == {"session_scores"}
 
 
-async def test_a_heartbeat_touches_no_index(connection: asyncpg.Connection) -> None:
-    """No index holds what a heartbeat changes, so that renewing leases stays a heap-only update."""
+async def test_a_heartbeat_changes_no_indexed_column(connection: asyncpg.Connection) -> None:
+    """A heartbeat changes no indexed column, so renewing leases stays a heap-only update."""
     indexed = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'session_scores'")
 
     assert len(indexed) > 3

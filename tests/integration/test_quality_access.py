@@ -1,4 +1,4 @@
-"""Who may read and say what of labels, the review queue, trust cards and missing tools."""
+"""Access to labels, the review queue, trust cards and missing tools, and their stored authors."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from tarsy_scoring.web.context import AppContext
 SCORE = uuid.UUID(int=7)
 API = "/api/v1/scoring"
 # Requests that change something, by path.
-SAID = {
+CHANGES = {
     f"{API}/scores/{SCORE}/labels": {"agrees": True},
     f"{API}/missing-tools/states": {"tool": "node_cpu", "state": "planned"},
     f"{API}/missing-tools/merges": {"name": "node_cpu"},
@@ -32,7 +32,7 @@ FORMS = {
     "/missing-tools/states": {"tool": "node_cpu", "state": "planned"},
     "/missing-tools/merges": {"name": "node_cpu"},
 }
-KEPT = """
+COUNT_CHANGES = """
 SELECT (SELECT count(*) FROM score_labels) + (SELECT count(*) FROM tool_states) + (SELECT count(*) FROM tool_merges)
 """
 READS, SCORES = {"Authorization": "Bearer reads"}, {"Authorization": "Bearer scores"}
@@ -40,7 +40,7 @@ READS, SCORES = {"Authorization": "Bearer reads"}, {"Authorization": "Bearer sco
 
 @pytest.fixture
 async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    """An API with the tokens `reads` and `scores`, and a score that misses a tool."""
+    """An API with the tokens `reads` and `scores`, and a score that names a missing tool."""
     tokens = tmp_path / "tokens.json"
     entries = (("reads", "read"), ("scores", "score"))
     digests = [{"name": t, "sha256": hashlib.sha256(t.encode()).hexdigest(), "scope": s} for t, s in entries]
@@ -59,21 +59,21 @@ async def test_a_caller_that_may_only_read_changes_nothing(api: Api) -> None:
         shown = await api.client.get(path, headers=READS | {"Accept": "text/html"})
         offered = await api.client.get(path, headers=SCORES | {"Accept": "text/html"})
         assert ('method="post"' in shown.text, 'method="post"' in offered.text) == (False, True), path
-    for path, body in SAID.items():
+    for path, body in CHANGES.items():
         assert (await api.client.post(path, json=body, headers=READS)).status_code == 403, path
     for path, form in FORMS.items():
         assert (await api.client.post(path, data=form)).status_code == 401, path
         assert (await api.client.post(path, data=form, headers=READS)).status_code == 403, path
         foreign = await api.client.post(path, data=form, headers=SCORES | {"Origin": "https://evil.example"})
         assert (foreign.status_code, "Another site" in foreign.text) == (403, True), path
-    assert await api.scoring.value(KEPT) == 0
+    assert await api.scoring.value(COUNT_CHANGES) == 0
     own = SCORES | {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
     for path, form in FORMS.items():
         assert (await api.client.post(path, data=form, headers=own)).status_code == 303, path
 
 
 async def test_the_author_is_stored(api: Api) -> None:
-    for path, body in SAID.items():
+    for path, body in CHANGES.items():
         assert (await api.client.post(path, json=body, headers=SCORES)).status_code == 201, path
     for statement in (
         "SELECT labelled_by FROM score_labels",

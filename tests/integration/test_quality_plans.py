@@ -1,4 +1,4 @@
-"""Every statement about labels, the review queue, trust cards and missing tools finds its rows by the index for it."""
+"""Statements about labels, the review queue, trust cards and missing tools find their rows by an index."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from tarsy_scoring.records import labels, retention, review
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
-# What is read from end to end: decisions of people and sets of tools, which are few.
+# Tables that may be read whole: they hold decisions of people and sets of tools, which are few.
 FEW = {"review_days", "scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
 NOW = datetime.now(UTC)
 YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
@@ -62,8 +62,8 @@ STATEMENTS = {
 
 @pytest.fixture(scope="module")
 def full_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """A year of scores of 200 chains, with labels; read by every test here, changed by none."""
-    # As few labels as people give, beside so few scores.
+    """A year of scores of 200 chains, with labels; tests only read it."""
+    # Leave few labels, in proportion to the few scores.
     fill = filling(SCORES, 200) + "DELETE FROM score_labels WHERE label_id % 20 <> 0;"
     with filled_database(postgres, _migrated_template, fill) as url:
         yield url
@@ -75,7 +75,7 @@ async def connection(full_url: str) -> AsyncIterator[asyncpg.Connection]:
         yield opened
 
 
-async def test_plans(connection: asyncpg.Connection) -> None:
+async def test_every_statement_uses_its_indexes(connection: asyncpg.Connection) -> None:
     """No table of scores, sessions, labels or picks is read from end to end."""
     for name, (statement, arguments, wanted) in STATEMENTS.items():
         nodes = await plan_of(connection, statement, arguments)
@@ -84,12 +84,12 @@ async def test_plans(connection: asyncpg.Connection) -> None:
 
 
 async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection) -> None:
-    """A card counts every label, so the labels are read from end to end; scores only where they have one."""
+    """A card reads all labels from end to end, and scores only where they have a label."""
     assert "session_scores" not in scanned(await plan_of(connection, labels.COUNTED, "'criteria-0', 'judge-2'"))
 
 
-async def test_all_of_a_look_is_in_its_indexes(connection: asyncpg.Connection) -> None:
-    """Counting all requests for tools reads no score from its table."""
+async def test_counting_requests_for_tools_needs_only_indexes(connection: asyncpg.Connection) -> None:
+    """Counting all requests for tools reads no row of the table of scores."""
     await connection.execute("SET plan_cache_mode = force_custom_plan")
     await connection.execute(f"PREPARE it AS {demand.REQUESTS_OF_ALL.format(schema='public')}")
 

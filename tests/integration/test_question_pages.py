@@ -1,4 +1,4 @@
-"""What the pages in docs/questions/ quote is what the commands print over the simulated quarter."""
+"""The outputs that docs/questions/ quotes are those that the commands print over the simulated quarter."""
 
 import re
 from collections import defaultdict
@@ -22,12 +22,12 @@ CARD = "curl -s $api/trust | jq -r '.cards[].meaning'"
 
 
 def plain(text: str) -> str:
-    """In one line, whatever the day: the quarter ends today."""
+    """The text as one line with its dates replaced, because the quarter ends today."""
     return " ".join(re.sub(r"\d{4}-\d\d-\d\d( \d\d:\d\d)?", "DATE", text).split())
 
 
 def quotes() -> Iterator[tuple[str, str, str]]:
-    """Page, command, and each piece of what it printed."""
+    """Page, command, and each quoted piece of the command's output."""
     for page in sorted(QUESTIONS.glob("*.md")):
         for command, shown in QUOTED.findall(page.read_text("utf-8")):
             pieces = re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)
@@ -36,7 +36,7 @@ def quotes() -> Iterator[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def printed(postgres: Postgres, _migrated_template: str) -> Iterator[dict[str, str]]:
-    """What each command prints; one that is quoted twice was called with and without anchors."""
+    """The output of each command; a command quoted with and without anchors has both outputs."""
     calls = defaultdict[str, list[str]](list)
     with fresh_database(postgres, _migrated_template) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCORING_DATABASE_URL", url)
@@ -57,7 +57,7 @@ def printed(postgres: Postgres, _migrated_template: str) -> Iterator[dict[str, s
 
 
 async def look(url: str) -> str:
-    """Look for drift, as a worker does; what the trust card says."""
+    """Look for drift as a worker does; returns the meaning of the trust card."""
     async with open_scoring(url) as scoring:
         standing, judgements = await anchors.standing(scoring.inbox), await anchors.judgements(scoring.database)
         found = await findings.situation(scoring.database, CHAIN, CRITERIA, standing, judgements)
@@ -74,7 +74,7 @@ async def forget_anchors(url: str) -> None:
 
 
 def test_every_page_quotes_something() -> None:
-    """An answer is shown and not only told."""
+    """Each answer shows a command and its output."""
     assert {page for page, _, _ in quotes()} == {p.name for p in QUESTIONS.glob("*.md")} - {"README.md"}
 
 
@@ -82,6 +82,6 @@ def test_every_page_quotes_something() -> None:
     ("command", "piece"),
     [pytest.param(command, piece, id=f"{page}-{n}") for n, (page, command, piece) in enumerate(quotes())],
 )
-def test_what_a_page_quotes_is_what_is_printed(printed: dict[str, str], command: str, piece: str) -> None:
-    """To the last digit; days apart, which are those of the last quarter."""
+def test_quoted_output_is_printed(printed: dict[str, str], command: str, piece: str) -> None:
+    """To the last digit, except for dates, which are those of the last quarter."""
     assert piece in printed[command]

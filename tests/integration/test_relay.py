@@ -1,4 +1,4 @@
-"""The relay on a real broker: in order per session, marked after the acknowledgement, one at a time."""
+"""The relay on a real broker: in order per session, marked after the acknowledgement, one relay at a time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def payloads(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 async def run_dry(scoring: Scoring, settings: Settings, publisher: Publisher | None = None) -> list[int]:
-    """Pass after pass until nothing is left; how many events went out in each."""
+    """Run passes until no event is left; returns the number of events of each."""
     publisher = publisher or Publisher(settings)
     relay, sent = Relay(settings, scoring.database, Metrics(), publisher), [-1]
     while sent[-1] != 0:
@@ -51,7 +51,7 @@ async def run_dry(scoring: Scoring, settings: Settings, publisher: Publisher | N
 
 
 class Faulty(Publisher):
-    """A publisher over the real one: the events at some places of the first batch get no acknowledgement."""
+    """A publisher that loses the acknowledgements at some places of the first batch."""
 
     def __init__(self, settings: Settings, *places: int) -> None:
         super().__init__(settings)
@@ -68,6 +68,7 @@ class Faulty(Publisher):
 async def test_a_relay_waits_where_nothing_is_left_and_flushes_when_it_is_stopped(
     scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Events that are stored while it waits are still published."""
     relay, stopping, passes = Relay(settings, scoring.database, Metrics()), asyncio.Event(), list[int]()
     run_once = relay.run_once
 
@@ -86,7 +87,7 @@ async def test_a_relay_waits_where_nothing_is_left_and_flushes_when_it_is_stoppe
     assert passes == [0, len(await published(settings)), 0]
 
 
-async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
+async def test_every_event_is_published_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
     await finish(scoring, *SESSIONS)
 
     sent = await run_dry(scoring, settings)
@@ -123,8 +124,8 @@ async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
         }
 
 
-async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, settings: Settings) -> None:
-    """A lost acknowledgement repeats the event and the later ones of its session, no others."""
+async def test_only_acknowledged_events_are_marked(scoring: Scoring, settings: Settings) -> None:
+    """A lost acknowledgement repeats that event and the later ones of its session, no others."""
     await finish(scoring, "session-1", "session-2")
 
     sent = await run_dry(scoring, settings, Faulty(settings, 0))
@@ -152,7 +153,7 @@ async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: S
 
 
 async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:
-    """Labels are the one field without a limit."""
+    """Labels are the only unbounded field; the event is published without them."""
     await finish(scoring, "session-1")
     await scoring.rows(
         "UPDATE scoring_events SET payload = payload || jsonb_build_object('labels', "
@@ -164,8 +165,8 @@ async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring
     assert payloads(await published(settings))[-1]["labels"] == {}
 
 
-class Standing(Publisher):
-    """A publisher whose broker says nothing until it may, at its start or when something is published."""
+class SilentBroker(Publisher):
+    """A publisher whose broker does not answer until `may_go_on`, at the start or at a publication."""
 
     def __init__(self, place: str) -> None:
         super().__init__(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"}))
@@ -174,24 +175,24 @@ class Standing(Publisher):
         self.may_go_on = asyncio.Event()
 
     async def start(self, timeout_s: float) -> None:
-        await self._stand("start")
+        await self._wait_at("start")
 
     async def publish(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
     ) -> list[bool]:
-        await self._stand("publish")
+        await self._wait_at("publish")
         return [True] * len(messages)
 
-    async def _stand(self, place: str) -> None:
+    async def _wait_at(self, place: str) -> None:
         if place == self._place:
             self.is_waited_for.set()
             await self.may_go_on.wait()
 
 
 @pytest.mark.parametrize("place", [pytest.param("start", id="away"), pytest.param("publish", id="silent")])
-async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring, place: str) -> None:
-    """The gateway reads events by position from the database, so events of an outage need positions at once."""
-    publisher = Standing(place)
+async def test_positions_are_assigned_while_the_broker_is_silent(scoring: Scoring, place: str) -> None:
+    """The gateway reads events from the database by position, so it needs positions during an outage."""
+    publisher = SilentBroker(place)
     relay = Relay(load_settings({}), scoring.database, Metrics(), publisher)
     await scoring.accept(session_completed("session-1"))
     passing = asyncio.create_task(relay.run_once())

@@ -1,4 +1,4 @@
-"""`report missing-tools --with-judge` as somebody runs it: a real database, a judge over HTTP, and money."""
+"""`report missing-tools --with-judge` as a command: a real database, a judge over HTTP, and budgets."""
 
 import asyncio
 import json
@@ -41,25 +41,25 @@ GROUP = {"title": "Memory of nodes", "what": "Shows it."}
 
 
 @pytest.fixture
-async def inside() -> AsyncIterator[ScriptedJudge]:
-    """The judge that may see the chain `inner`."""
+async def inner_judge() -> AsyncIterator[ScriptedJudge]:
+    """The only judge that may see the chain `inner`."""
     async with ScriptedJudge() as judge:
         yield judge
 
 
 async def reported(
-    scoring: Scoring, judge: ScriptedJudge, folder: Path, *options: str, inside: ScriptedJudge | None = None
+    scoring: Scoring, judge: ScriptedJudge, folder: Path, *options: str, inner_judge: ScriptedJudge | None = None
 ) -> Result:
-    """What the command ends with, in another thread than the judge."""
+    """Run the command; in another thread, so that the judge can answer."""
     config = folder / "config.yaml"
-    config.write_text(CONFIG.format(base_url=judge.base_url, inside_url=(inside or judge).base_url))
+    config.write_text(CONFIG.format(base_url=judge.base_url, inside_url=(inner_judge or judge).base_url))
     env = {"SCORING_DATABASE_URL": scoring.url, "SCORING_CONFIG": str(config)}
     arguments = ["missing-tools", "--with-judge", "--json", *options]
     return await asyncio.to_thread(CliRunner(env=env).invoke, report, arguments)
 
 
 async def store_analysis(scoring: Scoring, chain: str | None, total: int = 40, more: str = "") -> str:
-    """The id of a score whose judge missed `node_memory`, and says so in words that name the chain."""
+    """Store a score that names `node_memory` as missing, with the chain in its text; returns its id."""
     score = await store_score(
         scoring,
         f"session-{uuid.uuid4()}",
@@ -79,9 +79,7 @@ def a_reply(content: dict[str, Any]) -> Fault:
     return Fault(kind="reply", times=1, content=json.dumps(content))
 
 
-async def test_a_need_is_told_with_the_quote_that_was_found(
-    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
-) -> None:
+async def test_a_need_has_only_quotes_that_were_found(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
     score = await store_analysis(scoring, "k")
     await store_analysis(scoring, "other")
     judge.script(needs_reply(QUOTED, MADE_UP))
@@ -100,8 +98,8 @@ async def test_a_need_is_told_with_the_quote_that_was_found(
     assert float(charged) == pytest.approx(reading["cost_usd"])
 
 
-async def test_no_provider_sees_what_it_may_not(
-    scoring: Scoring, judge: ScriptedJudge, inside: ScriptedJudge, tmp_path: Path
+async def test_providers_see_only_chains_that_may_use_them(
+    scoring: Scoring, judge: ScriptedJudge, inner_judge: ScriptedJudge, tmp_path: Path
 ) -> None:
     for chain in ("k", "k", None, "inner", "quiet"):
         await store_analysis(scoring, chain)
@@ -110,13 +108,13 @@ async def test_no_provider_sees_what_it_may_not(
         needs_reply(QUOTED),
         a_reply({"groups": [GROUP | {"members": ["N1", "N2"]}]}),
     )
-    inside.script(needs_reply(QUOTED))
+    inner_judge.script(needs_reply(QUOTED))
 
-    ended = await reported(scoring, judge, tmp_path, inside=inside)
+    ended = await reported(scoring, judge, tmp_path, inner_judge=inner_judge)
 
     assert ended.exit_code == 0, ended.output
     reading = json.loads(ended.stdout)["reading"]
-    sent, sent_inside = ("".join(map(str, one.requests)) for one in (judge, inside))
+    sent, sent_inside = ("".join(map(str, one.requests)) for one in (judge, inner_judge))
     assert [(word in sent, word in sent_inside) for word in ("ran in k.", "ran in None.", "ran in inner.")] == [
         (True, False),
         (True, False),
@@ -138,10 +136,10 @@ async def test_no_provider_sees_what_it_may_not(
     assert {row["chain_id"] for row in charged} == {"k", "", "inner"}
 
 
-async def test_chains_that_cannot_be_asked_about_are_left_out(
+async def test_chains_without_a_usable_provider_are_left_out(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """For a pause, a budget, a window or a price, and no other chain with them."""
+    """By a pause, a budget, a window or a missing price; other chains are still reported."""
     for chain in ("paused", "poor", "narrow", "unpriced", "k"):
         await store_analysis(scoring, chain)
     await scoring.rows("INSERT INTO pauses (chain_id, paused_by) VALUES ('paused', 'ada')")
@@ -166,7 +164,7 @@ async def test_chains_that_cannot_be_asked_about_are_left_out(
     assert [(one["findings"], len(one["left_out"])) for one in (paused, quiet)] == [([], 1), ([], 1)]
 
 
-async def test_where_nothing_could_be_read_the_command_fails(
+async def test_the_command_fails_if_no_analysis_could_be_read(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
     await store_analysis(scoring, "k")
@@ -181,7 +179,7 @@ async def test_where_nothing_could_be_read_the_command_fails(
     assert "chain k: 1 analysis not read" in ended.stderr
 
 
-async def test_what_is_beyond_the_number_of_scores_is_told(
+async def test_analyses_beyond_max_scores_are_reported_as_left_out(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
     for chain, total in (("quiet", 0), ("k", 90), ("k", 10)):
@@ -206,7 +204,7 @@ async def test_no_secret_leaves_the_process(scoring: Scoring, judge: ScriptedJud
     assert not any(word in str(request) for word in ("AKIA", "\x1b", "\\x1b", "0123456789abcdef"))
 
 
-async def test_no_call_is_made_that_could_cost_too_much(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
+async def test_no_call_exceeds_the_given_cost(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
     await store_analysis(scoring, "k")
 
     ended = await reported(scoring, judge, tmp_path, "--max-usd", "0.0001")

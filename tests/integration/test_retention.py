@@ -1,4 +1,4 @@
-"""Erasing and pruning on real PostgreSQL, also beside workers and other clean-ups."""
+"""Erasing and pruning on real PostgreSQL, beside workers and other clean-ups."""
 
 import asyncio
 import hashlib
@@ -47,7 +47,7 @@ async def dump(scoring: Scoring) -> str:
 
 
 async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
-    """A scored session with a row in every table that can hold something of it."""
+    """Store a scored session with a row in every table that can refer to it."""
     claimed = await scoring.claimed(session_id, event_id=f"event-of-{session_id}", reason=f"{session_id} looks odd")
     await scoring.store.record(step(claimed, "analyzing_methodology", ordinal=1))
     await scoring.store.end(completion(claimed))
@@ -79,8 +79,8 @@ async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
 
 
 class TestErase:
-    async def test_a_dead_letter_that_only_holds_the_word_stays(self, scoring: Scoring) -> None:
-        """A session may be called `status`, as is a field of every message."""
+    async def test_a_dead_letter_that_only_contains_the_word_stays(self, scoring: Scoring) -> None:
+        """A session may have the id `status`, which is also a field of every message."""
         bodies = ('{"session_id":"status"}', '{"session_id": "status"', '{"session_id": "other", "status": "failed"}')
         for body in bodies:
             statement = "INSERT INTO dead_letter_bodies VALUES (gen_random_uuid(), NULL, convert_to($1, 'UTF8'), '[]')"
@@ -92,8 +92,8 @@ class TestErase:
         left = await scoring.rows("SELECT convert_from(value, 'UTF8') AS body FROM dead_letter_bodies")
         assert [r["body"] for r in left] == [bodies[2]]
 
-    async def test_nothing_of_it_is_left_in_any_table(self, scoring: Scoring) -> None:
-        """Neither its id nor that of its score; `erasures` says that a session was erased, but not which one."""
+    async def test_no_table_refers_to_the_erased_session(self, scoring: Scoring) -> None:
+        """Neither its id nor its score's is left; `erasures` notes the erasure under a hash of the id."""
         await fill(scoring, "session-22")
         neighbour = await inventory(scoring.database, "session-22")
         score_id = await fill(scoring, "session-2")
@@ -120,8 +120,8 @@ class TestErase:
         assert (await erase(scoring.database, scoring.leases, "session-9", by="ada")).is_empty
         assert await scoring.value("SELECT count(*) FROM erasures") == 0
 
-    async def test_an_old_event_does_not_bring_it_back_and_a_new_one_does(self, scoring: Scoring) -> None:
-        """The identity of the request is kept as a hash; another identity is another request."""
+    async def test_only_a_new_event_brings_the_session_back(self, scoring: Scoring) -> None:
+        """The request id stays, so a repeat is recognised; another id is another request."""
         event = session_completed("session-1")
         await scoring.accept(event)
         await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
@@ -132,7 +132,7 @@ class TestErase:
         assert await scoring.accept(rescore("session-1")) == ["accepted"]
 
     async def test_a_deferred_request_does_not_survive(self, scoring: Scoring) -> None:
-        """The cancel promotes it, and it is cancelled in its turn; nothing of it can be promoted afterwards."""
+        """The cancel promotes it, and its score is cancelled too; nothing is left to promote."""
         await scoring.claimed("session-1")
         assert await scoring.accept(rescore("session-1", criteria="cli-tool-use")) == ["deferred"]
         removed = await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
@@ -142,8 +142,8 @@ class TestErase:
         assert await scoring.claim() == []
         assert await scoring.value("SELECT count(*) FROM scoring_requests WHERE disposition = 'deferred'") == 0
 
-    async def test_a_request_deferred_at_the_last_moment_waits_for_nothing_more(self, scoring: Scoring) -> None:
-        """It came between the cancel and the end: its session is gone, so nothing will ever promote it."""
+    async def test_a_request_deferred_at_the_last_moment_is_superseded(self, scoring: Scoring) -> None:
+        """It came between the cancel and the deletion; no score is left whose end would promote it."""
         await scoring.claimed("session-1")
         await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
         await scoring.database.once(lambda c: forget_sessions(scoring.database, c, ["session-1"]))
@@ -154,7 +154,7 @@ class TestErase:
         }
 
     async def test_a_worker_that_judges_it_writes_nothing_afterwards(self, scoring: Scoring) -> None:
-        """Its lease is gone: no turn, no event, no end, not even that it gives the score back."""
+        """Its lease is gone, so it can store no turn, event or end, nor put the score back."""
         claimed = await scoring.claimed("session-1")
         await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
@@ -168,8 +168,8 @@ class TestErase:
         assert (await inventory(scoring.database, "session-1")).is_empty
         assert await scoring.take_back() == {}
 
-    async def test_an_attempt_that_ends_in_the_same_moment(self, scoring: Scoring) -> None:
-        """In either order nothing is left, and there is no deadlock."""
+    async def test_an_attempt_may_end_at_the_same_moment(self, scoring: Scoring) -> None:
+        """In either order no row is left, and there is no deadlock."""
         sessions = [f"session-{n}" for n in range(20)]
         attempts = {s: await scoring.claimed(s) for s in sessions}
         ends = [scoring.store.end(completion(claimed)) for claimed in attempts.values()]
@@ -181,8 +181,8 @@ class TestErase:
         for table in ("sessions", "session_scores", "scoring_events", "judge_turns"):
             assert await scoring.value(f"SELECT count(*) FROM {table}") == 0
 
-    async def test_those_who_follow_its_events_see_an_end(self, scoring: Scoring) -> None:
-        """A running score is published as cancelled before it is deleted, where a relay runs."""
+    async def test_followers_of_its_events_see_an_end(self, scoring: Scoring) -> None:
+        """Where a relay runs, a running score is published as cancelled before it is deleted."""
         claimed = await scoring.claimed("session-1")
         erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=10))
         published: list[str] = []
@@ -197,7 +197,7 @@ class TestErase:
         assert published[-1] == "scoring.failed"
 
     async def test_the_relay_publishes_nothing_of_it_afterwards(self, scoring: Scoring) -> None:
-        """What a relay has read it publishes first; the next one finds nothing."""
+        """Erasing waits for a relay that has read its events; the next pass finds none."""
         await fill(scoring, "session-1")
         async with connected(scoring.url) as relay:
             transaction = relay.transaction()
@@ -216,7 +216,7 @@ class TestErase:
 
 
 async def prune(scoring: Scoring, keep: Keep = KEEP, **options: Any) -> dict[str, int]:
-    """What went, where something did."""
+    """Prune; returns the number of removed rows of each part that lost any."""
     removed = await Pruner(scoring.database, keep, rest=_no_rest, **options).run()
     return {part: number for part, number in removed.items() if number}
 
@@ -247,8 +247,8 @@ async def add_events(scoring: Scoring, score_id: uuid.UUID, at: datetime, *, pub
 
 
 class TestPrune:
-    async def test_a_session_goes_whole_and_only_when_nothing_happened_to_it(self, scoring: Scoring) -> None:
-        """Old ones go with everything of theirs; a recent score, request or open score keeps one."""
+    async def test_an_old_session_is_removed_whole(self, scoring: Scoring) -> None:
+        """A recent score, a recent request or an open score keeps it."""
         for session_id in ("old", "asked-again", "open", "failed-again"):
             await store_score(scoring, session_id, 67, at=YEAR, missing_tools=("read-file",))
         await store_score(scoring, "young", 67, at=QUARTER)
@@ -260,8 +260,8 @@ class TestPrune:
         assert await sessions_left(scoring) == {"asked-again", "open", "failed-again", "young"}
         assert await scoring.value("SELECT count(*) FROM score_missing_tools") == 3
 
-    async def test_the_newest_completed_score_stays_with_its_session(self, scoring: Scoring) -> None:
-        """Older ones go, failed ones and those of other purposes too; "the" score of a session is never lost."""
+    async def test_the_latest_completed_score_stays_with_its_session(self, scoring: Scoring) -> None:
+        """Older, failed and other scores are removed; the score of a session is never lost."""
         await store_score(scoring, "s", 50, at=YEAR - timedelta(days=2))
         kept = await store_score(scoring, "s", 60, at=YEAR)
         await store_score(scoring, "s", status="failed", at=YEAR + timedelta(days=1))
@@ -272,12 +272,12 @@ class TestPrune:
         assert {r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")} == {kept, recent}
 
     async def test_a_score_that_waited_long_is_as_old_as_its_end(self, scoring: Scoring) -> None:
-        """Made a year ago and failed last month: not old."""
+        """It was created a year ago and failed last quarter, so it is not old."""
         await store_score(scoring, "s", status="failed", at=YEAR, completed_at=QUARTER.isoformat())
 
         assert await prune(scoring) == {}
 
-    async def test_without_a_retention_only_expired_answers_go(self, scoring: Scoring) -> None:
+    async def test_without_a_retention_only_expired_answers_are_removed(self, scoring: Scoring) -> None:
         score_id = await store_score(scoring, "s", 67, at=YEAR)
         for caller, age in (("ada", "25 hours"), ("bob", "23 hours")):
             await scoring.rows(
@@ -289,8 +289,8 @@ class TestPrune:
         assert await prune(scoring, Keep()) == {"kept_answers": 1}
         assert await scoring.value("SELECT caller FROM kept_answers") == "bob"
 
-    async def test_replies_may_go_before_their_scores(self, scoring: Scoring) -> None:
-        """The text goes, the numbers stay; what an open score may still need stays."""
+    async def test_replies_may_be_removed_before_their_scores(self, scoring: Scoring) -> None:
+        """The text is removed and the numbers stay; an open score keeps the replies that it may need."""
         for session_id, status in (("done", "completed"), ("open", "pending")):
             score_id = await store_score(scoring, session_id, at=YEAR, status=status)
             await scoring.rows(
@@ -310,8 +310,8 @@ class TestPrune:
         ]
         assert await prune(scoring, Keep(replies_days=30)) == {}
 
-    async def test_events_go_by_position_and_the_end_of_that_is_kept(self, scoring: Scoring) -> None:
-        """All old ones that a broker has; the mark does not go back."""
+    async def test_old_published_events_are_removed_and_the_position_is_kept(self, scoring: Scoring) -> None:
+        """`forgotten` is the last removed position; it never falls."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
         await add_events(scoring, score_id, YEAR)
         await add_events(scoring, score_id, YEAR, published=False)
@@ -326,7 +326,7 @@ class TestPrune:
         assert await scoring.value("SELECT forgotten FROM relay_position") == 6
 
     async def test_events_that_were_not_written_back_stay(self, scoring: Scoring) -> None:
-        """A write-back that is behind finds what it lacks."""
+        """A write-back that is behind still finds its events."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
         for _ in range(3):
             await add_events(scoring, score_id, YEAR)
@@ -336,7 +336,7 @@ class TestPrune:
         assert await prune(scoring) == {"events": 3}
 
     async def test_a_client_behind_removed_events_is_sent_an_overflow(self, scoring: Scoring) -> None:
-        """A gap is never silent. The events of one session from its beginning are those that are kept."""
+        """A gap is reported; a session from its beginning means its events that are left."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
         for at in (YEAR, YEAR, QUARTER):
             await add_events(scoring, score_id, at)
@@ -351,8 +351,8 @@ class TestPrune:
             assert [m["position"] for m in messages if "position" in m] == [5, 6]
             assert bool(of_type(messages, "catchup.overflow")) == ((channel, since) in behind), (channel, since)
 
-    async def test_records_go_and_what_an_open_score_answers_stays(self, scoring: Scoring) -> None:
-        """Requests, changes, charges and bodies; not the request of a score that is still to be judged."""
+    async def test_old_records_are_removed_but_for_requests_of_open_scores(self, scoring: Scoring) -> None:
+        """Requests, changes, charges and bodies of dead letters."""
         for session_id in ("done", "open"):
             await fill(scoring, session_id)
         await scoring.accept(rescore("open"))
@@ -379,7 +379,7 @@ class TestPrune:
         assert await prune(scoring) == {}
 
     async def test_locked_rows_are_skipped(self, scoring: Scoring) -> None:
-        """The next clean-up takes them."""
+        """The next clean-up removes them."""
         for n in range(3):
             await store_score(scoring, "s", status="failed", at=YEAR + timedelta(minutes=n))
         await store_score(scoring, "s", 67, at=QUARTER)
@@ -390,7 +390,7 @@ class TestPrune:
         assert await prune(scoring) == {"scores": 1}
 
     async def test_two_clean_ups_beside_a_locked_session(self, scoring: Scoring) -> None:
-        """Each takes the rows that the other has not locked, and neither waits."""
+        """Each removes the rows that the other has not locked, and neither waits."""
         for n in range(120):
             await store_score(scoring, f"old-{n:03}", 67, at=YEAR + timedelta(minutes=n))
         async with connected(scoring.url) as other, other.transaction():
@@ -405,7 +405,7 @@ class TestPrune:
     async def test_a_session_that_is_no_longer_old_stays(
         self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The condition is checked again under the lock."""
+        """The condition is checked again once the row is locked."""
         await store_score(scoring, "young", 67, at=QUARTER)
         monkeypatch.setattr(retention, "SESSIONS", replace(retention.SESSIONS, is_old="$1 > 0", more="true"))
         monkeypatch.setattr(retention, "PARTS", (retention.SESSIONS,))
@@ -414,7 +414,7 @@ class TestPrune:
         assert await sessions_left(scoring) == {"young"}
 
     async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
-        """At most three times as long as it works."""
+        """Its rests are at most three times as long as its work."""
         for n in range(101):
             await store_score(scoring, f"old-{n:03}", 67, at=YEAR)
         rests: list[float] = []
@@ -429,8 +429,8 @@ class TestPrune:
         assert len(rests) == 2
         assert 0 < sum(rests) <= 3 * (loop.time() - started)
 
-    async def test_what_is_old_is_found_by_an_index(self, scoring: Scoring) -> None:
-        """A clean-up with nothing to do reads no table from end to end; the few bodies of dead letters aside."""
+    async def test_old_rows_are_found_by_an_index(self, scoring: Scoring) -> None:
+        """A clean-up without work reads no table whole, except for the few bodies of dead letters."""
         wanted = {
             "events": "scoring_events_position",
             "replies": "judge_turns_replies",
@@ -462,7 +462,7 @@ async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:
 
 class TestCommands:
     async def test_erase_shows_and_then_does(self, scoring: Scoring) -> None:
-        """Without --yes nothing happens; with it, who did is kept."""
+        """Without --yes the command only shows; with it the user is recorded."""
         await fill(scoring, "session-1")
         await scoring.accept(rescore("session-1"))
         shown = await command(scoring, "erase", "session-1", "session-9")
@@ -482,7 +482,7 @@ class TestCommands:
         assert await scoring.value("SELECT erased_by FROM erasures") == "ada"
 
     async def test_prune_counts_and_then_removes(self, scoring: Scoring) -> None:
-        """The settings decide, --keep instead of them."""
+        """The settings decide, or --keep in their place."""
         for n in range(3):
             await store_score(scoring, f"old-{n}", 67, at=YEAR)
         untouched = await command(scoring, "prune", "--yes")
@@ -498,7 +498,7 @@ class TestCommands:
         assert await sessions_left(scoring) == set()
 
     async def test_sessions_deleted_upstream_follow(self, scoring: Scoring, tarsy_database_url: str) -> None:
-        """Those that TARSy has deleted or lost, not those that it has; noted as what they are."""
+        """Sessions that TARSy deleted or lost are erased, and recorded with that reason; others stay."""
         env = {"SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
         for session_id in ("kept", "deleted", "lost"):
             await store_score(scoring, session_id, 67, at=QUARTER)

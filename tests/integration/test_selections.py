@@ -1,4 +1,4 @@
-"""Selections out of real rows: what is obsolete, what was never scored, and what earlier scores took."""
+"""Selections from real rows: obsolete scores, sessions never scored, and the usage of earlier scores."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -28,12 +28,12 @@ USAGE = {"input_tokens": 1000, "cached_input_tokens": 600, "output_tokens": 200,
 
 
 async def scored(scoring: Scoring, session_id: str, usage: dict[str, Any] | None = None, **request: Any) -> None:
-    """A session with one more completed production score."""
+    """Store one more completed production score of a session."""
     await scoring.store.end(completion(await scoring.claimed(session_id, **request), usage=usage))
 
 
 async def other(scoring: Scoring, session_id: str, purpose: str = "consistency", **columns: Any) -> None:
-    """A completed score of another purpose."""
+    """Store a completed score of another purpose."""
     claimed = await scoring.claimed(session_id, purpose=purpose, **columns)
     await scoring.store.end(completion(claimed, usage=USAGE))
 
@@ -80,7 +80,8 @@ async def test_the_newest_completed_score_decides(scoring: Scoring) -> None:
 
 
 @pytest.mark.parametrize("is_claimed", [False, True], ids=["pending", "in-progress"])
-async def test_what_is_on_its_way_is_not_asked_for_twice(scoring: Scoring, is_claimed: bool) -> None:
+async def test_a_session_with_an_open_current_score_is_not_obsolete(scoring: Scoring, is_claimed: bool) -> None:
+    """An open score under other criteria does not count."""
     await scored(scoring, "session-1")
     await scored(scoring, "session-2")
     async with open_scoring(scoring.url, EDITED) as edited:
@@ -103,7 +104,7 @@ async def test_obsolete_scores_of_a_chain_or_since_a_time(scoring: Scoring) -> N
     assert await obsolete(scoring, chain="kubernetes", since=yesterday) == []
 
 
-async def test_scores_of_another_purpose_make_nothing_obsolete_and_mend_nothing(scoring: Scoring) -> None:
+async def test_scores_of_another_purpose_do_not_change_what_is_obsolete(scoring: Scoring) -> None:
     async with open_scoring(scoring.url, EDITED) as edited:
         await scored(scoring, "obsolete")
         await scored(edited, "current")
@@ -116,7 +117,7 @@ async def test_scores_of_another_purpose_make_nothing_obsolete_and_mend_nothing(
     assert await obsolete(scoring) == ["obsolete"]
 
 
-async def test_criteria_that_nobody_has_are_refused(scoring: Scoring) -> None:
+async def test_unknown_criteria_are_refused(scoring: Scoring) -> None:
     with pytest.raises(ConfigurationError, match=r"chains\.billing\.criteria.*'none'"):
         await obsolete(scoring, policy(billing={"criteria": "none"}))
 
@@ -161,9 +162,7 @@ async def test_never_scored_come_oldest_first(scoring: Scoring) -> None:
 # --- estimates -----------------------------------------------------------------------------------------
 
 
-async def test_an_estimate_rests_on_the_newest_score_that_says_what_it_took(
-    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_estimate_uses_the_newest_score_with_usage(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_BATCH", 1)
     await scored(scoring, "session-1", USAGE | {"input_tokens": 9})
     await scored(scoring, "session-1", USAGE)
@@ -178,7 +177,7 @@ async def test_an_estimate_rests_on_the_newest_score_that_says_what_it_took(
     assert estimate.chains == {"kubernetes": 2}
 
 
-async def test_without_scores_of_its_own_a_session_takes_the_average_of_its_chain(scoring: Scoring) -> None:
+async def test_a_session_without_scores_takes_the_average_of_its_chain(scoring: Scoring) -> None:
     await scored(scoring, "scored-1", USAGE)
     await scored(scoring, "scored-2", USAGE | {"input_tokens": 3000, "cost_usd": None})
     await scoring.store.end(failure(await scoring.claimed("failed"), usage=USAGE | {"input_tokens": 10**6}))
@@ -195,14 +194,14 @@ async def test_without_scores_of_its_own_a_session_takes_the_average_of_its_chai
     assert without_a_price.cost_usd == Amount(pytest.approx(0.03), 0, 1, 0)
 
 
-async def test_sessions_of_no_chain_take_the_average_of_such(scoring: Scoring) -> None:
+async def test_sessions_without_a_chain_take_their_own_average(scoring: Scoring) -> None:
     await scored(scoring, "of-a-chain", USAGE | {"input_tokens": 10**6})
     await scored(scoring, "of-none", USAGE, chain_id=None)
 
     assert (await estimate_of(scoring.database, {"new": None})).tokens == Amount(1200, 0, 1, 0)
 
 
-async def test_scores_of_another_purpose_say_nothing_about_cost(scoring: Scoring) -> None:
+async def test_scores_of_another_purpose_do_not_enter_estimates(scoring: Scoring) -> None:
     """Other criteria cost differently, and repeated judgements hit the provider's cache."""
     await other(scoring, "session-1", "shadow")
 

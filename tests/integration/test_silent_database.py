@@ -1,4 +1,4 @@
-"""A database that stops answering and closes nothing, as a server that stands still: nobody waits for it for long."""
+"""A database that stops answering and closes no connection: every caller gives up in time."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ from tarsy_scoring.wiring import open_parts
 
 CONNECTIONS = 3
 SHORT_S = 0.5
-# What ends after `SHORT_S` and a moment for giving up has ended by then on a busy machine, too; what is not ended by
-# those limits takes 10 s at least.
+# On a busy machine, too, a call that `SHORT_S` limits has ended by then; one that it does not limit
+# takes at least 10 s.
 IN_TIME_S = 7.0
 
 
@@ -42,7 +42,7 @@ async def tarsy_proxy(tarsy_database_url: str) -> AsyncIterator[DatabaseProxy]:
 
 @pytest.fixture
 async def database(proxy: DatabaseProxy) -> AsyncIterator[Database]:
-    """A pool whose connections were all used before the server falls silent."""
+    """A pool whose connections were all used before the database falls silent."""
     database = Database(proxy.url, "public", pool_size=CONNECTIONS)
     await database.open()
     all_are_there = asyncio.Barrier(CONNECTIONS)
@@ -60,7 +60,7 @@ async def one(connection: Connection) -> int:
     return int(await connection.fetchval("SELECT 1"))
 
 
-async def test_contact_is_given_up_in_time(
+async def test_a_contact_is_given_up_in_time(
     proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
@@ -110,8 +110,8 @@ async def test_more_callers_than_connections_are_all_given_up(
     assert time.monotonic() - began < IN_TIME_S
 
 
-async def test_a_caller_who_gives_up_is_let_go(proxy: DatabaseProxy, database: Database) -> None:
-    """A rollback is tried for a moment, and a cancel stays a cancel."""
+async def test_a_cancelled_caller_does_not_wait_for_the_rollback(proxy: DatabaseProxy, database: Database) -> None:
+    """The rollback gets a short time, and the cancellation is raised."""
 
     async def work(connection: Connection) -> None:
         await one(connection)
@@ -138,7 +138,7 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
         await connection.execute("SELECT pg_sleep(60)")
 
     async def backends(connection: Connection) -> dict[int, bool]:
-        """Which there are, and whether they are at work."""
+        """The connections by process id, and whether each is at work."""
         rows = await connection.fetch(
             "SELECT pid, state <> 'idle' AND pid <> pg_backend_pid() AS works FROM pg_stat_activity "
             "WHERE datname = current_database()"
@@ -192,7 +192,7 @@ async def test_a_session_in_a_silent_database_is_given_up_in_time(
 
 
 async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The readiness probe within 3 s, reads within 10 s."""
+    """The readiness probe answers within 3 s, reads within 10 s."""
     assert READY_TIMEOUT_S <= 3
     assert CONTACT_S <= 10
     monkeypatch.setattr(database_module, "CONTACT_S", 600.0)
@@ -219,7 +219,7 @@ async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: 
                 assert (await client.get(path)).status_code == 503
 
 
-async def test_who_stands_still_before_running_a_statement_loses_its_locks(
+async def test_a_client_stuck_between_parse_and_execute_loses_its_locks(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend is neither idle nor in a statement, so only `transaction_timeout` ends it."""

@@ -1,4 +1,4 @@
-"""What a holder may write in the middle of an attempt, and that nobody else may."""
+"""The holder of a lease may write in the middle of an attempt, and no other worker may."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
     assert (await scoring.score(claimed.score_id))["current_stage"] == "identifying_missing_tools"
 
 
-async def test_the_same_step_again(scoring: Scoring) -> None:
+async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
 
     for _ in range(3):
@@ -42,7 +42,7 @@ async def test_the_same_step_again(scoring: Scoring) -> None:
     assert (await scoring.events(claimed.score_id)).count("analyzing_methodology") == 1
 
 
-async def test_steps_of_one_score_at_once(scoring: Scoring) -> None:
+async def test_concurrent_steps_of_one_score_are_all_stored(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
 
     await asyncio.gather(
@@ -57,7 +57,8 @@ async def test_steps_of_one_score_at_once(scoring: Scoring) -> None:
     assert (await scoring.score(claimed.score_id))["current_stage"] == "storing"
 
 
-async def test_binding(scoring: Scoring) -> None:
+async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
+    """Where both have a label, that of the event stays."""
     await scoring.accept(session_completed(chain_id=None, labels={"guidance": "event"}))
     [claimed] = await scoring.claim()
     said: dict[str, Any] = {"chain_id": "cli", "alert_type": "disk-full", "criteria": "c", "criteria_hash": "h"}
@@ -113,8 +114,8 @@ async def test_without_the_lease_nothing_is_written(scoring: Scoring, how_lost: 
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["lost-one-first", "holder-first"])
-async def test_a_lost_lease_beside_its_successor(scoring: Scoring, order: int) -> None:
-    """Both attempts of one score write in the same transaction."""
+async def test_a_lost_lease_is_refused_beside_its_successor(scoring: Scoring, order: int) -> None:
+    """Both attempts of one score write in the same batch."""
     old = await scoring.claimed()
     await scoring.lapse(old)
     await scoring.take_back()

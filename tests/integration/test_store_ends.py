@@ -1,4 +1,4 @@
-"""How scores end: what is kept of a judgement, one terminal event, and who comes next."""
+"""How scores end: the stored judgement, one terminal event, and the promotion of deferred requests."""
 
 import asyncio
 import uuid
@@ -30,7 +30,7 @@ from tarsy_scoring.queue.leases import ClaimedScore
 TERMINAL = {"completed", "failed"}
 
 
-async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> None:
+async def test_a_judgement_is_read_as_it_was_stored(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     await scoring.store.record(step(claimed, "analyzing_methodology", 1))
     judged: dict[str, Any] = {
@@ -67,8 +67,8 @@ async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> Non
     assert "waiting_for" not in shown
 
 
-async def test_sums_of_money_have_the_digits_of_prices(scoring: Scoring) -> None:
-    """The database adds up the cost of the turns: 0.1 and 0.2 are 0.3."""
+async def test_sums_of_money_are_exact_decimals(scoring: Scoring) -> None:
+    """The database adds the costs of the turns: 0.1 and 0.2 are 0.3."""
     claimed = await scoring.claimed()
     for ordinal, cost_usd in enumerate((0.1, 0.2, 0.014785999999999999), 1):
         await scoring.store.record(step(claimed, None, ordinal, cost_usd=cost_usd))
@@ -81,7 +81,7 @@ async def test_sums_of_money_have_the_digits_of_prices(scoring: Scoring) -> None
 
 
 async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
-    """A null is stored as SQL NULL in JSON columns, too."""
+    """Its total and its JSON columns are SQL NULL."""
     claimed = await scoring.claimed()
 
     await scoring.store.end(completion(claimed, total_score=None, score_breakdown=None, coverage=None))
@@ -92,7 +92,7 @@ async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
     assert await scoring.value(nulls) is True
 
 
-async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) -> None:
+async def test_an_end_frees_the_lease_and_sums_the_usage(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     await scoring.leases.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
     [claimed] = await scoring.claim()
@@ -133,7 +133,7 @@ async def test_a_score_ends_once(scoring: Scoring, at_once: bool) -> None:
     assert [e for e in await scoring.events(claimed.score_id) if e in TERMINAL] == ["completed"]
 
 
-async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None:
+async def test_an_end_may_change_the_disposition_of_its_request(scoring: Scoring) -> None:
     await scoring.accept(request := session_completed(chain_id=None))
     [claimed] = await scoring.claim()
 
@@ -142,7 +142,7 @@ async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None
     assert await scoring.dispositions() == {request.request_id: "disabled"}
 
 
-async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
+async def test_an_invalid_end_does_not_fail_its_batch(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(4)))
     good, over, nul, last = await scoring.claim()
 
@@ -160,7 +160,7 @@ async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
     assert statuses == ["completed", "in_progress", "in_progress", "completed"]
 
 
-# --- who comes next ------------------------------------------------------------------------------------
+# --- deferred requests ---------------------------------------------------------------------------------
 
 
 async def _complete(scoring: Scoring, claimed: ClaimedScore) -> None:
@@ -210,7 +210,7 @@ async def test_every_end_promotes_the_deferred_request(
 
 
 @pytest.mark.parametrize("way", ["put-back", "taken-back"])
-async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: str) -> None:
+async def test_a_score_put_or_taken_back_promotes_no_request(scoring: Scoring, way: str) -> None:
     running = await scoring.claimed()
     await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
 
@@ -224,7 +224,8 @@ async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: st
     assert await scoring.value("SELECT count(*) FROM session_scores") == 1
 
 
-async def test_an_unforced_request_that_was_answered_meanwhile(scoring: Scoring) -> None:
+async def test_a_deferred_request_that_a_score_answers_is_not_promoted(scoring: Scoring) -> None:
+    """It gets the disposition `already_scored` and that score."""
     first = await scoring.claimed(criteria=OTHER_CRITERIA)
     await scoring.store.end(completion(first))
     running = await scoring.claimed()
@@ -238,7 +239,7 @@ async def test_an_unforced_request_that_was_answered_meanwhile(scoring: Scoring)
 
 
 async def test_accepting_and_ending_at_the_same_time(scoring: Scoring) -> None:
-    """No request may stay deferred without an open score to wait for."""
+    """No request may stay deferred without an open score whose end promotes it."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(30)))
     running = await scoring.claim()
     wishes = [rescore(f"session-{n}", criteria=OTHER_CRITERIA) for n in range(30)]
@@ -271,7 +272,7 @@ async def test_cancel_a_pending_score(scoring: Scoring) -> None:
     assert await scoring.claim() == []
 
 
-async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
+async def test_a_score_that_is_not_open_cannot_be_cancelled(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     await scoring.store.end(completion(claimed))
     before = await scoring.everything()
@@ -281,7 +282,7 @@ async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
     assert await scoring.everything() == before
 
 
-async def test_cancel_and_end_at_the_same_time(scoring: Scoring) -> None:
+async def test_cancelling_and_ending_at_once_ends_the_score_once(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(40)))
     running = await scoring.claim()
 

@@ -1,4 +1,4 @@
-"""TARSy's API as a source: the same timeline as from its database, and every way in which it cannot be read."""
+"""TARSy's API as a source: the timeline equals that of its database, and every way to be unreadable."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ async def connection(tarsy_database_url: str) -> AsyncIterator[Any]:
 
 
 async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connection: Any, tmp_path: Path) -> None:
-    """A projected token changes while a worker runs."""
+    """A projected token changes while the worker runs."""
     await load_session(connection, session())
     file = tmp_path / "token"
     file.write_text("first\n")
@@ -72,7 +72,7 @@ async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connecti
 
 
 def answering(status: int = 200, text: str = "", location: str | None = None) -> Any:
-    """A handler that gives this answer to every request."""
+    """A handler that gives every request this answer."""
 
     async def answer(_: web.Request) -> web.Response:
         headers = {"Location": location} if location else {}
@@ -95,7 +95,7 @@ async def _silent(_: web.Request) -> web.Response:
     raise AssertionError
 
 
-NO_ANSWERS = {
+UNUSABLE_ANSWERS = {
     "login page": (answering(302, location="/oauth2/sign_in"), "login page"),
     "HTML": (answering(text="<html>"), "contract"),
     "another shape": (answering(text='[{"unexpected": true}]'), "contract"),
@@ -110,10 +110,10 @@ NO_ANSWERS = {
 }
 
 
-async def test_an_answer_that_is_none(connection: Any, tarsy: TarsyRest) -> None:
-    """Whichever of the calls fails, there is no timeline and never a part of one."""
+async def test_an_unusable_answer_is_unavailable(connection: Any, tarsy: TarsyRest) -> None:
+    """Whichever call fails, there is no timeline and never a part of one."""
     await load_session(connection, session())
-    for answer, reason in NO_ANSWERS.values():
+    for answer, reason in UNUSABLE_ANSWERS.values():
         source = TarsyApi(tarsy.url, timeout_s=0.5 if answer is _silent else 20)
         for part in ("/one", "/timeline", "/trace", "/trace/mcp"):
             tarsy.instead = {part: answer}
@@ -123,7 +123,7 @@ async def test_an_answer_that_is_none(connection: Any, tarsy: TarsyRest) -> None
 
 
 async def test_an_answer_about_no_session_is_unavailable(tarsy: TarsyRest, source: TarsyApi) -> None:
-    """An id and a status are the least; without them another service answers."""
+    """Without an id and a status another service answers."""
     for text in ("{}", "[]", "null", '{"id": "one"}', '{"status": "completed"}', '[["id", "one"]]'):
         tarsy.instead["/one"] = answering(text=text)
         for read in (source.fetch_timeline, source.find_session):
@@ -133,7 +133,7 @@ async def test_an_answer_about_no_session_is_unavailable(tarsy: TarsyRest, sourc
 
 @pytest.fixture
 async def alter(tarsy: TarsyRest, tarsy_database_url: str) -> AsyncIterator[Callable[..., None]]:
-    """Lets what the API answers on a path that ends in `end` be changed, or be what it answers on another path."""
+    """Lets a test change answers by their path, or answer with those of another session."""
     async with TarsyRest(tarsy_database_url) as original, aiohttp.ClientSession() as http:
 
         def call(part: str, change: Callable[[Any], Any] = lambda said: said, end: str = "", of: str = "one") -> None:
@@ -152,7 +152,7 @@ async def alter(tarsy: TarsyRest, tarsy_database_url: str) -> AsyncIterator[Call
 async def test_answers_about_another_session_are_refused(
     connection: Any, tarsy: TarsyRest, source: TarsyApi, alter: Callable[..., None]
 ) -> None:
-    """A proxy mixes up answers, whichever it is; nothing of the other session is repeated."""
+    """A proxy may mix up any answer; the error repeats no value of the other session."""
     await load_session(connection, session())
     await load_session(connection, session("theirs-7", alert_data="confidential"))
     for part in ("/one", "/one/timeline", "/one/trace"):
@@ -171,10 +171,10 @@ async def test_answers_about_another_session_are_refused(
         await source.fetch_timeline("one")
 
 
-async def test_a_stage_that_began_meanwhile_is_no_other_session(
+async def test_a_stage_that_began_meanwhile_is_accepted(
     connection: Any, source: TarsyApi, alter: Callable[..., None]
 ) -> None:
-    """A chat may begin between two calls; and a session without stages has a trace without any."""
+    """A chat may begin between two calls; a session without stages has an empty trace."""
     chat = {"stage_id": "new", "stage_name": "chat", "executions": []}
     await load_session(connection, session())
     await load_session(connection, session("bare", stages=[], available_tools=[]))
@@ -200,7 +200,7 @@ def _in_event(key: str, value: Any) -> Callable[[Any], Any]:
     return lambda said: [event | {key: value} for event in said]
 
 
-async def test_what_should_be_text_and_is_not(
+async def test_a_required_value_that_is_no_text_is_unavailable(
     connection: Any, tarsy: TarsyRest, source: TarsyApi, alter: Callable[..., None]
 ) -> None:
     await load_session(connection, session())
@@ -217,7 +217,9 @@ async def test_what_should_be_text_and_is_not(
                 await source.fetch_timeline("one")
 
 
-async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, alter: Callable[..., None]) -> None:
+async def test_an_optional_value_that_is_no_text_is_absent(
+    connection: Any, source: TarsyApi, alter: Callable[..., None]
+) -> None:
     await load_session(connection, session())
     alter("/one", lambda said: said | {"alert_data": None, "final_analysis": 7, "chain_id": ["x"]}, end="/one")
 
@@ -226,10 +228,10 @@ async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, 
     assert (timeline.alert_data, timeline.final_analysis, timeline.chain_id) == ("", None, None)
 
 
-async def test_a_failed_call_ends_the_others(connection: Any, tarsy: TarsyRest) -> None:
-    """One that hangs beside it would keep its connection, until there is none left for any session."""
+async def test_a_failed_call_cancels_the_others(connection: Any, tarsy: TarsyRest) -> None:
+    """A call that hangs would keep its connection until no session has one."""
     await load_session(connection, session())
-    tarsy.instead |= {"/trace": NO_ANSWERS["500"][0], "/timeline": _silent}
+    tarsy.instead |= {"/trace": UNUSABLE_ANSWERS["500"][0], "/timeline": _silent}
     source = TarsyApi(tarsy.url, timeout_s=20)
     before = asyncio.all_tasks()
     with pytest.raises(TimelineUnavailable, match="HTTP 500"):
@@ -240,7 +242,7 @@ async def test_a_failed_call_ends_the_others(connection: Any, tarsy: TarsyRest) 
 
 
 async def test_finished_sessions_are_listed_once(connection: Any, tarsy: TarsyRest, source: TarsyApi) -> None:
-    """Over several pages, many of one moment, with sessions deleted between two pages: each once, none lost."""
+    """Over pages, with equal times and deletions in between, each session is listed once and none lost."""
     at_once = NOON + timedelta(hours=1)
     for number in range(260):
         began = at_once if 90 <= number < 220 else NOON + timedelta(seconds=number)
@@ -252,21 +254,21 @@ async def test_finished_sessions_are_listed_once(connection: Any, tarsy: TarsyRe
     found = []
     async for session_found in source.finished_sessions(NOON):
         found.append(session_found.session_id)
-        if len(found) == 50:  # of a page that is read already: later ones must not move up unseen
+        if len(found) == 50:  # from a page already read: later sessions move up and must not be missed
             await connection.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id < 's-040'")
 
     assert sorted(found) == [f"s-{number:03}" for number in range(260)]
 
 
 async def test_models_of_recent_sessions(connection: Any, tarsy: TarsyRest, source: TarsyApi) -> None:
-    """Names are lower case, and one session that cannot be read does not hide the others."""
+    """Names are in lower case; an unreadable session does not hide the others."""
     await load_session(connection, session("one"))
     await load_session(connection, session("two"))
-    tarsy.instead["/sessions/two"] = NO_ANSWERS["500"][0]
+    tarsy.instead["/sessions/two"] = UNUSABLE_ANSWERS["500"][0]
     assert await source.recent_agent_models() == {"fast", "model-1"}
 
 
-def test_half_a_configuration() -> None:
+def test_an_incomplete_or_unsafe_configuration_is_refused() -> None:
     https = {"URL": "https://tarsy"}
     for given, reason in (
         ({}, "SCORING_TIMELINE_API_URL is not set"),

@@ -1,4 +1,4 @@
-"""TARSy's database as a source: the same timeline as from a file, and every way in which it cannot be read."""
+"""TARSy's database as a source: the timeline equals that of a file, and every way to be unreadable."""
 
 import re
 import uuid
@@ -31,7 +31,7 @@ async def source(tarsy_database_url: str):  # type: ignore[no-untyped-def]
 
 
 async def test_older_deployments_lack_columns_tables_and_grants(connection: Any, tarsy_database_url: str) -> None:
-    """A missing value reads as absent; a privilege that older roles were not given is not required."""
+    """A missing value reads as absent; grants that older roles lack are not required."""
     written = session()
     written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
     await load_session(connection, written)
@@ -89,8 +89,8 @@ async def test_an_unreadable_value_that_no_score_needs_is_left_out(connection: A
         assert all(time is None or time.tzinfo for time in times)
 
 
-async def test_schema_change_is_noticed(connection: Any, source: TarsyDatabase) -> None:
-    """The first read after a column went away fails, the next knows."""
+async def test_a_schema_change_is_noticed(connection: Any, source: TarsyDatabase) -> None:
+    """The first read after a column was dropped fails; the next one knows."""
     await load_session(connection, session(labels={"a": "b"}))
     await source.fetch_timeline("one")
     await connection.execute("ALTER TABLE alert_sessions DROP COLUMN labels")
@@ -101,7 +101,7 @@ async def test_schema_change_is_noticed(connection: Any, source: TarsyDatabase) 
     assert (await source.fetch_timeline("one")).labels == {}
 
 
-async def test_database_that_is_not_tarsys(empty_database_url: str) -> None:
+async def test_a_database_without_tarsys_tables_is_unavailable(empty_database_url: str) -> None:
     source = TarsyDatabase(empty_database_url)
     try:
         with pytest.raises(TimelineUnavailable, match="the table alert_sessions"):
@@ -117,8 +117,8 @@ async def listed(source: Any) -> list[FoundSession]:
     return [found async for found in source.finished_sessions(THEN)]
 
 
-async def test_times_that_are_none_are_no_times(connection: Any, source: TarsyDatabase) -> None:
-    """The sessions are listed and found; what was deleted at such a time is deleted."""
+async def test_unrepresentable_times_read_as_absent(connection: Any, source: TarsyDatabase) -> None:
+    """Such sessions are listed and found; one deleted at such a time is deleted."""
     odd = ("infinity", "-infinity", "20000-01-01", "0044-03-15 BC")
     for n, time in enumerate(odd):
         await load_session(connection, session(f"ended-{n}"))
@@ -144,7 +144,7 @@ async def test_times_that_are_none_are_no_times(connection: Any, source: TarsyDa
 async def test_finished_sessions_come_in_pages(
     connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Each once, whatever the pages hold; one that begins meanwhile harms nothing."""
+    """Each session once, whatever the size of the last page; a new session in between does no harm."""
     monkeypatch.setattr(timeline_db, "PAGE", 3)
     for n in range(count):
         await load_session(connection, session(f"s-{n}"))
@@ -162,7 +162,7 @@ async def test_finished_sessions_come_in_pages(
 
 
 async def test_finished_sessions_of_an_older_deployment(connection: Any, source: TarsyDatabase) -> None:
-    """Without a column for the end the beginning counts; without one for deletion nothing is deleted."""
+    """Without a column for the end the creation counts; without one for deletion no session is deleted."""
     await load_session(connection, session())
     await load_session(connection, session("before", created_at=BEFORE))
     await connection.execute("ALTER TABLE alert_sessions DROP COLUMN completed_at, DROP COLUMN deleted_at")
@@ -172,7 +172,7 @@ async def test_finished_sessions_of_an_older_deployment(connection: Any, source:
 
 
 async def test_a_database_that_fails_over_is_unavailable(tarsy_database_url: str) -> None:
-    """None of its servers is what the URL asks for, for a moment: that is no fault of the session."""
+    """For a moment no server has the role that the URL requires; the session is not at fault."""
     source = TarsyDatabase(f"{tarsy_database_url}?target_session_attrs=standby")
 
     with pytest.raises(TimelineUnavailable, match="session one"):
@@ -181,7 +181,7 @@ async def test_a_database_that_fails_over_is_unavailable(tarsy_database_url: str
 
 
 async def test_the_models_of_recent_sessions(connection: Any, source: TarsyDatabase) -> None:
-    """Of the newest sessions of each terminal status, without reading a timeline; running ones do not count."""
+    """Of the newest sessions of each terminal status, without reading a timeline."""
     for number in range(timeline_db.RECENT_SESSIONS + 1):
         await load_session(connection, session(f"s{number}"))
     await load_session(connection, session("running"))

@@ -1,4 +1,4 @@
-"""What every timeline source promises: the same sessions from files, from TARSy's database and from its API."""
+"""The contract of every timeline source: the same sessions from files, TARSy's database and its API."""
 
 import json
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ async def sources(tarsy_database_url: str, tmp_path: Path) -> AsyncIterator[Sour
 
 
 async def test_a_session_reads_the_same_from_every_source(sources: Sources) -> None:
-    """Stages, sub-agents, unknown events, calls, tokens, tools, labels and times. Files hold no agent of a tool."""
+    """All parts but one: files do not say which agent has a tool."""
     await sources.add(session())
 
     from_files, from_database, from_api = [await source.fetch_timeline("one") for source in sources]
@@ -85,7 +85,7 @@ async def test_whole_folders_read_the_same_from_every_source(sources: Sources, f
             await SessionFiles(folder).fetch_timeline(document["session_id"])
             await sources.add(document)
         except (SessionNotFound, SessionNotTerminal, asyncpg.PostgresError, KeyError):
-            continue  # a session that TARSy could not hold
+            continue  # TARSy's schema cannot store this session
         from_files, from_database, from_api = [await s.fetch_timeline(document["session_id"]) for s in sources]
         assert from_api == from_database, path.name
         if folder == RECORDED:
@@ -121,7 +121,7 @@ async def test_only_terminal_sessions_are_found(sources: Sources) -> None:
 
 
 async def test_finished_sessions_are_listed_by_their_end(sources: Sources) -> None:
-    """By their creation where they have no end; deleted and open sessions are not listed."""
+    """By their creation if they have no end; deleted and open sessions are not listed."""
     for document in (
         session("ended-then", completed_at=THEN.isoformat(), created_at=BEFORE, chain_id="billing", status="failed"),
         session("ended-before", completed_at=BEFORE, created_at=BEFORE),
@@ -141,8 +141,8 @@ async def test_finished_sessions_are_listed_by_their_end(sources: Sources) -> No
         assert await source.recent_agent_models() == {"fast", "model-1"}
 
 
-async def test_an_unreachable_source_says_so() -> None:
-    """With the address and the setting, without the password; never an empty list in place of an error."""
+async def test_an_unreachable_source_is_an_error() -> None:
+    """It names the address and the setting but no password; it is never an empty list."""
     sources: list[TimelineSource] = [
         TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5),
         TarsyApi("http://127.0.0.1:9", timeout_s=5),

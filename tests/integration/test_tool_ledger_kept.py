@@ -1,4 +1,4 @@
-"""The ledger on real rows: what is kept of names and tools, what it changes, and what new scores say of a tool."""
+"""The ledger on real rows: merged names, states of tools, and what new scores say of a tool."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def keep_list(scoring: Scoring, tools_hash: str, *names: str) -> None:
 async def sessions(
     scoring: Scoring, count: int, asked: int, *, days_ago: int, tools_hash: str | None, name: str = "node_pressure"
 ) -> None:
-    """So many scored sessions, the first of which asked for the tool."""
+    """Store `count` scored sessions, the first `asked` of which name the tool as missing."""
     for n in range(count):
         await store_score(
             scoring,
@@ -78,7 +78,7 @@ async def merge(api: Api, status: int = 201, **merge: Any) -> Any:
 # --- names ---------------------------------------------------------------------------------------------
 
 
-async def test_joined_by_hand_and_kept_apart_again(api: Api) -> None:
+async def test_a_name_can_be_merged_and_separated_by_hand(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("live-logs",))
 
@@ -93,7 +93,7 @@ async def test_joined_by_hand_and_kept_apart_again(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
 
 
-async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
+async def test_a_separated_name_is_not_merged_automatically(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metrics",))
     [merged] = (await ledger(api)).values()
@@ -110,7 +110,8 @@ async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
     }
 
 
-async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
+async def test_merging_a_tool_into_its_own_name_makes_the_merge_manual(api: Api) -> None:
+    """The more frequent name stays the tool, whichever direction was given."""
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs",))
 
@@ -121,7 +122,7 @@ async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
     assert [(m.name, m.decided_by) for m in tool.merges] == [("get_logs", "ada")]
 
 
-async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
+async def test_merging_a_tool_takes_its_merged_names_along(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs", "loki_query"))
 
@@ -141,7 +142,7 @@ async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
     }
 
 
-async def test_a_name_that_is_too_rare_to_be_listed_is_known(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_too_rare_to_be_listed_can_be_decided_about(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "MOST_SPELLINGS", 1)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
@@ -153,7 +154,8 @@ async def test_a_name_that_is_too_rare_to_be_listed_is_known(api: Api, monkeypat
     await set_state(api, 404, tool="nobody_asked", state="planned")
 
 
-async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
+async def test_deciding_about_a_tool_fixes_its_automatic_merges(api: Api) -> None:
+    """A merged name stays with the tool even when it becomes the more frequent one."""
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric",))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
     await store_score(api.scoring, "s3", 40, missing_tools=("query_metrics",))
@@ -169,7 +171,7 @@ async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
     assert merge.decided_at is not None
 
 
-async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_automatic_merge_does_not_override_a_person(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
     find = decisions._find
@@ -192,7 +194,7 @@ async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pyt
 # --- states --------------------------------------------------------------------------------------------
 
 
-async def test_the_last_word_counts(api: Api) -> None:
+async def test_the_last_state_counts(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
 
     await set_state(api, tool="Node Pressure", state="planned", note="next month")
@@ -204,7 +206,7 @@ async def test_the_last_word_counts(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM tool_states") == 2
 
 
-async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> None:
+async def test_a_tool_with_a_state_stays_in_the_ledger(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
     await set_state(api, tool="node_pressure", state="planned")
 
@@ -213,7 +215,7 @@ async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> No
     assert (tool.tool_name, tool.sessions, tool.state) == ("node_pressure", 0, "planned")
 
 
-async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:
+async def test_a_planned_tool_is_listed_beyond_the_limit(api: Api) -> None:
     for n, names in enumerate((("one", "two", "three"), ("one", "two"), ("one",))):
         await store_score(api.scoring, f"s{n}", 40, missing_tools=names)
     await set_state(api, tool="three", state="planned")
@@ -224,8 +226,8 @@ async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:
     assert found.tools_left_out == 1
 
 
-async def test_a_tool_that_appears_is_measured(api: Api) -> None:
-    """A set of tools that is not stored any more does not count."""
+async def test_demand_is_measured_before_and_after_a_tool_appears(api: Api) -> None:
+    """Scores whose set of tools is not stored do not count."""
     await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
     await keep_list(api.scoring, "after", "getpods", "kubernetes.nodepressure", "nodepressure")
     await sessions(api.scoring, 9, 9, days_ago=40, tools_hash="gone")
@@ -240,7 +242,7 @@ async def test_a_tool_that_appears_is_measured(api: Api) -> None:
     assert (tool.demand.sessions_with, tool.demand.asked_with) == (24, 22)
 
 
-async def test_what_was_built_and_measured_since_that_day(api: Api) -> None:
+async def test_a_built_tool_is_measured_since_the_given_day(api: Api) -> None:
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash=None)
     await sessions(api.scoring, 22, 0, days_ago=5, tools_hash="after")
@@ -305,7 +307,7 @@ async def test_a_session_counts_once_by_its_latest_score(api: Api) -> None:
         assert [(t.tool_name, t.sessions, t.points_lost) for t in found.entries] == [("node_pressure", 1, 70)]
 
 
-async def test_what_was_asked_before_the_selection_is_measured(api: Api) -> None:
+async def test_demand_is_measured_over_scores_before_the_selection(api: Api) -> None:
     await keep_list(api.scoring, "before", "getpods")
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before", name="node_pressures")
@@ -319,7 +321,7 @@ async def test_what_was_asked_before_the_selection_is_measured(api: Api) -> None
     assert (tool.demand.asked_without, tool.demand.asked_with) == (20, 1)
 
 
-async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_over_many_sessions_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "KEPT_FROM", 2)
     now, looked = [0.0], list[float]()
     looks, really_look = ToolRequestsCache(clock=lambda: now[0]), demand.read_tool_requests
@@ -330,28 +332,28 @@ async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(demand, "read_tool_requests", look)
 
-    async def told(at_s: float) -> tuple[int, datetime]:
+    async def read_at(at_s: float) -> tuple[int, datetime]:
         now[0] = at_s
         found = await read_ledger(api.scoring.database, Selection(), read=looks.read)
         return found.entries[0].sessions, found.as_of
 
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
-    assert (await told(0))[0] == 1
+    assert (await read_at(0))[0] == 1
     await store_score(api.scoring, "s2", 40, missing_tools=("node_cpu",))
-    few = await told(0)  # what was looked at before was too little to be kept
+    few = await read_at(0)  # the first count was of too few sessions to be cached
     await store_score(api.scoring, "s3", 40, missing_tools=("node_cpu",))
 
     assert few[0] == 2
-    assert await told(FRESH_S) == few
+    assert await read_at(FRESH_S) == few
     assert looked == [0, 0]
-    assert await told(FRESH_S + 1) == few
-    await wait_until(lambda: _is_repeated(told, FRESH_S + 2, 3), 30, "the look is repeated")
+    assert await read_at(FRESH_S + 1) == few
+    await wait_until(lambda: _is_repeated(read_at, FRESH_S + 2, 3), 30, "the look is repeated")
     await store_score(api.scoring, "s4", 40, missing_tools=("node_cpu",))
-    assert (await told(FRESH_S + OLDEST_S + 3))[0] == 4
+    assert (await read_at(FRESH_S + OLDEST_S + 3))[0] == 4
     assert looked == [0, 0, FRESH_S + 1, FRESH_S + OLDEST_S + 3]
 
 
-async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_decision_does_not_count_all_sessions_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "KEPT_FROM", 1)
     monkeypatch.setattr(demand, "FRESH_S", 1e9)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "node_cpu"))
@@ -368,11 +370,11 @@ async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.Mon
     assert (await merge(api, name="disk_io", tool="node_cpu"))["tool"] == "node_cpu"
 
 
-async def _is_repeated(told: Callable[[float], Awaitable[tuple[int, datetime]]], at_s: float, sessions: int) -> bool:
-    return (await told(at_s))[0] == sessions
+async def _is_repeated(read_at: Callable[[float], Awaitable[tuple[int, datetime]]], at_s: float, sessions: int) -> bool:
+    return (await read_at(at_s))[0] == sessions
 
 
-async def test_sets_of_tools_go_with_their_last_score(api: Api) -> None:
+async def test_a_set_of_tools_is_removed_with_its_last_score(api: Api) -> None:
     for name in ("of-one", "of-both", "of-none", "new"):
         await keep_list(api.scoring, name, "getpods")
     await api.scoring.rows("UPDATE tool_lists SET first_used_at = now() - interval '90 days' WHERE tools_hash <> 'new'")
@@ -393,7 +395,7 @@ async def test_sets_of_tools_go_with_their_last_score(api: Api) -> None:
 # --- over HTTP and on the page -------------------------------------------------------------------------
 
 
-async def test_what_is_refused(api: Api) -> None:
+async def test_invalid_states_and_merges_are_refused(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
     tomorrow: dict[str, Any] = {"tool": "node_pressure", "state": "built", "since": "2199-01-01T00:00:00Z"}
 
@@ -444,22 +446,20 @@ async def test_the_form_of_a_state_takes_a_day(api: Api) -> None:
 
 @pytest.fixture
 def tools_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[Result]]:
-    """`tools` on the database, as ada."""
+    """Runs `tools` on the database as ada."""
     monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
     monkeypatch.setenv("USER", "ada")
     return lambda *arguments: asyncio.to_thread(CliRunner().invoke, tools, list(arguments))
 
 
-async def test_tools_are_decided_about_at_the_command_line(
-    api: Api, tools_command: Callable[..., Awaitable[Result]]
-) -> None:
+async def test_merges_and_states_at_the_command_line(api: Api, tools_command: Callable[..., Awaitable[Result]]) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("tail\u202e_logs", "live_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("live_logs",))
 
     joined = await tools_command("merge", "tail_logs", "Live-Logs")
     said = await tools_command("state", "live_logs", "built", "--since", "2026-01-05", "--note", "v4", "--json")
     listed = json.loads((await tools_command("list", "--json")).output)
-    told = await tools_command("list")
+    shown = await tools_command("list")
     apart = await tools_command("split", "tail_logs", "--json")
 
     assert joined.output == "tail_logs is the same tool as live_logs\n"
@@ -470,12 +470,12 @@ async def test_tools_are_decided_about_at_the_command_line(
         "note": "v4",
     }
     assert [(e["tool_name"], e["sessions"], e["state"]) for e in listed["entries"]] == [("live_logs", 2, "built")]
-    assert told.output == "live_logs: 2 sessions, 120 points lost, built (also tail_logs)\n"
+    assert shown.output == "live_logs: 2 sessions, 120 points lost, built (also tail_logs)\n"
     assert json.loads(apart.output)["tool"] == "tail_logs"
     assert set(await ledger(api)) == {"live_logs", "tail_logs"}
 
 
-async def test_what_is_refused_at_the_command_line(api: Api, tools_command: Callable[..., Awaitable[Result]]) -> None:
+async def test_refusals_at_the_command_line(api: Api, tools_command: Callable[..., Awaitable[Result]]) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
     for arguments, status, words in (
         ("state nobody_asked planned", 1, "names a missing tool of"),
@@ -487,7 +487,7 @@ async def test_what_is_refused_at_the_command_line(api: Api, tools_command: Call
         assert (ended.exit_code, words in ended.stderr) == (status, True)
 
 
-async def test_the_report_quotes_scores_that_say_so(api: Api) -> None:
+async def test_the_report_cites_the_lowest_scores(api: Api) -> None:
     ids = [
         await store_score(api.scoring, f"s{n}", 10 * n, missing_tools=("node_pressure", "Node Pressure"), at=TODAY)
         for n in range(5)

@@ -1,4 +1,4 @@
-"""Traces along the real path of a score: spans of an attempt, and the trace of its events."""
+"""Traces along the path of a score: the spans of an attempt, and the trace of its events."""
 
 import asyncio
 import uuid
@@ -73,7 +73,7 @@ Line = Mapping[str, Any]
 
 
 async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Exception | None = None) -> Line:
-    """Let a worker claim and finish a due score; returns its log line."""
+    """Claim and finish a due score as a worker does; returns the attempt's log line."""
     clients = create_clients(service.settings, {"OPENAI_API_KEY": KEY}, tracing)
     scorer = service.scorer(clients, timeline, tracing=tracing)
     await service.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
@@ -96,26 +96,26 @@ def a_worker(service: Service, scorer: Any, tracing: Tracing) -> Worker:
 
 
 def finished(lines: Sequence[Line]) -> dict[str, Line]:
-    """Lines of attempts that ended, by session."""
+    """The lines of ended attempts, by session."""
     return {line["session_id"]: line for line in lines if line["event"] == "attempt.finished"}
 
 
-async def sent(service: Service) -> list[OutboxEvent]:
-    """All events, as the relay would send them."""
+async def events_of(service: Service) -> list[OutboxEvent]:
+    """All events, as the relay would publish them."""
     database = service.database
     await database.once(lambda c: outbox.assign_positions(database, c, 1000))
     return await database.once(lambda c: outbox.unpublished(database, c, 1000))
 
 
-def told_of(event: OutboxEvent) -> str:
+def kind_of(event: OutboxEvent) -> str:
     return str(event.payload.get("phase") or event.payload["type"])
 
 
-def of(span: ReadableSpan) -> dict[str, Any]:
+def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def place(span: ReadableSpan) -> str:
+def traceparent_of(span: ReadableSpan) -> str:
     """The traceparent of a span."""
     assert span.context is not None
     return f"00-{trace.format_trace_id(span.context.trace_id)}-{trace.format_span_id(span.context.span_id)}-01"
@@ -125,11 +125,11 @@ async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: In
     """From the producer's span to the event about the stored score; every phase is a child of the attempt."""
     await service.request(traceparent=SAMPLED)
     line = await attempt(service, spans)
-    events = await sent(service)
+    events = await events_of(service)
 
     whole = exported.get_finished_spans()[-1]
     assert whole.name == f"process {service.settings.topic_session_completed}"
-    assert place(whole).split("-")[1] == TRACE_ID
+    assert traceparent_of(whole).split("-")[1] == TRACE_ID
     assert whole.parent is not None
     assert trace.format_span_id(whole.parent.span_id) == SPAN_ID
     children = exported.get_finished_spans()[:-1]
@@ -137,8 +137,14 @@ async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: In
     assert {s.parent.span_id for s in children if s.parent} == {whole.context.span_id if whole.context else 0}
     (score_id,) = {e.payload["score_id"] for e in events}
     score = await service.score(uuid.UUID(score_id))
-    assert (of(whole)["tarsy_scoring.score_id"], of(whole)["tarsy_scoring.session_id"]) == (score_id, "one")
-    assert (of(whole)["tarsy_scoring.outcome"], of(whole)["tarsy_scoring.chain_id"]) == (line["outcome"], "k")
+    assert (attributes(whole)["tarsy_scoring.score_id"], attributes(whole)["tarsy_scoring.session_id"]) == (
+        score_id,
+        "one",
+    )
+    assert (attributes(whole)["tarsy_scoring.outcome"], attributes(whole)["tarsy_scoring.chain_id"]) == (
+        line["outcome"],
+        "k",
+    )
     (event,) = whole.events
     assert dict(event.attributes or {}) == {
         "gen_ai.evaluation.name": "investigation-methodology",
@@ -146,17 +152,19 @@ async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: In
         "gen_ai.evaluation.score.label": "pass",
     }
     before = ["queued", "scoring.started", "gathering_context"]
-    assert {told_of(e): e.traceparent for e in events} == dict.fromkeys(before, SAMPLED) | dict.fromkeys(
-        ["analyzing_methodology", "identifying_missing_tools", "storing", "scoring.completed"], place(whole)
+    assert {kind_of(e): e.traceparent for e in events} == dict.fromkeys(before, SAMPLED) | dict.fromkeys(
+        ["analyzing_methodology", "identifying_missing_tools", "storing", "scoring.completed"], traceparent_of(whole)
     )
 
 
-async def test_no_span_holds_what_was_said(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
-    """No text of session, answer, key or endpoint, however the attempt ends."""
+async def test_no_span_contains_texts_or_secrets(
+    service: Service, spans: Spans, exported: InMemorySpanExporter
+) -> None:
+    """No text of session or answer, no key and no endpoint, however the attempt ends."""
     await service.request()
     await attempt(service, spans, TimelineUnavailable("the password is planted-in-an-error"))
     await attempt(service, spans)
-    score = await service.score((await sent(service))[0].payload["score_id"])
+    score = await service.score((await events_of(service))[0].payload["score_id"])
 
     everything = "".join(s.to_json() for s in exported.get_finished_spans())
     secrets = ["runs out of memory", "a pod restarts", KEY, "planted-in-an-error", score["score_analysis"][:30]]
@@ -165,7 +173,7 @@ async def test_no_span_holds_what_was_said(service: Service, spans: Spans, expor
     assert service.settings.config.providers["default"].base_url not in everything
 
 
-async def test_an_attempt_that_fails(
+async def test_a_failed_attempt_has_the_error_in_its_spans(
     service: Service, spans: Spans, exported: InMemorySpanExporter, judge: ScriptedJudge
 ) -> None:
     """Both the question that failed and the attempt have the error; there is no evaluation."""
@@ -174,36 +182,36 @@ async def test_an_attempt_that_fails(
     line = await attempt(service, spans)
 
     failed = [s for s in exported.get_finished_spans() if not s.status.is_ok]
-    assert [(s.name, of(s)["error.type"]) for s in failed] == [
+    assert [(s.name, attributes(s)["error.type"]) for s in failed] == [
         (f"chat {MODEL}", "JudgeRejectedRequest"),
         (f"process {service.settings.topic_session_completed}", "judge_rejected_request"),
     ]
     assert line["outcome"] == "failed"
     assert "planted-words" not in "".join(s.to_json() for s in exported.get_finished_spans())
     assert not [e for s in exported.get_finished_spans() for e in s.events]
-    (last,) = [e for e in await sent(service) if told_of(e) == "scoring.failed"]
-    assert last.traceparent == place(failed[-1])
+    (last,) = [e for e in await events_of(service) if kind_of(e) == "scoring.failed"]
+    assert last.traceparent == traceparent_of(failed[-1])
 
 
 async def test_attempts_of_a_score_are_siblings(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
-    """The second, minutes later and on another machine, belongs to the producer's span as the first does."""
+    """The second attempt, later and on another machine, is a child of the producer's span as well."""
     await service.request(traceparent=SAMPLED)
     await attempt(service, spans, TimelineUnavailable("away"))
     await attempt(service, spans)
 
     attempts = [s for s in exported.get_finished_spans() if s.kind is trace.SpanKind.CONSUMER]
-    assert [(of(s)["tarsy_scoring.attempt"], of(s)["tarsy_scoring.outcome"]) for s in attempts] == [
+    assert [(attributes(s)["tarsy_scoring.attempt"], attributes(s)["tarsy_scoring.outcome"]) for s in attempts] == [
         (1, "put_back"),
         (2, "completed"),
     ]
     assert [trace.format_span_id(s.parent.span_id) for s in attempts if s.parent] == [SPAN_ID, SPAN_ID]
-    places = Counter(e.traceparent for e in await sent(service))
+    places = Counter(e.traceparent for e in await events_of(service))
     # Before the attempts: queued; as each is claimed: started and gathering_context. In the first: waiting_retry.
-    assert places == {SAMPLED: 5, place(attempts[0]): 1, place(attempts[1]): 4}
+    assert places == {SAMPLED: 5, traceparent_of(attempts[0]): 1, traceparent_of(attempts[1]): 4}
 
 
 class EndsLike:
-    """In place of `Scorer`: each attempt ends as the name of its session says."""
+    """A stand-in for `Scorer`: each attempt ends as the name of its session says."""
 
     def __init__(self, service: Service) -> None:
         self._leases = service.leases
@@ -225,10 +233,10 @@ class EndsLike:
         return Finished("put_back", {"error_kind": "internal_error"})
 
 
-async def test_attempts_that_nobody_wanted_to_end(
+async def test_an_interrupted_attempt_ends_its_span(
     service: Service, spans: Spans, exported: InMemorySpanExporter
 ) -> None:
-    """Lost, taken away, broken, given back: spans end as the lines say, and every line has its attempt's trace."""
+    """Lost, taken away, broken or given back: span and log line agree, and lines have the trace's id."""
     sessions = ("lost", "taken", "breaks", "drained")
     of_session = {session: SAMPLED.replace(TRACE_ID, f"{n:032x}") for n, session in enumerate(sessions, 1)}
     for session, traceparent in of_session.items():
@@ -246,14 +254,14 @@ async def test_attempts_that_nobody_wanted_to_end(
         stopping.set()
         await asyncio.wait_for(running, 30)
 
-    ended = {of(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
+    ended = {attributes(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
     outcomes = {"lost": "lease_lost", "taken": "lease_lost", "breaks": "put_back", "drained": "released"}
-    assert {session: of(s)["tarsy_scoring.outcome"] for session, s in ended.items()} == outcomes
+    assert {session: attributes(s)["tarsy_scoring.outcome"] for session, s in ended.items()} == outcomes
     assert {session: line["outcome"] for session, line in finished(lines).items()} == outcomes
     assert {session for session, s in ended.items() if s.status.status_code is trace.StatusCode.ERROR} == {"breaks"}
-    assert {session: of(s).get("error.type") for session, s in ended.items() if "error.type" in of(s)} == {
-        "breaks": "internal_error"
-    }
+    assert {
+        session: attributes(s).get("error.type") for session, s in ended.items() if "error.type" in attributes(s)
+    } == {"breaks": "internal_error"}
     about = [line for line in lines if "session_id" in line]
     assert Counter(line["event"] for line in about) == {
         "within": 4,
@@ -263,14 +271,14 @@ async def test_attempts_that_nobody_wanted_to_end(
     }
     assert [line for line in about if line["trace_id"] != of_session[line["session_id"]].split("-")[1]] == []
     assert [line for line in lines if "session_id" not in line and "trace_id" in line] == []
-    back = {e.session_id: e.traceparent for e in await sent(service) if told_of(e) == "waiting_retry"}
-    assert back == {session: place(ended[session]) for session in ("breaks", "drained")}
+    back = {e.session_id: e.traceparent for e in await events_of(service) if kind_of(e) == "waiting_retry"}
+    assert back == {session: traceparent_of(ended[session]) for session in ("breaks", "drained")}
 
 
-async def test_a_write_for_many_is_in_nobodys_trace(
+async def test_a_batched_write_belongs_to_no_trace(
     service: Service, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log line about the write of several attempts' steps has no `trace_id`."""
+    """Its log lines have no `trace_id`, because it writes the steps of several attempts."""
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
     once, is_away = service.database.once, True
@@ -290,20 +298,22 @@ async def test_a_write_for_many_is_in_nobodys_trace(
     assert [(line["event"], "trace_id" in line) for line in lines] == [("database.away", False)]
 
 
-async def test_without_traces_what_came_is_passed_on(service: Service, exported: InMemorySpanExporter) -> None:
-    """Every event has the producer's traceparent; without one it has none."""
+async def test_without_tracing_the_producers_traceparent_is_passed_on(
+    service: Service, exported: InMemorySpanExporter
+) -> None:
+    """A request without a traceparent gives events without one."""
     await service.request(traceparent=SAMPLED)
     await attempt(service, OFF)
     await service.request("two")
 
-    events = await sent(service)
+    events = await events_of(service)
     assert {e.traceparent for e in events if e.session_id == "one"} == {SAMPLED}
     assert [e.traceparent for e in events if e.session_id == "two"] == [None]
     assert exported.get_finished_spans() == ()
 
 
 async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
-    """It waits in the database until the running score has ended, and keeps its own trace."""
+    """It waits in the database until the running score ends, and then uses its own traceparent."""
     of_another = SAMPLED.replace(TRACE_ID, "f" * 32)
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
@@ -313,13 +323,13 @@ async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
     later = await service.claim()
 
     assert (claimed.traceparent, later.traceparent) == (SAMPLED, of_another)
-    by_score = {(e.payload["score_id"], told_of(e)): e.traceparent for e in await sent(service)}
+    by_score = {(e.payload["score_id"], kind_of(e)): e.traceparent for e in await events_of(service)}
     assert by_score[str(claimed.score_id), "scoring.failed"] == SAMPLED
     assert by_score[str(later.score_id), "queued"] == of_another
 
 
 async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> None:
-    """The worker that takes it back has not seen its request."""
+    """The worker that takes it back has not received its request."""
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
     lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 second'"
@@ -330,13 +340,15 @@ async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> N
             assert (await service.claim()).score_id == claimed.score_id
 
     ends = [
-        (told_of(e), e.traceparent) for e in await sent(service) if told_of(e) in ("waiting_retry", "scoring.failed")
+        (kind_of(e), e.traceparent)
+        for e in await events_of(service)
+        if kind_of(e) in ("waiting_retry", "scoring.failed")
     ]
     assert ends == [("waiting_retry", SAMPLED), ("scoring.failed", SAMPLED)]
 
 
 async def test_a_repeat_changes_no_trace(service: Service) -> None:
-    """The first arrival of a request counts, as in everything else."""
+    """The first arrival of a request counts, as for its other fields."""
     await service.request(traceparent=SAMPLED)
     (request,) = await service.database.once(lambda c: c.fetch("SELECT * FROM scoring_requests"))
     repeated = {"request_id": request["request_id"], "traceparent": None}
@@ -349,7 +361,7 @@ async def test_a_repeat_changes_no_trace(service: Service) -> None:
 @pytest.mark.parametrize(
     "path", ["scoring/sessions/session-1/score", "sessions/session-1/score"], ids=["ours", "tarsy"]
 )
-async def test_who_asks_over_http_may_be_in_a_trace(database_url: str, path: str) -> None:
+async def test_a_request_over_http_passes_its_trace_on(database_url: str, path: str) -> None:
     ended = Sessions(session_1=FoundSession("session-1", "kubernetes", "completed", None))
     async with open_api(database_url, ended) as api:
         headers = {"X-Forwarded-User": "alice", "traceparent": SAMPLED}

@@ -1,4 +1,4 @@
-"""A session that holds what PostgreSQL refuses, wherever a text may stand, is scored like any other."""
+"""A session with text that PostgreSQL cannot store, in any of its fields, is scored like any other."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ defaults:
 """
 
 
-async def test_it_is_judged_and_stored(database_url: str, tmp_path: Path) -> None:
+async def test_a_session_with_unstorable_text_is_judged_and_stored(database_url: str, tmp_path: Path) -> None:
     config = tmp_path / "scoring.yaml"
     config.write_text(YAML, encoding="utf-8")
     async with open_service(database_url, SCORING_CONFIG=str(config)) as service:

@@ -21,7 +21,7 @@ chains:
 
 @pytest.fixture
 async def parts(database_url: str, tmp_path: Path) -> AsyncIterator[Parts]:
-    """The service's parts as every command has them, on a database with one chain that has a budget."""
+    """The parts of the service as every command has them; one chain of the configuration has a budget."""
     config = tmp_path / "scoring.yaml"
     config.write_text(YAML, encoding="utf-8")
     settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
@@ -30,7 +30,7 @@ async def parts(database_url: str, tmp_path: Path) -> AsyncIterator[Parts]:
 
 
 async def accepted(parts: Parts, chain_id: str | None) -> UUID:
-    """A score of this chain that is not claimed yet."""
+    """Accept a request for a session of this chain; returns its pending score."""
     request = session_completed(f"session-{chain_id}", chain_id=chain_id)
     await parts.inbox.accept([request])
     row = await parts.reader.newest_score(request.session_id)
@@ -50,7 +50,7 @@ async def execute(parts: Parts, sql: str, *arguments: Any) -> None:
 
 
 async def test_a_pause_holds_up_its_chain_alone(parts: Parts) -> None:
-    """A score that is due and merely not claimed yet gives no reason."""
+    """A due score that is only not claimed yet has no reason."""
     kubernetes, other = await accepted(parts, "kubernetes"), await accepted(parts, None)
     document = await parts.reader.score(kubernetes)
     assert document is not None
@@ -63,8 +63,8 @@ async def test_a_pause_holds_up_its_chain_alone(parts: Parts) -> None:
     assert await waits_for(parts, kubernetes) is None
 
 
-async def test_an_open_circuit_and_a_spent_budget(parts: Parts) -> None:
-    """The circuit of a provider holds up every chain; a budget of which less is left than a call costs, its own."""
+async def test_an_open_circuit_and_a_spent_budget_are_reasons(parts: Parts) -> None:
+    """A provider's circuit holds up every chain; a budget with too little left for a call, its own chain."""
     kubernetes, other = await accepted(parts, "kubernetes"), await accepted(parts, None)
     await execute(
         parts,
@@ -85,7 +85,7 @@ async def test_an_open_circuit_and_a_spent_budget(parts: Parts) -> None:
 
 
 async def test_its_own_reason_holds_until_it_is_due(parts: Parts) -> None:
-    """A score that was put back gives the reason for that, and after its due time what holds it up now."""
+    """Before its due time a score put back has the reason for that; afterwards, what holds it up now."""
     score_id = await accepted(parts, "kubernetes")
     due = "now() + $1 * interval '1 s'"
     put_back = f"UPDATE {{schema}}.session_scores SET waiting_reason = 'retry', next_attempt_at = {due}"

@@ -1,4 +1,4 @@
-"""A worker between two awaits: what it has claimed is under way, and what has ended is not lost."""
+"""Failures between two steps of a worker: claimed scores are attempted, and stored ends are not lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ async def service(database_url: str) -> AsyncIterator[Service]:
 
 
 class Unending:
-    """Stands where `Scorer` stands: attempts that begin, by session, and end with the test."""
+    """A stand-in for `Scorer`: records the sessions of its attempts, which end only with the test."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -52,10 +52,10 @@ def limits_that_know(service: Service, known: Standings, monkeypatch: pytest.Mon
     return limits
 
 
-async def test_what_is_claimed_is_under_way_whatever_the_next_claim_meets(
+async def test_a_failed_claim_does_not_lose_the_claim_before_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that goes away between two claims of one pass costs nothing that is held already."""
+    """The database goes away between two claims of one pass; the first claim's score is attempted."""
     await service.request("one", chain_id="k")
     await service.request("two", chain_id="probing")
     claims: list[ChainFilter] = []
@@ -79,10 +79,8 @@ async def test_what_is_claimed_is_under_way_whatever_the_next_claim_meets(
     assert len(scorer.begun) == 1
 
 
-async def test_a_full_queue_does_not_keep_a_provider_from_being_tried(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other chains fill every slot: one score of a chain that waits for a probe goes before them."""
+async def test_a_full_queue_does_not_delay_a_probe(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other chains could fill every slot; one score of a chain that waits for a probe goes first."""
     for n in range(4):
         await service.request(f"other-{n}", chain_id="k")
     for n in range(2):
@@ -105,10 +103,10 @@ async def test_a_full_queue_does_not_keep_a_provider_from_being_tried(
         pytest.param((ZeroDivisionError(),), "put_back", id="broken"),
     ],
 )
-async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
+async def test_an_end_that_awaits_its_reply_is_no_lost_lease(
     service: Service, monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, ...], outcome: str
 ) -> None:
-    """A heartbeat may find the score without a lease before its attempt learns that the end is stored."""
+    """A heartbeat may find the score without a lease before the attempt learns that its end is stored."""
     await service.request()
     scorer = service.scorer({"default": FakeJudge(*answers)})
     worker = a_worker(service, scorer)
@@ -134,10 +132,10 @@ async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
     assert [x["outcome"] for x in lines if x["event"] == "attempt.finished"] == [outcome]
 
 
-async def test_a_worker_that_is_ended_while_it_starts_leaves_nothing_running(
+async def test_a_worker_cancelled_while_it_starts_leaves_no_task_running(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its loops end with it, though the first look at the limits has not come back."""
+    """Its loops end too, although the first refresh of the limits has not returned."""
     limits, is_looking = Limits(service.database, service.settings), asyncio.Event()
 
     async def look() -> None:
@@ -156,9 +154,7 @@ async def test_a_worker_that_is_ended_while_it_starts_leaves_nothing_running(
     assert asyncio.all_tasks() == before
 
 
-async def test_a_loop_that_dies_while_the_worker_drains_ends_the_draining(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_loop_that_fails_ends_the_draining(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts would outlive their leases: they are put back at once, and the error is raised."""
     await service.request()
     scorer, stopping, limits = Unending(), asyncio.Event(), Limits(service.database, service.settings)

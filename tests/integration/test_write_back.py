@@ -1,4 +1,4 @@
-"""The write-back: each finished score stands in TARSy's tables once, and nothing waits for it."""
+"""The write-back: each finished score is written to TARSy's tables once, and scoring never waits for it."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 async def open_only(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[Start]:
-    """Makes write-backs, by default into the test's TARSy."""
+    """Makes write-backs that have not run yet, by default into the test's TARSy."""
     async with contextlib.AsyncExitStack() as stack:
 
         def call(url: str = tarsy_database_url) -> Running:
@@ -64,13 +64,13 @@ async def open_only(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[
 
 @pytest.fixture
 async def start(open_only: Start) -> Start:
-    """As `open_only`, enabled before anything was scored."""
+    """As `open_only`, after a first pass, which enables the write-back before any score."""
     assert await open_only().run_once() is False
     return open_only
 
 
 async def put(tarsy: Tarsy, *session_ids: str, status: str = "completed", stages: int = 1) -> None:
-    """Sessions of TARSy's with so many stages."""
+    """Store sessions of TARSy's with this number of stages."""
     for session_id in session_ids:
         await tarsy.execute(
             "INSERT INTO alert_sessions (session_id, alert_data, agent_type, chain_id, status, created_at) "
@@ -90,23 +90,23 @@ async def add_stage(tarsy: Tarsy, session_id: str, index: int) -> None:
 
 
 async def finish(scoring: Scoring, *session_ids: str, make: Any = completion, **columns: Any) -> list[uuid.UUID]:
-    """Scores of these sessions that ended like this; their ids."""
+    """Store an ended score for each of these sessions; returns their ids."""
     await scoring.accept(*(session_completed(s) for s in session_ids))
     ended = []
     for claimed in await scoring.claim():
         await scoring.store.end(make(claimed, **columns))
         ended.append(claimed.score_id)
-    await place(scoring)
+    await assign_positions(scoring)
     return ended
 
 
-async def place(scoring: Scoring) -> None:
-    """What the relay does first."""
+async def assign_positions(scoring: Scoring) -> None:
+    """Assign positions, as the relay does before publishing."""
     await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 10_000))
 
 
 async def written(tarsy: Tarsy) -> list[str]:
-    """Sessions with a score in TARSy, each as often as it has one."""
+    """The sessions of TARSy's scores, one for each score."""
     return [r["session_id"] for r in await tarsy.fetch("SELECT session_id FROM session_scores ORDER BY session_id")]
 
 
@@ -152,7 +152,7 @@ async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Sta
 async def test_the_dashboard_is_notified_after_the_commit(
     scoring: Scoring, start: Start, tarsy: Tarsy, tarsy_database_url: str
 ) -> None:
-    """On both channels; what was persisted for late readers carries its id in the notification alone."""
+    """On both channels; only the notification of the persisted event carries its id."""
     await put(tarsy, "one")
     heard: list[tuple[str, dict[str, Any], int]] = []
 
@@ -184,7 +184,7 @@ async def test_the_dashboard_is_notified_after_the_commit(
 async def test_only_finished_production_scores_are_written_and_as_they_ended(
     scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
-    """A failure is never a number. TARSy's lists show the newest completed row, so one without a number is left out."""
+    """A failure has no total. A score without one is left out, as TARSy lists the newest completed row."""
     await put(tarsy, "failed", "timed_out", "one", "cancelled", "no-number")
     await finish(scoring, "failed", make=failure, status="failed")
     await finish(scoring, "timed_out", make=failure, status="timed_out")
@@ -198,7 +198,7 @@ async def test_only_finished_production_scores_are_written_and_as_they_ended(
             await scoring.leases.cancel(claimed.score_id, "bob")
         else:
             await scoring.store.end(completion(claimed))
-    await place(scoring)
+    await assign_positions(scoring)
     made = start()
 
     while await made.run_once():
@@ -209,8 +209,8 @@ async def test_only_finished_production_scores_are_written_and_as_they_ended(
     assert sorted(tuple(r) for r in rows) == [(s, s, None, why, "[]") for s in ("failed", "timed_out")]
 
 
-async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """It allows one open score per session, and ours is never open there."""
+async def test_an_open_score_of_tarsys_own_is_no_obstacle(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
+    """TARSy allows one open score per session; ours are never open there."""
     await put(tarsy, "one")
     await tarsy.execute(
         "INSERT INTO session_scores (score_id, score_triggered_by, status, started_at, session_id) "
@@ -229,7 +229,7 @@ async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(scoring: Scoring, 
 async def test_a_crash_between_the_two_commits_writes_nothing_twice(
     scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
-    """The bookmark had not moved; rows, stages and events are found as they are."""
+    """The bookmark has not moved; the existing rows, stages and events are recognised."""
     await put(tarsy, "one", "two")
     await finish(scoring, "one", "two")
     await start().run_once()
@@ -244,8 +244,8 @@ async def test_a_crash_between_the_two_commits_writes_nothing_twice(
     assert (again.counted("repeated"), again.counted("written")) == (2, 0)
 
 
-async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """A process that does not hold the bookmark does nothing, and does not wait for it."""
+async def test_one_process_writes_at_a_time(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
+    """A process without the lock on the bookmark does nothing, and does not wait for it."""
     await put(tarsy, "one")
     await finish(scoring, "one")
     async with connected(scoring.url) as other, other.transaction():
@@ -261,7 +261,7 @@ async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: Tarsy
 async def test_the_writer_that_takes_the_stage_number_first_wins(
     scoring: Scoring, start: Start, tarsy: Tarsy, tarsy_database_url: str
 ) -> None:
-    """A chat of TARSy's and our stage want the same number: ours takes the next one."""
+    """A chat of TARSy's and our stage take the same number: ours moves to the next one."""
     await put(tarsy, "one")
     await finish(scoring, "one")
     made = start()
@@ -282,11 +282,11 @@ async def test_the_writer_that_takes_the_stage_number_first_wins(
     assert await written(tarsy) == ["one"]
 
 
-# --- what is in the way -----------------------------------------------------------------------------------
+# --- outages and refusals ---------------------------------------------------------------------------------
 
 
-async def test_tarsy_away_delays_nothing_and_loses_nothing(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """The bookmark stands where it stood; when TARSy is back everything is written."""
+async def test_an_outage_of_tarsy_loses_no_score(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
+    """The bookmark does not move during the outage; afterwards everything is written."""
     await put(tarsy, *(f"s{n}" for n in range(4)))
     await finish(scoring, "s0", "s1")
     away = start(DEAD_URL)
@@ -303,7 +303,7 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(scoring: Scoring, sta
 
 
 async def test_sessions_that_tarsy_lacks_or_that_run_are_skipped(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """A running session gets no stage, which TARSy would take for a step; the others are written, and once."""
+    """A running session gets no stage, as TARSy would take it for a step; others are written once."""
     await put(tarsy, "deleted", "there")
     await put(tarsy, "running", status="in_progress")
     await put(tarsy, "timed-out", status="timed_out")
@@ -333,7 +333,7 @@ async def test_a_row_that_tarsy_refuses_stops_no_other(scoring: Scoring, start: 
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'one'") == 1, "and left no stage"
 
 
-# What TARSy's schema refuses, how it is mended, and what the error names.
+# A change that makes TARSy's schema refuse rows, its reversal, and the name in the error.
 REFUSALS = [
     (
         "ALTER TABLE stages ADD project varchar NOT NULL DEFAULT 'x';ALTER TABLE stages ALTER project DROP DEFAULT",
@@ -355,7 +355,7 @@ REFUSALS = [
 
 
 async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """TARSy is upgraded meanwhile: no score is skipped, and the error names the refusing constraint."""
+    """TARSy may be mid-upgrade: no score is skipped, and the error names the refusing constraint."""
     made, sessions = start(), [f"s{n}" for n in range(len(REFUSALS))]
     await put(tarsy, "first", *sessions)
     await finish(scoring, "first")
@@ -373,9 +373,7 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, s
         assert session_id in await written(tarsy)
 
 
-async def test_a_score_that_was_removed_there_takes_its_stage_again(
-    scoring: Scoring, start: Start, tarsy: Tarsy
-) -> None:
+async def test_a_score_removed_from_tarsy_uses_its_stage_again(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     await put(tarsy, "one")
     await finish(scoring, "one")
     await start().run_once()
@@ -391,7 +389,7 @@ async def test_a_score_that_was_removed_there_takes_its_stage_again(
 async def test_scores_from_before_it_was_enabled_are_not_written(
     scoring: Scoring, open_only: Start, tarsy: Tarsy
 ) -> None:
-    """A year of history would come over TARSy's dashboard."""
+    """Otherwise a year of history would appear on TARSy's dashboard."""
     await put(tarsy, "old", "new")
     await finish(scoring, "old")
     made = open_only()
@@ -403,10 +401,10 @@ async def test_scores_from_before_it_was_enabled_are_not_written(
     assert await written(tarsy) == ["new"]
 
 
-async def test_many_go_over_in_several_passes(
+async def test_many_scores_are_written_in_several_passes(
     scoring: Scoring, start: Start, tarsy: Tarsy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass looks at a bounded number of events, and says that there are more."""
+    """A pass reads a bounded number of events and returns whether there are more."""
     monkeypatch.setattr(write_back, "WINDOW", 7)
     sessions = [f"s{n}" for n in range(5)]
     await put(tarsy, *sessions)
@@ -420,7 +418,7 @@ async def test_many_go_over_in_several_passes(
     assert await written(tarsy) == sessions
 
 
-# --- what it needs ----------------------------------------------------------------------------------------
+# --- schema and grants ------------------------------------------------------------------------------------
 
 
 async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Start, tarsy: Tarsy) -> None:
@@ -450,7 +448,7 @@ async def writer(tarsy: Tarsy, tarsy_database_url: str) -> AsyncIterator[tuple[s
 async def test_the_documented_grants_suffice_and_missing_ones_are_named(
     scoring: Scoring, start: Start, tarsy: Tarsy, writer: tuple[str, str]
 ) -> None:
-    """A role with exactly these writes; without one of them the start says which."""
+    """Without any one of the grants the start fails and names it."""
     role, url = writer
     await put(tarsy, "one")
     await finish(scoring, "one")
@@ -472,7 +470,7 @@ async def test_the_documented_grants_suffice_and_missing_ones_are_named(
 async def test_a_read_only_role_is_refused_with_the_setting(
     scoring: Scoring, start: Start, tarsy: Tarsy, writer: tuple[str, str]
 ) -> None:
-    """At the start and while it runs: the setting may guard a move. Once it is lifted, no restart is needed."""
+    """At the start and while it runs; once the setting is lifted no restart is needed."""
     role, url = writer
     await put(tarsy, "one")
     await finish(scoring, "one")
@@ -490,7 +488,7 @@ async def test_a_read_only_role_is_refused_with_the_setting(
 
 
 async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be promoted: the start goes on, and the error says where to look."""
+    """It may be promoted: the start succeeds, and the error says where to look."""
     monkeypatch.setattr(tarsy_module, "WHY_READ_ONLY", "SELECT 'standby'")
     made = start()
 
@@ -501,7 +499,7 @@ async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_schema_without_usage_is_named(start: Start, tarsy: Tarsy, writer: tuple[str, str]) -> None:
-    """And not its tables, which exist and are granted; a table that does not exist is named as such."""
+    """The tables exist and are granted; a table that does not exist is named as such."""
     _, url = writer
     await tarsy.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
 
@@ -513,7 +511,7 @@ async def test_a_schema_without_usage_is_named(start: Start, tarsy: Tarsy, write
 
 
 def test_a_write_back_that_cannot_work_is_a_configuration_error() -> None:
-    """`check-config` and the start say so before anything is opened."""
+    """`check-config` and the start report it before any connection is opened."""
     own = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "c:1"}
     for url, says in (
         ("", "SCORING_WRITE_BACK_DATABASE_URL is not set"),

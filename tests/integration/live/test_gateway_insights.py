@@ -1,4 +1,4 @@
-"""The channel of insights on a real broker: read from the beginning, followed, and missed without harm."""
+"""The channel of insights on a real broker: its topic is read, followed, and may be missing."""
 
 import asyncio
 import uuid
@@ -25,7 +25,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 @pytest.fixture
 def settings(kafka: Kafka) -> Settings:
-    """A topic of its own, which is not made yet."""
+    """A topic name of its own; the topic is not created yet."""
     return load_settings(
         {
             "SCORING_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
@@ -37,7 +37,7 @@ def settings(kafka: Kafka) -> Settings:
 
 @asynccontextmanager
 async def following(settings: Settings) -> AsyncIterator[Gateway]:
-    """A process's gateway that follows the topic, and whose database is never asked."""
+    """The gateway of a process that follows the topic and never asks its database."""
     gateway, stopping = Gateway(settings, cast(Database, None), Metrics()), asyncio.Event()
     gateway.begin_at(0)
     running = asyncio.create_task(gateway.insights.run(stopping))
@@ -58,11 +58,11 @@ def chains(socket: FakeSocket) -> list[str]:
     return [m["chain_id"] for m in of_type(socket.messages, "scoring.windows")]
 
 
-async def test_what_is_there_is_told_at_once_and_what_comes_live(settings: Settings) -> None:
+async def test_a_client_gets_stored_insights_at_once_and_new_ones_live(settings: Settings) -> None:
     """
-    The newest message per chain and the findings, beside foreign records; none of a chain that was removed.
+    Stored are the newest message per chain and the findings; foreign records and removed chains are left out.
 
-    Every process reads for itself: a second one tells the same.
+    Each process reads the topic itself, so the clients of two processes get the same.
     """
     await ensure_topics(settings, [settings.topic_scoring_insights])
     now = now_us()
@@ -91,10 +91,8 @@ async def test_what_is_there_is_told_at_once_and_what_comes_live(settings: Setti
                 await until(lambda o=one: chains(o)[-1] == "c", "what comes")
 
 
-async def test_a_missing_topic_harms_nobody_and_may_come_later(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The channel is confirmed and silent, others go on, and the topic is followed as soon as it is created."""
+async def test_a_missing_topic_may_be_created_later(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the channel is confirmed and silent, and other channels go on."""
     monkeypatch.setattr(signals, "RETRY_S", 0.1)
     with capture_logs() as logs:
         async with following(settings) as gateway, connected_to(gateway, "insights", "sessions") as socket:

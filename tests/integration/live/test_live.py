@@ -32,12 +32,12 @@ from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.server import serve
 
 WAIT_S = 30.0
-GOOD_BYE = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a close frame, masked with zeros
+CLOSE_FRAME = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a close frame, masked with zeros
 
 
 @dataclass
 class Served:
-    """A gateway behind uvicorn on a free port; `send` stands where topic and database stand."""
+    """A gateway behind uvicorn on a free port; `send` replaces topic and database."""
 
     gateway: "RecordingGateway"
     metrics: Metrics
@@ -47,7 +47,7 @@ class Served:
     sent: int = 0
 
     async def stop(self) -> None:
-        """As on SIGTERM; returns when the server is down."""
+        """Stop as on SIGTERM; returns when the server is down."""
         self.stopping.set()
         await asyncio.wait_for(self.serving, WAIT_S)
 
@@ -88,7 +88,7 @@ class RecordingGateway(Gateway):
     A gateway that remembers its connections.
 
     Attributes:
-        sockets: All there ever were, the oldest first.
+        sockets: Every connection so far, the oldest first.
     """
 
     sockets: list[Any]
@@ -135,7 +135,7 @@ async def positions(client: ClientConnection, number: int) -> list[int]:
         return [json.loads(await client.recv())["position"] for _ in range(number)]
 
 
-class DeafClient:
+class UnreadingClient:
     """A peer that subscribes and then never reads."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class DeafClient:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
     async def subscribe(self, served: Served) -> asyncio.Transport:
-        """Connect and subscribe; returns our side of the connection."""
+        """Connect and subscribe; returns the server's side of the connection."""
         before = served.count("subscriptions")
         await asyncio.to_thread(self._connect, served.address)
         await wait_until(lambda: served.count("subscriptions") != before, WAIT_S, "its subscription")
@@ -165,11 +165,11 @@ class DeafClient:
         self._socket.sendall(raw)
 
     def hang_up(self) -> None:
-        """Close our sending side, and still do not read."""
+        """Close the peer's sending side, and still do not read."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def read_until(self, end: bytes) -> bytes:
-        """Read up to `end`; gives the last bytes before it. Raises: ConnectionResetError: We were cut off."""
+        """Read up to `end`; returns the last bytes before it. Raises ConnectionResetError when cut off."""
         self._socket.settimeout(WAIT_S)
         seen = b""
         while not seen.endswith(end):
@@ -180,9 +180,9 @@ class DeafClient:
         self._socket.close()
 
 
-async def fill(served: Served, deaf: DeafClient) -> asyncio.Transport:
-    """Subscribe for it, and send so much that its transport takes no more."""
-    transport = await deaf.subscribe(served)
+async def fill(served: Served, peer: UnreadingClient) -> asyncio.Transport:
+    """Subscribe the peer, and send until its transport takes no more."""
+    transport = await peer.subscribe(served)
     _, full = transport.get_write_buffer_limits()
     while transport.get_write_buffer_size() <= full:
         served.send(1, note="x" * 50_000)
@@ -191,7 +191,7 @@ async def fill(served: Served, deaf: DeafClient) -> asyncio.Transport:
 
 
 async def test_events_arrive_one_message_each_and_in_order(served: Served) -> None:
-    """Small, larger and large ones, whatever the length of their header; text, as ours is JSON."""
+    """Each event is one text message, whichever length its frame header encodes."""
     async with served.client() as client:
         for size in (1, 200, 70_000):
             served.send(3, note="ä" * size)
@@ -202,7 +202,7 @@ async def test_events_arrive_one_message_each_and_in_order(served: Served) -> No
 
 
 async def test_prepared_frames_are_used_and_nothing_is_compressed(served: Served) -> None:
-    """The fast way is the one that is taken: a client that offers compression gets frames as they are."""
+    """Frames are prepared once for all clients, so a client's offer of compression is declined."""
     async with served.client(compression="deflate") as client:
         assert client.protocol.extensions == []
         served.send(2)
@@ -218,7 +218,7 @@ async def test_a_page_of_another_site_is_refused_before_the_handshake(served: Se
         pass
 
 
-async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> None:
+async def test_a_full_gateway_refuses_before_the_handshake(served: Served) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(served.client())
@@ -233,7 +233,7 @@ async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> No
 
 
 async def test_a_caller_with_many_connections_is_refused_before_the_handshake(database_url: str) -> None:
-    """429 and when to come again; callers are anonymous here, so each address is one."""
+    """429 with Retry-After; callers are anonymous here, so each address is a caller."""
     async with serving(database_url, clients_per_caller=1) as served:
         async with served.client():
             with pytest.raises(InvalidStatus) as refused:
@@ -256,13 +256,13 @@ async def test_a_message_too_large_ends_the_connection(served: Served) -> None:
         assert client.close_code == 1009
 
 
-async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
+async def test_a_peer_that_does_not_read_is_cut_off_and_others_get_everything(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queue is bounded, its connection is not kept for what it will never take, and others get everything."""
+    """Its queue is bounded, and its connection is dropped with what it has not taken."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
-    deaf = DeafClient()
-    transport = await deaf.subscribe(served)
+    peer = UnreadingClient()
+    transport = await peer.subscribe(served)
     async with served.client() as client:
         received = []
         for _ in range(200):
@@ -275,43 +275,43 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
         await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
         await served.has_clients(1)
     with pytest.raises(ConnectionResetError):
-        await asyncio.to_thread(deaf.read_until, b"never")
-    deaf.close()
+        await asyncio.to_thread(peer.read_until, b"never")
+    peer.close()
 
 
 @pytest.mark.parametrize(
     "leave",
     [
-        lambda deaf: deaf.send(GOOD_BYE),
-        lambda deaf: deaf.send(b"\xff\xff"),
-        lambda deaf: deaf.hang_up(),
+        lambda peer: peer.send(CLOSE_FRAME),
+        lambda peer: peer.send(b"\xff\xff"),
+        lambda peer: peer.hang_up(),
     ],
     ids=["a close frame", "nonsense", "the end of its side"],
 )
 async def test_a_peer_that_leaves_and_does_not_read_is_cut_off(
-    served: Served, monkeypatch: pytest.MonkeyPatch, leave: Callable[[DeafClient], None]
+    served: Served, monkeypatch: pytest.MonkeyPatch, leave: Callable[[UnreadingClient], None]
 ) -> None:
-    """The server would wait for ever until it takes what was sent before: no ping is sent any more that could fail."""
+    """The server sends such a peer no ping that could fail, so waiting for it to read would never end."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
-    deaf = DeafClient()
-    transport = await fill(served, deaf)
-    leave(deaf)
+    peer = UnreadingClient()
+    transport = await fill(served, peer)
+    leave(peer)
     await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
     await served.has_clients(0)
     with pytest.raises(ConnectionResetError):
-        await asyncio.to_thread(deaf.read_until, b"never")
-    deaf.close()
+        await asyncio.to_thread(peer.read_until, b"never")
+    peer.close()
 
 
 async def test_a_slow_peer_that_reads_again_learns_why(served: Served) -> None:
-    """What was under way comes first, then the close frame with its code: reconnect and catch up."""
-    deaf = DeafClient()
-    await deaf.subscribe(served)
+    """It gets what was already sent, then the close frame: reconnect and catch up."""
+    peer = UnreadingClient()
+    await peer.subscribe(served)
     while not served.closed_as("slow"):
         served.send(5, note="x" * 20_000)
         await asyncio.sleep(0)
-    seen = await asyncio.to_thread(deaf.read_until, b"too slow: reconnect and catch up")
-    deaf.close()
+    seen = await asyncio.to_thread(peer.read_until, b"too slow: reconnect and catch up")
+    peer.close()
     assert seen.endswith((4008).to_bytes(2, "big"))
 
 
@@ -319,25 +319,25 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
-    deaf = DeafClient()
-    await fill(served, deaf)
+    peer = UnreadingClient()
+    await fill(served, peer)
     began = time.monotonic()
     await served.stop()
     assert time.monotonic() - began < 30
-    deaf.close()
+    peer.close()
 
 
 async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
-    """A peer that sent its close frame must not get a second answer, which would be an error."""
-    deaf = DeafClient()
-    transport = await fill(served, deaf)
-    deaf.send(GOOD_BYE)
+    """A second close frame to a peer that has sent its own would be an error."""
+    peer = UnreadingClient()
+    transport = await fill(served, peer)
+    peer.send(CLOSE_FRAME)
     await wait_until(transport.is_closing, WAIT_S, "it to be closed")
     await served.stop()
-    deaf.close()
+    peer.close()
 
 
-def test_without_a_gateway_there_is_an_answer() -> None:
+def test_without_a_gateway_the_handshake_is_answered_503() -> None:
     database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     app = create_app(site_on(database, Metrics()))
     with pytest.raises(WebSocketDenialResponse) as refused:

@@ -1,4 +1,4 @@
-"""Every reader agrees on the latest completed score of a session, also where two ended at the same time."""
+"""Every reader uses the same latest completed score of a session, also where two ended at the same time."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -22,7 +22,7 @@ SESSION = {"labels": {"guidance": "v1"}}
 
 @pytest.fixture
 async def tied(scoring: Scoring) -> Scoring:
-    """A session with two scores that ended together, of which the smaller id is the latest, and one before them."""
+    """A session with two scores that ended together, the smaller id being the latest, and an older one."""
     later = NOON + timedelta(hours=1)
     scores = ((SAME_TIME, 40, later, "hash-other"), (LATEST, 80, later, "hash-default"), (OLDER, 10, NOON, "hash-old"))
     for score_id, total, at, criteria_hash in scores:
@@ -60,7 +60,7 @@ async def test_a_session_has_its_own_latest_score(tied: Scoring) -> None:
     assert sorted(score.total_score or 0 for score in by_label) == [60, 80]
 
 
-async def test_numbers(tied: Scoring) -> None:
+async def test_analytics_calibrate_and_compare(tied: Scoring) -> None:
     bands = await analytics.distribution(tied.database, Selection(), DEFAULT_BANDS)
     by_judge = await scores_by_judge(tied.database, ["s"], None)
     by_label = await scores_by_label(tied.database, "guidance", None, None)
@@ -76,8 +76,8 @@ async def test_numbers(tied: Scoring) -> None:
     assert [s.total_score for s in by_label] == [80]
 
 
-async def test_the_next_actions(tied: Scoring) -> None:
-    """What is asked again, what that is expected to take, and what a clean-up keeps."""
+async def test_rescoring_estimates_and_pruning(tied: Scoring) -> None:
+    """The latest score decides what is obsolete, what a repeat would cost, and what pruning keeps."""
     assert await obsolete_sessions(tied.database, policy(), None, None) == []
     assert (await estimate_of(tied.database, {"s": None})).tokens.about == 80
 

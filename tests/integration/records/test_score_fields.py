@@ -3,7 +3,7 @@
 from builders import Scoring
 from tarsy_scoring.queue.score_fields import SCORE_FIELDS
 
-# What the queue keeps about its work.
+# Columns of the queue's own work, which no score document shows.
 WORK_COLUMNS = """
 attempt_started_at attempts_burned lease_expires_at lease_owner lease_token next_attempt_at nonce priority spent_s
 stage_id waiting_reason
@@ -11,7 +11,7 @@ stage_id waiting_reason
 
 
 async def test_every_column_is_declared_once(scoring: Scoring) -> None:
-    """All readers and writers go by the declaration: what it does not name, no score keeps and no document shows."""
+    """A column outside the declaration would be neither written nor shown."""
     rows = await scoring.rows("SELECT column_name FROM information_schema.columns WHERE table_name = 'session_scores'")
     declared = [*(field.name for field in SCORE_FIELDS if field.is_column), *WORK_COLUMNS.split()]
 

@@ -1,4 +1,4 @@
-"""Rolling figures against a real database: equal to counting by hand, and published when they change."""
+"""Rolling figures on a real database: equal to a count by hand, and published when they change."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def store(scoring: Scoring, *scores: dict[str, Any]) -> None:
 
 
 async def test_figures_are_those_counted_by_hand(scoring: Scoring) -> None:
-    """Of every chain, whatever mix of scores ended, and the same for one chain alone as among all."""
+    """For every chain and any mix of ended scores; a chain alone gives the same as among all."""
     chance = random.Random(20261122)
     scores = [random_score(chance, NOON - chance.choice((HOUR, 30 * HOUR)) * chance.random()) for _ in range(600)]
     edges = (NOON.replace(minute=5) - HOUR, NOON.replace(minute=5), NOON.replace(hour=13, minute=0) - 24 * HOUR)
@@ -57,7 +57,7 @@ async def test_figures_are_those_counted_by_hand(scoring: Scoring) -> None:
 
 
 async def test_a_chain_without_scores_counts_nothing(scoring: Scoring) -> None:
-    """Asked for by its name it has empty windows; among all others it is not there."""
+    """Requested by name it has empty windows; among all chains it is left out."""
     await store(scoring, ended_score(NOON - 30 * HOUR), ended_score(NOON, purpose="anchor"))
 
     assert await read_figures(scoring.database, DEFAULTS, NOON, (), with_others=True) == {}
@@ -67,7 +67,7 @@ async def test_a_chain_without_scores_counts_nothing(scoring: Scoring) -> None:
 
 
 async def test_each_chain_has_its_threshold(scoring: Scoring) -> None:
-    """Its own, else that of the defaults; a total at the threshold is not under it."""
+    """The chain's own, else the default one; a total at the threshold is not under it."""
     config = {"defaults": {"pass_threshold": 60}, "chains": {"network": {"pass_threshold": 70.5}}}
     settings = Settings.model_validate({"config": config})
     totals = ((None, 60), (None, 59), ("network", 70), ("network", 71))
@@ -96,7 +96,7 @@ FROM generate_series(1, 40000) n, LATERAL (SELECT CASE WHEN n % 19 = 0 THEN 'fai
 
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """The scores of a month, one a minute."""
+    """A database with the scores of a month, one a minute."""
     with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
@@ -110,7 +110,7 @@ def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[s
     ],
 )
 async def test_figures_are_read_by_index(full_database_url: str, statement: str, of_chains: str, cache: str) -> None:
-    """Completed scores, failures and cancelled ones: none by reading all scores there are."""
+    """Completed, failed and cancelled scores are all found without reading every score."""
     _, day = windows_at(NOON)
     times = ", ".join(f"'{at.isoformat()}'" for at in (day.start, day.end, NOON - HOUR, NOON))
     async with connected(full_database_url) as connection:
@@ -123,7 +123,7 @@ async def test_figures_are_read_by_index(full_database_url: str, statement: str,
     assert "session_scores" not in {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"}, plan
     indexes = {n.get("Index Name") for n in nodes}
     assert {"session_scores_failed", "session_scores_cancelled"} <= indexes, plan
-    # Few scores of many chains in a day: the planner may take them by time and drop those of other chains.
+    # A day has few scores of many chains: the planner may read them by time and filter by chain.
     assert {"session_scores_of_chain", "session_scores_by_time"} & indexes, plan
 
 
@@ -159,8 +159,8 @@ async def messages(settings: Settings) -> list[dict[str, Any]]:
     return sorted(found, key=lambda m: m["timestamp_us"])
 
 
-async def test_what_changed_is_published_and_nothing_twice(scoring: Scoring, settings: Settings) -> None:
-    """A mark publishes its chain, a refresh all chains; figures that are in the topic are not sent again."""
+async def test_only_changed_figures_are_published(scoring: Scoring, settings: Settings) -> None:
+    """An event marks its chain, a refresh all chains; figures that the topic has are not sent again."""
     metrics = Metrics()
     signals = RollingSignals(settings, scoring.database, metrics)
     now = datetime.now(UTC)
@@ -186,8 +186,8 @@ async def test_what_changed_is_published_and_nothing_twice(scoring: Scoring, set
     assert value("tarsy_scoring_insights_chains") == 3
 
 
-async def test_windows_move_until_they_are_empty(scoring: Scoring, settings: Settings) -> None:
-    """A chain on which nothing ends is published at each hop, at last without a score, and then no more."""
+async def test_windows_are_published_until_they_are_empty(scoring: Scoring, settings: Settings) -> None:
+    """A quiet chain is published at each hop, a last time with empty windows, and then no more."""
     signals = RollingSignals(settings, scoring.database, Metrics())
     await store(scoring, ended_score(NOON))
     sent = [
@@ -201,15 +201,15 @@ async def test_windows_move_until_they_are_empty(scoring: Scoring, settings: Set
     ]
 
 
-async def test_a_chain_does_not_take_the_key_of_a_finding(scoring: Scoring, settings: Settings) -> None:
-    """The topic keeps one message per key, and findings of drift are in it as well."""
+async def test_a_chain_named_like_the_key_of_a_finding_is_not_published(scoring: Scoring, settings: Settings) -> None:
+    """The topic keeps one message per key, and findings of drift are in it too."""
     name = "drift:12345678-1234-1234-1234-123456789012"
     await store(scoring, ended_score(NOON, chain_id=name))
 
     assert await RollingSignals(settings, scoring.database, Metrics()).publish_changed(NOON, refresh=True) == 0
 
 
-async def test_what_was_not_published_stays_marked(
+async def test_a_chain_stays_marked_until_it_is_published(
     scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT_S", 0.2)
@@ -224,7 +224,7 @@ async def test_what_was_not_published_stays_marked(
 
 
 async def test_one_process_leads_and_another_takes_over(scoring: Scoring, settings: Settings) -> None:
-    """The second stands by, ready; when the first ends, the second publishes every chain anew."""
+    """A standby is ready; when the leader ends, it publishes every chain once."""
     await store(scoring, ended_score(datetime.now(UTC)))
     stops = [asyncio.Event(), asyncio.Event()]
     first, second = (RollingSignals(settings, scoring.database, Metrics()) for _ in stops)
@@ -247,7 +247,7 @@ async def test_one_process_leads_and_another_takes_over(scoring: Scoring, settin
 async def test_a_broken_connection_ends_the_lead_and_not_the_process(
     scoring: Scoring, settings: Settings, postgres: Postgres
 ) -> None:
-    """Without the connection the lock is lost: the process stops publishing and tries to lead again."""
+    """A lost connection loses the lock: the process stops publishing and tries to lead again."""
     await store(scoring, ended_score(datetime.now(UTC)))
     signals, stopping = RollingSignals(settings, scoring.database, Metrics()), asyncio.Event()
     async with asyncio.TaskGroup() as group:
