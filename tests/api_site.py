@@ -23,7 +23,7 @@ SETTINGS = Settings(trusted_proxies="127.0.0.0/8", api_rate_per_minute=1_000_000
 
 @dataclass(frozen=True)
 class Api:
-    """A client on an application on a database."""
+    """HTTP client, with the application and the database behind it."""
 
     client: httpx.AsyncClient
     scoring: Scoring
@@ -32,7 +32,7 @@ class Api:
     async def ask(
         self, session_id: str = "session-1", *, by: str = "alice", key: str | None = None, **body: Any
     ) -> Any:
-        """POST of a session's score."""
+        """Request a score of a session as this user."""
         headers = {"X-Forwarded-User": by} | ({"Idempotency-Key": key} if key else {})
         return await self.client.post(f"/api/v1/scoring/sessions/{session_id}/score", json=body, headers=headers)
 
@@ -60,7 +60,7 @@ async def open_api(
 
 
 class Sessions:
-    """A source with sessions and without timelines. An exception in place of a session is raised."""
+    """Timeline source that knows sessions but no timelines; an exception in place of a session is raised."""
 
     may_change = True
 
@@ -82,4 +82,4 @@ class Sessions:
         raise AssertionError("the API must not list sessions")
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: the source holds no resource."""

@@ -1,4 +1,4 @@
-"""One attempt on a real database, with sessions in memory and a judge that says what a test tells it."""
+"""Runs one attempt on a real database, with sessions in memory and a judge that gives scripted answers."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ class Service:
         return claimed
 
     async def claim_now(self) -> ClaimedScore:
-        """Claim what is waiting for its time, as if the time had come."""
+        """Make every waiting score due now and claim one."""
         await self.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
         return await self.claim()
 
@@ -69,7 +69,7 @@ class Service:
         return await self.scorer({"default": judge}, timeline, settings=changed).attempt(claimed)
 
     def scorer(self, clients: Any, timeline: Timeline | Exception | None = None, **parts: Any) -> Scorer:
-        """A scorer of the session `one`, by default a small finished one."""
+        """A scorer whose source holds the session `one`, by default a small finished one."""
         own = {
             "settings": self.settings,
             "leases": self.leases,
@@ -93,7 +93,7 @@ class Service:
 
 @asynccontextmanager
 async def open_service(database_url: str, **environ: str) -> AsyncIterator[Service]:
-    """The parts on this database, with settings from these variables."""
+    """Open the parts of a worker on this database, with settings from these variables."""
     settings = load_settings({"SCORING_DATABASE_URL": database_url} | environ)
     database = Database(database_url, "public", pool_size=5)
     await database.open()

@@ -1,4 +1,4 @@
-"""Small builders: records with sensible contents, of which a test names only what matters to it."""
+"""Builders of records with sensible defaults; a test names only the fields that matter to it."""
 
 import contextlib
 import uuid
@@ -21,20 +21,20 @@ from tarsy_scoring.records.scores import Reader
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
 HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}
-# Longer than any test runs, and no grace for a server that started in this very session.
+# The lease outlasts any test, and expired leases are taken back without a grace period.
 LEASE_S, NO_GRACE_S = 600.0, 0.0
 
 
 def session_completed(session_id: str = "session-1", **changes: Any) -> Request:
-    """The request of a `session-completed` event, with an identity of its own."""
-    says: dict[str, Any] = {"chain_id": "kubernetes", "session_status": "completed", "event_id": f"e-{uuid.uuid4()}"}
-    return Request(uuid.uuid4(), session_id, SOURCE_COMPLETED, **says | changes)
+    """The request of a `session-completed` event, with an event id of its own."""
+    fields: dict[str, Any] = {"chain_id": "kubernetes", "session_status": "completed", "event_id": f"e-{uuid.uuid4()}"}
+    return Request(uuid.uuid4(), session_id, SOURCE_COMPLETED, **fields | changes)
 
 
 def rescore(session_id: str = "session-1", **changes: Any) -> Request:
     """The request of a `rescore-requested` event; forced, as such events are by default."""
-    says: dict[str, Any] = {"force": True, "requested_by": "alice", "priority": Priority.PEOPLE}
-    return Request(uuid.uuid4(), session_id, SOURCE_RESCORE, **says | changes)
+    fields: dict[str, Any] = {"force": True, "requested_by": "alice", "priority": Priority.PEOPLE}
+    return Request(uuid.uuid4(), session_id, SOURCE_RESCORE, **fields | changes)
 
 
 def policy(
@@ -53,7 +53,7 @@ def policy(
 
 
 def turn(reply: str = "Well reasoned.\n\n67", **changes: Any) -> Turn:
-    """An answered analysis."""
+    """A turn in which the judge answered the analysis."""
     answered = Turn(
         kind="analysis",
         reply=reply,
@@ -78,17 +78,17 @@ def step(claimed: ClaimedScore, phase: str | None = None, ordinal: int | None = 
 
 
 def completion(claimed: ClaimedScore, *, missing_tools: Any = (), **columns: Any) -> Ending:
-    """The end of a score that was judged."""
+    """The end of a completed score."""
     columns = _end_columns("completed") | {"total_score": 67, "score_analysis": "Well reasoned."} | columns
     event = NewEvent(claimed.score_id, "scoring.completed", {"total_score": columns["total_score"]})
     return Ending(claimed, columns, event, missing_tools=missing_tools)
 
 
 def failure(claimed: ClaimedScore, *, disposition: Disposition | None = None, **columns: Any) -> Ending:
-    """The end of a score without a number."""
-    told = {"error_kind": "refused", "error_message": "the judge refused to answer"}
-    columns = _end_columns("failed") | told | columns
-    event = NewEvent(claimed.score_id, "scoring.failed", {"status": columns["status"]} | told)
+    """The end of a score that failed and has no total."""
+    error = {"error_kind": "refused", "error_message": "the judge refused to answer"}
+    columns = _end_columns("failed") | error | columns
+    event = NewEvent(claimed.score_id, "scoring.failed", {"status": columns["status"]} | error)
     return Ending(claimed, columns, event, disposition=disposition)
 
 
@@ -99,7 +99,7 @@ def _end_columns(status: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Inbox, leases, store and reader on one database, and short words for what tests do with them."""
+    """Inbox, leases, store and reader on one database, with shortcuts for what tests do with them."""
 
     url: str
     database: Database
@@ -109,7 +109,7 @@ class Scoring:
     reader: Reader
 
     async def accept(self, *requests: Request) -> list[Disposition | None]:
-        """Accept in one batch; what became of each, None for a repeat."""
+        """Accept requests in one batch; gives the disposition of each, None for a repeat."""
         answers = await self.inbox.accept(requests)
         return [answers.get(r.request_id) for r in requests]
 
@@ -123,7 +123,7 @@ class Scoring:
         return claimed
 
     async def lapse(self, *scores: ClaimedScore) -> None:
-        """Let time pass until these leases are over."""
+        """Make these leases expire now."""
         await self.rows(
             "UPDATE session_scores SET lease_expires_at = now() - interval '1 second' WHERE score_id = ANY($1)",
             [s.score_id for s in scores],
@@ -133,7 +133,7 @@ class Scoring:
         await self.rows("UPDATE session_scores SET next_attempt_at = now() WHERE status = 'pending'")
 
     async def take_back(self, max_attempts: int = 5, deadline_s: float = 3600) -> dict[str, str]:
-        """Take back what has expired; new status by session."""
+        """Take back the scores whose lease has expired; gives the new status by session."""
         lost = await self.leases.take_back_expired(NO_GRACE_S, max_attempts, deadline_s)
         return {score.session_id: score.status for score in lost}
 
@@ -149,7 +149,7 @@ class Scoring:
         return row
 
     async def events(self, score_id: uuid.UUID | None = None) -> list[str]:
-        """What was emitted, in order: the phase of a progress event, the type of another, without `scoring.`."""
+        """Emitted events in order: the phase of a progress event, else the type without `scoring.`."""
         rows = await self.rows(
             "SELECT type, payload->>'phase' AS phase FROM scoring_events "
             "WHERE score_id = $1 OR $1 IS NULL ORDER BY entry",
@@ -160,20 +160,20 @@ class Scoring:
     async def dispositions(self) -> dict[uuid.UUID, str]:
         return {r["request_id"]: r["disposition"] for r in await self.rows("SELECT * FROM scoring_requests")}
 
-    async def waits_for_a_lock(self) -> list[int]:
-        """The backends of this database that wait for a lock of another."""
+    async def backends_waiting_for_a_lock(self) -> list[int]:
+        """Backends of this database that wait for a lock another backend holds."""
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         return [r["pid"] for r in await self.rows(waiting)]
 
     async def everything(self) -> dict[str, list[dict[str, Any]]]:
-        """All rows that an attempt can write: to show that nothing was written."""
+        """All rows of the tables that an attempt writes, to show that nothing was written."""
         tables = ("session_scores", "judge_turns", "score_missing_tools", "scoring_events", "scoring_requests")
         return {table: await self.rows(f"SELECT * FROM {table} t ORDER BY t::text") for table in tables}
 
 
 @contextlib.asynccontextmanager
 async def open_scoring(url: str, of: Policy | None = None, *, pool_size: int = 10) -> AsyncIterator[Scoring]:
-    """The parts that touch PostgreSQL, on a migrated database in schema `public`."""
+    """Open the parts that use PostgreSQL on a migrated database, in schema `public`."""
     database = Database(url, "public", pool_size=pool_size)
     await database.open()
     try:
@@ -186,7 +186,7 @@ async def open_scoring(url: str, of: Policy | None = None, *, pool_size: int = 1
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection beside the pool, as another process has it."""
+    """A connection of its own beside the pool, as another process would hold it."""
     connection = await asyncpg.connect(url, timeout=10)
     try:
         yield connection

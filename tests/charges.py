@@ -1,7 +1,8 @@
 """
-Notes every amount that a day was ever charged, as it is committed: no look now and then can miss one.
+Records every amount charged to a budget day, by a trigger, so that no intermediate amount is missed.
 
-A check on the table would not do: what it refuses is written again in smaller steps, which hides what was wrong.
+A check constraint would not do: the service writes a refused charge again in smaller steps, which hides
+the fault.
 """
 
 from builders import connected
@@ -16,11 +17,11 @@ END $$;
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON budget_days FOR EACH ROW EXECUTE FUNCTION note_charge();
 """
 
-# By scope and chain.
+# The highest amount ever charged, by scope and chain.
 MOST_CHARGED = "SELECT scope, chain_id, max(charged_usd) AS usd FROM noted_charges GROUP BY scope, chain_id"
 
 
 async def note_every_charge(url: str) -> None:
-    """Begin to note in this database, which is of no use to other tests afterwards."""
+    """Install the trigger; no other test may use this database afterwards."""
     async with connected(url) as connection:
         await connection.execute(NOTE)

@@ -35,7 +35,7 @@ SHARED = pytest.StashKey[contextlib.ExitStack]()
 ADDRESSES = pytest.StashKey[dict[str, str]]()
 WITHOUT_SERVERS = [Path(__file__).parent / tier for tier in ("unit", "contract")]
 
-# A busy machine is no bug: by default an example may take 200 ms.
+# No deadline: by default an example may take 200 ms, and a busy machine takes longer.
 hypothesis.settings.register_profile("steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("steady")
 
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(servers)
     config.stash[CHOSEN] = choose_infrastructure()
     forget_own_settings()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what we start would ignore it as well
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # nohup ignores it, and child processes inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -99,7 +99,7 @@ def own_kafka() -> Iterator[Kafka]:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A command that a test runs in this process configures logging, as every command does."""
+    """Restore the logging configuration: a command that a test runs in this process changes it."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -107,7 +107,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 async def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clock of the running loop, by which deadlines are kept: what is due in so many seconds is due now."""
+    """Gives a function that advances the running loop's clock; deadlines in that time are due at once."""
     loop = asyncio.get_running_loop()
     real, ahead_s = loop.time, 0.0
 
@@ -167,6 +167,6 @@ def topics(request: pytest.FixtureRequest) -> Topics:
 
 @pytest.fixture
 async def judge() -> AsyncIterator[ScriptedJudge]:
-    """A scripted judge of its own."""
+    """A scripted judge for this test."""
     async with ScriptedJudge() as judge:
         yield judge

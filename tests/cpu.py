@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 def cpu_s(work: Callable[[], object]) -> float:
-    """Seconds of CPU of this thread; without the garbage collector, which may visit the objects of all tests before."""
-    gc.disable()
+    """CPU seconds that `work` takes in this thread, with the garbage collector off."""
+    gc.disable()  # it may visit the objects of all earlier tests
     try:
         started = time.thread_time()
         work()

@@ -1,4 +1,4 @@
-"""Scores of chains over weeks, under judges and with agents of which a test knows the truth."""
+"""Stores scores of chains over weeks, so that a test knows what changed: the judge, the agents or neither."""
 
 import random
 import uuid
@@ -24,7 +24,7 @@ FROM unnest($1::text[], $3::int[], $8::timestamptz[]) AS u(i, n, t)
 
 
 def totals(mean: float, count: int, *, spread: float = 10.0, seed: int = 1) -> list[int]:
-    """Whole totals around a mean, the same for the same seed."""
+    """Integer totals around a mean; equal seeds give equal totals."""
     dice = random.Random(seed)
     return [min(100, max(0, round(dice.gauss(mean, spread)))) for _ in range(count)]
 
@@ -38,7 +38,7 @@ async def plant_scores(
     chain: str = "kubernetes",
     every: timedelta = timedelta(hours=1),
 ) -> list[str]:
-    """Sessions of a chain, one after the other from `begin` on, scored when they ended; returns their ids."""
+    """Store sessions of a chain that end one after the other from `begin`, with scores; gives their ids."""
     times = [begin + n * every for n in range(len(numbers))]
     ids = [f"{chain}-{uuid.uuid4().hex[:12]}" for _ in numbers]
     alerts = [ALERTS[n % len(ALERTS)] for n in range(len(ids))]
@@ -55,7 +55,7 @@ async def plant_judgements(
     purpose: str = "anchor",
     chain: str = "kubernetes",
 ) -> None:
-    """Judgements of sessions that are there; now, unless times are given."""
+    """Store scores of existing sessions, completed now unless times are given."""
     ids = list(numbers)
     at = list(times or [datetime.now(UTC)] * len(ids))
     bound = (DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])

@@ -1,4 +1,4 @@
-"""A database with many rows, and the plans that PostgreSQL makes on it."""
+"""A database with many rows, and the plans that PostgreSQL chooses on it."""
 
 import json
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from infrastructure import Postgres, fresh_database, run_apart
 
 @contextmanager
 def filled_database(postgres: Postgres, template: str, statements: str) -> Iterator[str]:
-    """A migrated database with what the statements put in, and fresh statistics; gone afterwards."""
+    """A migrated database with the rows of these statements and fresh statistics; dropped afterwards."""
 
     async def fill(url: str) -> None:
         async with connected(url) as connection:
             await connection.execute(statements)
-            # As every column is counted by the sample of the finest, this one makes it the whole table: by a sample,
-            # now and then, the planner would guess otherwise.
+            # ANALYZE sizes its sample by the largest statistics target, so this target makes it read the whole
+            # table. With a smaller sample the planner sometimes chooses another plan.
             await connection.execute("ALTER INDEX sessions_by_prefix ALTER COLUMN 1 SET STATISTICS 1000")
             await connection.execute("VACUUM ANALYZE")
 
@@ -48,7 +48,7 @@ async def plan_of(connection: asyncpg.Connection, statement: str, arguments: str
 
 
 def nodes_of(plan: Any) -> Plan:
-    """The nodes of an answer of `EXPLAIN (FORMAT JSON)`."""
+    """Flatten the answer of `EXPLAIN (FORMAT JSON)` into the nodes of the plan."""
 
     def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield node

@@ -58,12 +58,12 @@ class Postgres:
     embedded: EmbeddedPostgres | None = None
 
     async def kill(self) -> None:
-        """Crash it, as SIGQUIT to the whole tree does."""
+        """Crash the server, as SIGQUIT to its process tree does."""
         assert self.embedded is not None, "use the fixture own_postgres"
         await self.embedded.kill()
 
     async def start(self) -> None:
-        """Bring it back, on the same port with the same data; does nothing while it runs."""
+        """Start the server again, on the same port with the same data; does nothing while it runs."""
         assert self.embedded is not None, "use the fixture own_postgres"
         await self.embedded.start()
 
@@ -90,7 +90,7 @@ class Kafka:
         await self.embedded.stop()
 
     async def start(self) -> None:
-        """Bring it back on the same port; does nothing while it runs."""
+        """Start the broker again on the same port; does nothing while it runs."""
         assert self.embedded is not None, "use the fixture own_kafka"
         await self.embedded.start()
 
@@ -108,7 +108,7 @@ class Topics:
 
     @property
     def env(self) -> dict[str, str]:
-        """What points the service at them."""
+        """Variables that point the service at these topics."""
         return {
             "SCORING_KAFKA_BOOTSTRAP_SERVERS": self.bootstrap_servers,
             "SCORING_KAFKA_GROUP": self.group,
@@ -193,14 +193,14 @@ def migrated_template(server: Postgres) -> Iterator[str]:
 
 @contextlib.contextmanager
 def fresh_database(server: Postgres, template: str | None = None) -> Iterator[str]:
-    """The URL of a new database, dropped afterwards; a server that a test left down is brought back for that."""
+    """The URL of a new database, dropped afterwards; a server that a test stopped is started for that."""
     name = f"scoring_test_{uuid.uuid4().hex[:12]}"
     yield run_apart(create_database(server.url, name, template=template))
     run_apart(drop_database(server, name))
 
 
 def fresh_topics(kafka: Kafka) -> Topics:
-    """Make four topics of six partitions; a broker that a test left down is brought back for that."""
+    """Create four topics of six partitions; a broker that a test stopped is started again for that."""
     if kafka.embedded is not None:
         run_apart(kafka.start())
     suffix = uuid.uuid4().hex[:8]
@@ -220,14 +220,14 @@ def fresh_topics(kafka: Kafka) -> Topics:
 
 async def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
     """
-    Wait until `condition` (may be async) gives something true, and return that.
+    Wait until `condition`, which may be async, gives a true value, and return that value.
 
     Raises:
-        AssertionError: It did not within `timeout_s`; says `what` was waited for.
+        AssertionError: `condition` was false for `timeout_s`; the message holds `what`.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        is_last = time.monotonic() >= deadline  # a machine that stood still meanwhile is looked at once more
+        is_last = time.monotonic() >= deadline  # after a stall of the machine the condition is checked once more
         seen = condition()
         if inspect.isawaitable(seen):
             seen = await seen
@@ -238,7 +238,7 @@ async def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) 
 
 
 def run_apart(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end in a loop of its own, whatever loop is set or running here."""
+    """Run a coroutine to its end in an event loop of its own, in another thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 

@@ -1,4 +1,4 @@
-"""Messages of the topic of insights, as tests of live events plant them."""
+"""Messages of the insights topic for tests of live events."""
 
 import time
 import uuid
@@ -17,7 +17,7 @@ def now_us() -> int:
 
 
 def window(**figures: Any) -> dict[str, Any]:
-    """What one window says, of scores that are all good."""
+    """The figures of one window in which no score is under the threshold."""
     return {
         "start": "2026-01-05T10:00:00Z",
         "end": "2026-01-05T11:00:00Z",
@@ -34,7 +34,7 @@ def window(**figures: Any) -> dict[str, Any]:
 
 
 def windows(chain_id: str | None, timestamp_us: int = START_US, **figures: Any) -> dict[str, Any]:
-    """A message of a chain's windows, both with these figures."""
+    """A message with the windows of a chain, both with these figures."""
     return {
         "type": "scoring.windows",
         "chain_id": chain_id,
@@ -45,7 +45,7 @@ def windows(chain_id: str | None, timestamp_us: int = START_US, **figures: Any) 
 
 
 def drift(timestamp_us: int = START_US, **more: Any) -> dict[str, Any]:
-    """A finding of drift, whose cause is the judge."""
+    """A `scoring.drift_detected` message whose cause is the judge."""
     return {
         "type": "scoring.drift_detected",
         "event_id": str(uuid.uuid4()),
@@ -67,14 +67,14 @@ def drift(timestamp_us: int = START_US, **more: Any) -> dict[str, Any]:
 
 
 def key_of(message: Mapping[str, Any]) -> bytes:
-    """The key under which the topic keeps a message."""
+    """The Kafka key of a message."""
     if message["type"] == "scoring.drift_detected":
         return f"drift:{message['event_id']}".encode()
     return (message["chain_id"] or "").encode()
 
 
 def record(message: Mapping[str, Any] | bytes | None, key: bytes | None = None) -> Record:
-    """A message as the topic brings it, under its own key or another."""
+    """The Kafka record of a message, under its own key unless another is given."""
     value = to_json(message) if isinstance(message, Mapping) else message
     own = key_of(message) if isinstance(message, Mapping) else None
     return Record("scoring-insights", 0, 0, 0, own if key is None else key, value, ())

@@ -1,4 +1,4 @@
-"""What tests let stand between two programs: a server on loopback whose connections end with it."""
+"""Base of the TCP proxies of tests: a server on loopback whose connections end with it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -9,10 +9,10 @@ from typing import Self
 
 class Listening(ABC):
     """
-    Listens while it is entered, and on the same port each time.
+    Server that listens inside its `async with` block, on the same port each time it is entered.
 
     Args:
-        port: 0: one that is free when it is first entered.
+        port: 0 takes a port that is free when the block is first entered.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -48,7 +48,7 @@ class Listening(ABC):
 
     @abstractmethod
     async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        """One connection, until either side hangs up."""
+        """Carry one connection until either side closes it."""
 
 
 def close(writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What tests of live events share: a connection held in the hand, and events to send."""
+"""Shared by tests of live events: a fake WebSocket peer, gateways and events."""
 
 import asyncio
 import uuid
@@ -17,16 +17,16 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
 WAIT_S = 30.0
-MARK = "end-of-answers-"  # no channel
+MARK = "end-of-answers-"  # no channel has such a name
 
 
 class FakeSocket:
     """
-    A peer that takes what it is sent while it is `reading`, and says what a test lets it say.
+    WebSocket peer that accepts messages while `reading` is set, and sends those that a test passes to `say`.
 
     Attributes:
-        closed: Close code and reason, when our side has closed.
-        chunks: What it was handed, the very objects.
+        closed: Close code and reason, once the gateway has closed the connection.
+        chunks: The chunk objects that it received, not copies.
     """
 
     def __init__(self) -> None:
@@ -75,19 +75,19 @@ class FakeSocket:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Everything it was sent, in order, without what `answer` asked for itself."""
+        """All messages it received, in order, without the replies that `answer` asked for."""
         return [m for m in self._everything() if not m.get("channel", "").startswith(MARK)]
 
     @property
     def positions(self) -> list[int]:
-        """Positions of the events it was sent."""
+        """Positions of the events it received."""
         return [m["position"] for m in self.messages if "position" in m]
 
     async def answer(self) -> list[dict[str, Any]]:
         """
-        Everything sent up to the answer to what was asked last.
+        All messages up to the gateway's answer to the latest request.
 
-        Requests are answered one after the other, so the answer to one more, which means nothing, is behind them.
+        The gateway answers requests in order, so the answer to one extra request comes after all others.
         """
         self._marks += 1
         mark = f"{MARK}{self._marks}"
@@ -100,13 +100,13 @@ class FakeSocket:
 
 
 def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:
-    """A gateway that does not know yet where the stream stands; its database is never asked."""
+    """A gateway without a position in the stream of events; it never queries its database."""
     database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     return Gateway(Settings(), database, metrics or Metrics(), GatewayLimits(**limits))
 
 
 def placed(metrics: Metrics | None = None, **limits: Any) -> Gateway:
-    """A gateway that stands at the beginning of the stream."""
+    """A gateway positioned before the first event."""
     gateway = unplaced(metrics, **limits)
     gateway.begin_at(0)
     return gateway
@@ -114,8 +114,8 @@ def placed(metrics: Metrics | None = None, **limits: Any) -> Gateway:
 
 @asynccontextmanager
 async def connected_to(gateway: Gateway, *channels: str, last_event_id: int | None = None) -> AsyncIterator[FakeSocket]:
-    """A client of the gateway with these subscriptions; gone at the end."""
-    async with let_in_by(gateway) as socket:
+    """A client of the gateway with these subscriptions; disconnected at the end."""
+    async with silent_client_of(gateway) as socket:
         for channel in channels:
             socket.say({"action": "subscribe", "channel": channel, "last_event_id": last_event_id})
         await socket.answer()
@@ -123,8 +123,8 @@ async def connected_to(gateway: Gateway, *channels: str, last_event_id: int | No
 
 
 @asynccontextmanager
-async def let_in_by(gateway: Gateway) -> AsyncIterator[FakeSocket]:
-    """A client of the gateway that says nothing yet; gone at the end."""
+async def silent_client_of(gateway: Gateway) -> AsyncIterator[FakeSocket]:
+    """A client of the gateway that has sent nothing yet; disconnected at the end."""
     socket = FakeSocket()
     serving = asyncio.create_task(gateway.serve(socket))
     try:
@@ -148,7 +148,7 @@ def event(position: int, session_id: str = "session-1", kind: str = "scoring.sta
 
 
 def records(*events: Mapping[str, Any]) -> list[Record]:
-    """Events as the topic brings them."""
+    """The Kafka records of events."""
     return [Record("scoring-events", 0, n, 0, b"key", to_json(e), ()) for n, e in enumerate(events)]
 
 

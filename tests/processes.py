@@ -1,5 +1,5 @@
 """
-The service as real processes: start, watch, pause, stop and kill them, and see whether what they left is whole.
+Runs the service as real processes: start, watch, pause, stop and kill them, then check what they left.
 
 Sessions are small files, the judge is the scripted one in the test's own process, everything else is real.
 """
@@ -30,11 +30,11 @@ SMALL_SESSION = Path(__file__).with_name("small_session.json").read_text(encodin
 DYING_WORKER = Path(__file__).parent / "chaos" / "dying_worker.py"
 LARGEST_MESSAGE = 20 * 2**20
 TAIL_CHARACTERS = 4_000
-# Far beyond what anything takes, so that only what never comes is missed: starting a process alone may take a busy
-# machine more than ten seconds.
+# Far longer than any wait takes, so that a slow machine fails no test: on a busy machine the start of one process
+# may take more than ten seconds.
 PATIENCE_S = 60.0
 ANSWER_S = 30.0  # for one answer of a server
-HOLD_S = 0.05  # how often a call that is held asks whether it still is
+HOLD_S = 0.05  # how often a held call checks whether it is still held
 TERMINAL = ("scoring.completed", "scoring.failed")
 
 
@@ -53,7 +53,7 @@ class Finished:
 
 
 class Process:
-    """A process of the service; what it says goes to files."""
+    """A process of the service; its output goes to files."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, name: str) -> None:
         self.name = name
@@ -96,13 +96,13 @@ class Process:
     async def says(self, event: str, timeout_s: float = PATIENCE_S, **fields: Any) -> dict[str, Any]:
         """Wait for a log line; gives the first."""
 
-        def heard() -> list[dict[str, Any]]:
-            status = self.status  # asked first: what it said before it ended is in its log by then
+        def matching_lines() -> list[dict[str, Any]]:
+            status = self.status  # read first: all it logged before its end is in the file by then
             found = self.lines(event, **fields)
             assert found or status is None, f"{self.name} ended with {status} before it said {event}"
             return found
 
-        lines: list[dict[str, Any]] = await wait_until(heard, timeout_s, f"{self.name} says {event} {fields}")
+        lines: list[dict[str, Any]] = await wait_until(matching_lines, timeout_s, f"{self.name} says {event} {fields}")
         return lines[0]
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -115,7 +115,7 @@ class Process:
             return answer.status, await answer.text()
 
     async def is_ready(self) -> bool:
-        """Whether it says so; whoever gives no answer is not."""
+        """Whether `/readyz` answers 200; a process that gives no answer is not ready."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             return (await self.get("/readyz"))[0] == 200
         return False
@@ -148,7 +148,7 @@ class Process:
         return await self.ended(timeout_s)
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         self.signal(signal.SIGKILL)
         await self.ended()
 
@@ -182,7 +182,7 @@ class Service:
             "OPENAI_BASE_URL": judge.base_url,
             "OPENAI_API_KEY": "sk-planted-judge-key",
             "SCORING_JUDGE_MODEL": MODEL,
-            # A machine that stands still for some seconds takes nothing from anybody: what lapses soon is for chaos.
+            # Long enough that no lease expires while the machine stalls for some seconds; chaos tests set short ones.
             "SCORING_LEASE_S": "30",
             "SCORING_KAFKA_SESSION_TIMEOUT_S": "30",
             "SCORING_DRAIN_TIMEOUT_S": "30",
@@ -241,11 +241,11 @@ class Service:
     # --- the judge -------------------------------------------------------------------------------------
 
     def hold(self, match: str | None = None, turn: Literal["any", "analysis", "missing_tools"] = "any") -> None:
-        """Let calls of the judge wait, those with this text, until its script is cleared."""
+        """Hold the judge's calls, or only those with this text, until its script is cleared."""
         self.judge.script(Fault(kind="latency", seconds=HOLD_S, match=match, turn=turn))
 
     async def asked(self, calls: int) -> None:
-        """Wait until the judge was asked for so many analyses."""
+        """Wait until the judge has received this many analysis calls."""
         await wait_until(lambda: self.judge.calls_by_turn["analysis"] >= calls, PATIENCE_S, f"{calls} are being judged")
 
     # --- sessions and events ---------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class Service:
         return await wait_until(seen, timeout_s, f"{session_id} becomes {status} {columns}")
 
     async def disposition(self, event_id: str, timeout_s: float = PATIENCE_S) -> str:
-        """Wait for the request of an event; gives what became of it."""
+        """Wait until the request of an event is stored; gives its disposition."""
 
         async def stored() -> list[asyncpg.Record]:
             return await self.rows("SELECT disposition FROM scoring_requests WHERE event_id = $1", event_id)
@@ -364,11 +364,11 @@ class Service:
         await self.scores_reach(count, "completed_at IS NOT NULL", timeout_s)
 
     async def let_leases_lapse(self) -> None:
-        """Let the time of every lease have passed: its holder is gone."""
+        """Make every lease expire now, as if its holder were gone."""
         await self.rows("UPDATE session_scores SET lease_expires_at = now() WHERE status = 'in_progress'")
 
     async def let_retries_be_due(self) -> None:
-        """Let the time of every backoff have passed."""
+        """Make every pending score due now."""
         await self.rows("UPDATE session_scores SET next_attempt_at = now() WHERE status = 'pending'")
 
 
@@ -376,7 +376,7 @@ OUT_OF_MEMORY = "checkout-7 0/1 OOMKilled 12 restarts"
 
 
 def small_session(session_id: str, result: str = OUT_OF_MEMORY) -> dict[str, Any]:
-    """A session that says its own name in the alert, so that a judge's call can be told whose it is."""
+    """A session whose alert holds its id, so that a judge call can be matched to its session."""
     written = SMALL_SESSION.replace("{id}", session_id).replace('"{result}"', json.dumps(result))
     session: dict[str, Any] = json.loads(written)
     return session
@@ -416,7 +416,7 @@ async def read_whole(bootstrap_servers: str, topic: str) -> list[Any]:
 
 async def assert_whole(service: Service, completed: Iterable[str], *, failed: Iterable[str] = ()) -> list[Seen]:
     """
-    Nothing lost, nothing doubled, nothing stuck, nothing announced that is not so.
+    Assert that no request or score is lost, doubled or stuck, and that the topic agrees with the tables.
 
     Args:
         completed: Event ids of requests that must have made one completed score each.
@@ -440,7 +440,7 @@ async def assert_whole(service: Service, completed: Iterable[str], *, failed: It
         by_score[event.payload["score_id"]].append(event.payload)
     assert set(by_score) == {str(i) for i in scores}, "each score, and no other, has events"
     for score_id, score in scores.items():
-        _assert_story(by_score[str(score_id)], score)
+        _assert_event_sequence(by_score[str(score_id)], score)
     return seen
 
 
@@ -504,15 +504,15 @@ def _assert_topic_is_the_log(seen: list[Seen], stored: list[Any]) -> None:
 
 
 def _without_repeats(seen: Iterable[Seen]) -> list[Seen]:
-    """First arrivals, as a consumer keeps them that drops by `event_id`."""
+    """The first arrival of each event, as a consumer keeps it that drops repeats by `event_id`."""
     first: dict[str, Seen] = {}
     for event in seen:
         first.setdefault(event.payload["event_id"], event)
     return list(first.values())
 
 
-def _assert_story(events: list[dict[str, Any]], score: Any) -> None:
-    """The events of one score: in sequence, one start per attempt, one end, and it is last and true."""
+def _assert_event_sequence(events: list[dict[str, Any]], score: Any) -> None:
+    """One score's events have consecutive sequences, a start per attempt, and one end, last and correct."""
     who = f"score of {score['session_id']}: {[(e['sequence'], e['type'], e.get('phase')) for e in events]}"
     assert [e["sequence"] for e in events] == list(range(1, len(events) + 1)), who
     started = [e["attempt"] for e in events if e["type"] == "scoring.started"]

@@ -12,13 +12,13 @@ COMMIT = b"COMMIT;"
 
 class DatabaseProxy(Listening):
     """
-    Forwards to a server until told to misbehave.
+    Forwards to a server until a test makes it misbehave.
 
     `lose_commit_reply(text)`: the next transaction with `text` in one of its statements commits, but its
-    client is cut off before it hears of it. `silence_listeners()`: connections that LISTEN stay open and
-    receive nothing any more. `fall_silent()`: nothing goes through any more, and connections open and stay
-    open, as with a server that stands still, at once or from a statement on; `speak_again()` ends it. Until it is
-    entered, nobody listens on its port.
+    client is cut off before the reply arrives. `silence_listeners()`: connections that LISTEN stay open and
+    receive nothing more. `fall_silent()`: connections still open and stay open but carry nothing, as with a
+    server that hangs, at once or from a statement on; `speak_again()` ends it. The port refuses connections
+    until the proxy is entered.
     """
 
     def __init__(self, url: str) -> None:
@@ -27,7 +27,7 @@ class DatabaseProxy(Listening):
         self._statement: bytes | None = None
         self._silent = False
         self.stands_still = False
-        self._last_words: bytes | None = None
+        self._silencing_statement: bytes | None = None
         self.replies_lost = 0
         self.bytes_silenced = 0
 
@@ -45,7 +45,7 @@ class DatabaseProxy(Listening):
 
     def fall_silent(self, at: str | None = None) -> None:
         self.stands_still = at is None
-        self._last_words = at.encode() if at else None
+        self._silencing_statement = at.encode() if at else None
 
     def speak_again(self) -> None:
         self.stands_still = False
@@ -61,16 +61,16 @@ class DatabaseProxy(Listening):
             close(to_server)
 
     def swallows(self, sent: bytes) -> bool:
-        """Whether nobody answers this, and from now on anything."""
-        if self._last_words is not None and self._last_words in sent:
+        """Whether the proxy drops this request; after the silencing statement it drops every request."""
+        if self._silencing_statement is not None and self._silencing_statement in sent:
             self.fall_silent()
         return self.stands_still
 
-    def hears_of_commit(self, sent: bytes, was_armed: bool) -> bool:
-        """Whether this connection's next COMMIT is the one to lose, after it has sent this."""
+    def loses_next_commit(self, sent: bytes, was_armed: bool) -> bool:
+        """Whether the reply to this connection's next COMMIT is to be lost, now that it has sent this."""
         return was_armed or (self._statement is not None and self._statement in sent)
 
-    def loses_commit(self) -> None:
+    def count_lost_reply(self) -> None:
         self._statement = None
         self.replies_lost += 1
 
@@ -82,7 +82,7 @@ class DatabaseProxy(Listening):
 
 
 class _Connection:
-    """One client and its server."""
+    """One client connection and its connection to the server."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _Connection:
             if self._proxy.swallows(data):
                 continue
             self._listens |= LISTEN in data
-            self._is_armed = self._proxy.hears_of_commit(data, self._is_armed)
+            self._is_armed = self._proxy.loses_next_commit(data, self._is_armed)
             if self._is_armed and COMMIT in data:
                 self._loses_next_reply = True
             self._to_server.write(data)
@@ -114,7 +114,7 @@ class _Connection:
     async def carry_replies(self) -> None:
         while data := await self._server.read(65536):
             if self._loses_next_reply:  # the server has answered, so it has committed
-                self._proxy.loses_commit()
+                self._proxy.count_lost_reply()
                 raise ConnectionResetError
             if not self._proxy.silences(data, self._listens):
                 self._to_client.write(data)

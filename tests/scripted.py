@@ -1,4 +1,4 @@
-"""A judge that answers from a script, and replies as each strategy asks for them."""
+"""A judge that answers from a script, and replies in the form that each strategy asks for."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn, TurnKind
 
-# What an ask gives: a whole answer, or what it raises.
+# One step of a script: an answer, or the error to raise.
 ScriptStep = Turn | ScoringError
 
 # Has every entry that an analysis may cite.
@@ -16,7 +16,7 @@ CONTEXT = SimpleNamespace(alert="the alert", conversation="the timeline", entry_
 
 
 def answer(reply: str = "", **changes: Any) -> Turn:
-    """A turn in which only what matters to a test is known."""
+    """A turn in which only the fields that matter to a test are known."""
     turn = Turn(
         kind="analysis",
         reply=reply,
@@ -65,7 +65,7 @@ BREAKDOWN = {"logical_flow": 15, "consistency": 17, "tool_relevance": 15, "synth
 
 
 def structured_reply(**changes: Any) -> dict[str, Any]:
-    """What `investigation-structured` asks for; its numbers agree on 67."""
+    """A reply to `investigation-structured`; its breakdown adds up to its total of 67."""
     return {
         "score_reasoning": "However, it failed to look at the logs (E17).",
         "score_breakdown": BREAKDOWN,
@@ -87,7 +87,7 @@ RUBRIC_SCORES = {
 
 
 def rubric_reply(**changes: Any) -> dict[str, Any]:
-    """What `cli-tool-use` asks for; its values weigh 0.65."""
+    """A reply to `cli-tool-use`; its weighted score is 0.65."""
     return {
         "issues": ["It ran the same command twice (E4, E5)."],
         "highlights": ["It checked the result (E9)."],

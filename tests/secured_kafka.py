@@ -1,7 +1,7 @@
 """
 An Apache Kafka with one secured listener for each kind of login.
 
-The open listener of the embedded broker stays, for tests to read the result.
+The plain listener of the embedded broker stays open, so that tests can read the result.
 """
 
 import base64
@@ -88,9 +88,9 @@ class SecuredKafka(EmbeddedKafka):
     async def change_password(self, user: str, password: str) -> None:
         """Set the password of a user; creates the user."""
         command = await self._java("kafka.admin.ConfigCommand", "-XX:TieredStopAtLevel=1")
-        whose = ["--bootstrap-server", self.bootstrap_servers, "--entity-type", "users", "--entity-name", user]
+        entity = ["--bootstrap-server", self.bootstrap_servers, "--entity-type", "users", "--entity-name", user]
         change = ["--alter", "--add-config", f"SCRAM-SHA-512=[password={password}]"]
-        await super()._run([*command, *whose, *change], "changing a password")
+        await super()._run([*command, *entity, *change], "changing a password")
 
 
 def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:

@@ -1,4 +1,4 @@
-"""Sessions and scores put into the tables as they are: for tests of what is read, with times of their choice."""
+"""Stores sessions and scores directly in the tables, at chosen times, for tests of queries."""
 
 import json
 import uuid
@@ -15,7 +15,7 @@ ENDED = frozenset({"completed", "failed", "timed_out", "cancelled"})
 async def store_session(
     scoring: Scoring, session_id: str = "session-1", *, ended: datetime | None = NOON, **columns: Any
 ) -> None:
-    """A session that was first seen a minute after it ended; once there, it stays as it is."""
+    """Store a session that was first seen a minute after it ended; an existing one stays unchanged."""
     values: dict[str, Any] = {"chain_id": "kubernetes", "alert_type": "PodCrashLoop", "labels": {}} | columns
     first_seen = values.pop("first_seen_at", (ended or NOON) + timedelta(minutes=1))
     await scoring.rows(
@@ -37,10 +37,10 @@ async def store_score(
     **columns: Any,
 ) -> uuid.UUID:
     """
-    A score of a session that is made where it is not there.
+    Store a score, and its session where that is missing.
 
     Args:
-        at: When it was made; it ended in the same minute.
+        at: Creation time; an ended score ended 20 s later.
     """
     await store_session(scoring, session_id, **({"ended": at} | dict(session or {})))
     chain = await scoring.value("SELECT chain_id FROM sessions WHERE session_id = $1", session_id)

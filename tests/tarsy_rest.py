@@ -1,8 +1,8 @@
 """
-TARSy's REST API as far as a reader of sessions needs it, answered out of a TARSy-shaped database.
+The part of TARSy's REST API that a reader of sessions uses, served from a TARSy-shaped database.
 
-Written from the outside: paths, keys, orders, pages and error bodies as a deployment shows them. It leaves out what no
-reader looks at.
+Paths, keys, orders, pages and error bodies are those that a deployment shows. Fields that no reader uses are
+left out.
 """
 
 import json
@@ -19,7 +19,7 @@ _TERMINAL = ("completed", "failed", "cancelled", "timed_out")
 
 class TarsyRest:
     """
-    The API over one database; `token` None lets everybody in.
+    The API over one database; without a `token` it admits every caller.
 
     `instead` maps a part of a path to a handler that answers in its place.
     """
@@ -28,7 +28,7 @@ class TarsyRest:
         self._database_url = database_url
         self.token = token
         self.instead: dict[str, Callable[[web.Request], Any]] = {}
-        app = web.Application(middlewares=[self._at_the_door])
+        app = web.Application(middlewares=[self._authorize_and_answer])
         session = "/api/v1/sessions/{session_id}"
         app.router.add_get("/api/v1/sessions", self._sessions)
         app.router.add_get(session, self._detail)
@@ -51,7 +51,7 @@ class TarsyRest:
         return str(self._server.make_url("/")).rstrip("/")
 
     @web.middleware
-    async def _at_the_door(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _authorize_and_answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.Response(status=401, text="Unauthorized")
         for part, answer in self.instead.items():
@@ -107,7 +107,7 @@ class TarsyRest:
     async def _executions(
         self, session_id: str, shown: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Per stage; sub-agents under their parents, and without their stage, which is that of the parent."""
+        """Executions by stage; sub-agents stand under their parents, without a stage id of their own."""
         rows = await self._rows(
             "SELECT * FROM agent_executions WHERE session_id = $1 ORDER BY agent_index, execution_id", session_id
         )

@@ -1,4 +1,4 @@
-"""A PostgreSQL with TLS out of one without: a proxy that speaks the server's side of TLS, and refuses to go without."""
+"""Adds TLS to a PostgreSQL without it: a proxy that speaks the server's side of TLS and refuses other clients."""
 
 import asyncio
 import ssl
@@ -14,10 +14,10 @@ class TlsProxy(Listening):
     """
     Carries TLS connections to a server that has none.
 
-    The embedded PostgreSQL is built without TLS, and what is under test is our side of it.
+    The embedded PostgreSQL is built without TLS, and the tests are about the client's side.
 
     Args:
-        context: Certificate to show, and whether clients have to show one.
+        context: The server's certificate, and whether clients must present one.
     """
 
     def __init__(self, url: str, context: ssl.SSLContext) -> None:

@@ -1,4 +1,4 @@
-"""Whether a schema may take the place of an older one of the same version, for those who know the older one."""
+"""Decides whether a schema may replace an older one of the same version for programs that know the old one."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ ANY_TYPE = frozenset({"string", "integer", "number", "boolean", "null", "object"
 
 @dataclass
 class Facts:
-    """What a (part of a) schema says of a value, alternatives merged; made for the shapes that our models give."""
+    """Constraints of one level of a schema on a value, alternatives merged; covers the shapes of our models."""
 
     types: frozenset[str] = frozenset()
     words: frozenset[Any] | None = None
@@ -48,11 +48,11 @@ def facts_of(schema: dict[str, Any], root: dict[str, Any]) -> Facts:
 
 def breaches(old: dict[str, Any], new: dict[str, Any], direction: Direction) -> list[str]:
     """
-    What a program that knows `old` would stumble over, one line each; empty: nothing.
+    Changes that break a program that knows `old`, one line each; empty if there are none.
 
-    `in`: what was accepted must stay accepted, so a field may be added if it is optional, and nothing
-    may become narrower. `out`: what is sent must stay readable, so nothing may be taken away, become
-    optional or wider; a closed list of words stays as it is.
+    `in`: accepted messages must stay accepted, so an optional field may be added, and nothing may become
+    narrower. `out`: sent messages must stay readable, so nothing may be removed, become optional or become
+    wider; a closed list of words stays as it is.
     """
     return _compare(facts_of(old, old), facts_of(new, new), (old, new), direction, "message")
 

@@ -1,4 +1,4 @@
-"""The generated schemas as a reader of them sees them, and the models they were made from."""
+"""The generated schemas as their readers load them, and the models that they were generated from."""
 
 import json
 import re
@@ -39,19 +39,19 @@ EXAMPLES: dict[str, Any] = {
 
 
 def load_schema(name: str, folder: Path = SCHEMAS) -> dict[str, Any]:
-    """A schema of version 1, as it lies on disk."""
+    """A generated schema of version 1."""
     schema: dict[str, Any] = json.loads((folder / f"{name}.v1.json").read_text("utf-8"))
     return schema
 
 
 def schema_of_example(example: str) -> str:
-    """Examples are named like their schema, with an addition where there are several."""
+    """The schema of an example, whose name begins with that of its schema."""
     (name,) = (n for n in ALL if example.startswith(n))
     return name
 
 
 def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    # JSON Schema means ECMA-262, where `$` is the very end; Python's `$` lets a newline follow.
+    # JSON Schema uses ECMA-262, where `$` is the very end; Python's `$` lets a newline follow.
     if isinstance(instance, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), instance):
         yield ValidationError(f"the text does not match {pattern!r}")
 
@@ -62,5 +62,5 @@ _Validator: Any = extend(  # type: ignore[no-untyped-call]
 
 
 def validator(name: str, folder: Path = SCHEMAS) -> Any:
-    """Checks documents against a schema."""
+    """A validator of documents against a schema."""
     return _Validator(load_schema(name, folder), format_checker=FormatChecker())

@@ -1,4 +1,4 @@
-"""What the service really says of scores, through real PostgreSQL, is what its contracts promise."""
+"""Events and score documents that the service emits, through real PostgreSQL, keep their contracts."""
 
 import json
 import uuid
@@ -54,18 +54,18 @@ class Service:
         return claimed
 
     async def attempt(self) -> str:
-        """Claim what is due and try to score it; says how that ended."""
+        """Claim the due score and run one attempt; gives its outcome."""
         return (await self.scorer.attempt(await self.claim())).outcome
 
     async def events(self) -> list[Event]:
-        """Everything said so far, as the bytes on the topic have it, in order of position."""
+        """All events emitted so far, as the topic would hold them, in order of position."""
         database = self.parts.database
         await database.once(lambda c: outbox.assign_positions(database, c, 1000))
         placed = await database.once(lambda c: outbox.unpublished(database, c, 1000))
         return [json.loads(to_json(p.payload)) for p in placed]
 
     async def document(self) -> Any:
-        """The newest score of the session, as JSON has it."""
+        """The score document of the session's newest score, as JSON."""
         row = await self.parts.reader.newest_score(SESSION)
         return json.loads(to_json(await self.parts.reader.score(row["score_id"])))
 
@@ -95,8 +95,8 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
         await client.close()
 
 
-def check(events: list[Event]) -> None:
-    """The laws of every stream of scoring events."""
+def assert_stream_laws(events: list[Event]) -> None:
+    """Events follow their schemas, and positions, sequences and times are in order."""
     by_score: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         name = event["type"].replace(".", "-")
@@ -114,7 +114,7 @@ def check(events: list[Event]) -> None:
 
 
 def summary_of(events: list[Event]) -> list[str]:
-    """Type and what is particular about each event."""
+    """The type of each event with its phase, status or error kind."""
     return [":".join([e["type"], *(e[k] for k in ("phase", "status", "error_kind") if k in e)]) for e in events]
 
 
@@ -124,13 +124,13 @@ ANALYZING = "scoring.progress:analyzing_methodology"
 WAITING = "scoring.progress:waiting_retry"
 
 
-async def test_events_of_a_completed_score(service: Service) -> None:
+async def test_completed_score_emits_each_phase_and_its_result(service: Service) -> None:
     await service.accept(chain_id="kubernetes", alert_type="PodCrashLooping", labels={"guidance": "v2"})
 
     assert await service.attempt() == "completed"
 
     events, document = await service.events(), await service.document()
-    check(events)
+    assert_stream_laws(events)
     assert summary_of(events) == [
         QUEUED,
         *BEGUN,
@@ -157,7 +157,7 @@ async def test_events_of_a_completed_score(service: Service) -> None:
     assert [e["attempt"] for e in events] == [0] + [1] * (len(events) - 1)
 
 
-async def test_events_of_scores_without_a_total(service: Service, judge: ScriptedJudge) -> None:
+async def test_scores_without_a_total_end_with_null_or_an_error_kind(service: Service, judge: ScriptedJudge) -> None:
     await service.accept(chain_id="metrics-only")
     assert await service.attempt() == "completed"
     judge.script(Fault(kind="no_score"))
@@ -167,7 +167,7 @@ async def test_events_of_scores_without_a_total(service: Service, judge: Scripte
     assert await service.attempt() == "failed"
 
     events = await service.events()
-    check(events)
+    assert_stream_laws(events)
     by_score = [[e for e in events if e["score_id"] == s] for s in dict.fromkeys(e["score_id"] for e in events)]
     without_judge, without_number, without_session = by_score
     assert (without_judge[-1]["type"], without_judge[-1]["total_score"]) == ("scoring.completed", None)
@@ -179,7 +179,7 @@ async def test_events_of_scores_without_a_total(service: Service, judge: Scripte
     assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
 
 
-async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service, judge: ScriptedJudge) -> None:
+async def test_cancelled_retry_ends_its_stream_and_a_new_score_begins(service: Service, judge: ScriptedJudge) -> None:
     judge.script(Fault(kind="status", status=401, times=1))
     await service.accept(chain_id="kubernetes")
 
@@ -189,7 +189,7 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
     await service.accept(source="api", requested_by="somebody", force=True)
 
     events = await service.events()
-    check(events)
+    assert_stream_laws(events)
     assert summary_of(events) == [
         QUEUED,
         *BEGUN,
@@ -209,7 +209,7 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
         pytest.param(5, 0, "scoring.failed:timed_out:deadline_passed", id="deadline"),
     ],
 )
-async def test_events_of_a_score_whose_worker_is_lost(
+async def test_score_of_a_lost_worker_waits_for_a_retry_or_fails(
     service: Service, max_attempts: int, deadline_s: float, end: str
 ) -> None:
     await service.accept(chain_id="kubernetes")
@@ -218,31 +218,31 @@ async def test_events_of_a_score_whose_worker_is_lost(
     assert await service.parts.leases.take_back_expired(SHORT_LEASE_S, max_attempts, deadline_s)
 
     events = await service.events()
-    check(events)
+    assert_stream_laws(events)
     assert summary_of(events) == [QUEUED, *BEGUN, end]
 
 
-async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:
+async def test_score_document_is_valid_in_every_status(service: Service, judge: ScriptedJudge) -> None:
     seen = []
 
-    async def look() -> None:
+    async def record_document() -> None:
         document = await service.document()
         validator("score-document").validate(document)
         seen.append((document["status"], document.get("waiting_for"), document.get("current_stage")))
 
     await service.accept(chain_id="kubernetes")
     claimed = await service.claim()
-    await look()
+    await record_document()
     await service.scorer.attempt(claimed)
-    await look()
+    await record_document()
     judge.script(Fault(kind="status", status=401, times=1))
     await service.accept(source="api", force=True)
-    await look()
+    await record_document()
     await service.attempt()
-    await look()
+    await record_document()
     newest = await service.parts.reader.newest_score(SESSION)
     await service.parts.leases.cancel(newest["score_id"], "somebody")
-    await look()
+    await record_document()
 
     assert seen == [
         ("in_progress", None, "gathering_context"),

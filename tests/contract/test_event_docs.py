@@ -1,4 +1,4 @@
-"""The pages for people say what the code does: no word is missing, and the example file is a whole one."""
+"""The documentation explains every word of the interface, and its example configuration is complete."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def reasons_in_code() -> set[str]:
 
 
 def kinds_in_code() -> set[str]:
-    """`error_kind` of every exception an attempt can end in."""
+    """Every `error_kind` that an exception of the code carries."""
     classes = [c for c in vars(errors).values() if isinstance(c, type) and "error_kind" in vars(c)]
     return {vars(c)["error_kind"] for c in classes}
 
@@ -65,7 +65,7 @@ def test_every_word_of_the_interface_is_explained() -> None:
         assert words <= explained_in(EVENTS), name
 
 
-def test_every_message_type_and_field_out_occurs() -> None:
+def test_page_names_every_message_type_and_outgoing_field() -> None:
     types = {*get_args(EventType), "session.completed", "scoring.rescore_requested"}
     types |= {name.replace("-", ".", 1).replace("-", "_") for name in INSIGHTS}
     fields = {f for model in OUTGOING.values() for f in model.model_fields}
@@ -73,7 +73,7 @@ def test_every_message_type_and_field_out_occurs() -> None:
     assert {w for w in types | fields if f"`{w}`" not in EVENTS} == set()
 
 
-def test_error_kinds_of_the_code_are_known() -> None:
+def test_schema_lists_every_error_kind_of_the_code() -> None:
     assert kinds_in_code() <= set(ERROR_KINDS)
 
 
@@ -85,7 +85,7 @@ def test_examples_on_the_page_are_json() -> None:
         assert json.loads(block)
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
+def test_links_of_the_pages_lead_to_files() -> None:
     for page in (EVENTS, CONFIGURATION):
         links = re.findall(r"\]\(([^)#:]+)\)", page)
         assert links
@@ -96,7 +96,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:
-    """Dotted paths that a YAML has, for maps whose names are free with the name left out."""
+    """Dotted key paths that the YAML may have; where the keys of a map are free, they are left out."""
     paths = set()
     for name, field in model.model_fields.items():
         paths.add(name)
@@ -107,7 +107,7 @@ def keys_of(model: type[BaseModel]) -> set[str]:
 
 
 def keys_in(value: Any, free: tuple[str, ...] = ("providers", "chains"), path: str = "") -> set[str]:
-    """Dotted paths in a loaded YAML, likewise."""
+    """Dotted key paths of a loaded YAML, in the form of `keys_of`."""
     if not isinstance(value, dict):
         return set()
     found = set()
@@ -129,7 +129,7 @@ def test_page_of_settings_has_every_variable() -> None:
     assert [f for f in SECRETS_FROM_FILES if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
 
 
-def test_page_of_settings_leaves_no_meaning_out() -> None:
+def test_page_of_settings_fills_every_column() -> None:
     rows = [line for line in CONFIGURATION.splitlines() if line.startswith("| `")]
 
     assert len(rows) > 70
@@ -177,5 +177,5 @@ def test_example_file_states_the_defaults() -> None:
     assert example.defaults.model_copy(update={"providers": ()}) == plain.defaults
 
 
-def test_schemas_are_the_ones_the_page_speaks_of() -> None:
+def test_schemas_folder_holds_exactly_the_known_schemas() -> None:
     assert {p.name for p in (ROOT / "schemas").glob("*.json")} == {f"{n}.v1.json" for n in ALL} | {"openapi.json"}

@@ -1,4 +1,4 @@
-"""What is generated is what the code says, and holds together by itself."""
+"""The generated files match the code, and their references and examples are valid."""
 
 import subprocess
 import sys
@@ -31,15 +31,15 @@ from tarsy_scoring.queue.dead_letters import write_dead_letter
 DOCUMENT = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text("utf-8"))
 
 
-def test_generated_files_are_what_the_code_says() -> None:
+def test_generated_files_match_the_code() -> None:
     command = [sys.executable, str(ROOT / "schemas/generate.py"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     assert checked.returncode == 0, checked.stderr
 
 
-def test_schema_is_a_schema_with_an_identity() -> None:
-    """Each is valid JSON Schema 2020-12, has an id of its own, and lets unknown fields pass."""
+def test_schemas_are_valid_and_have_an_id() -> None:
+    """Each is valid JSON Schema 2020-12, has an id of its own and allows unknown fields."""
     for name in ALL:
         schema = load_schema(name)
         Draft202012Validator.check_schema(schema)
@@ -50,9 +50,9 @@ def test_schema_is_a_schema_with_an_identity() -> None:
         assert "additionalProperties" not in schema, name
 
 
-def test_examples_are_valid_and_whole() -> None:
-    """One example of each schema shows every field, but for those that only some documents have."""
-    only_sometimes = {"waiting_for", "latest_attempt", "current_stage"}
+def test_examples_are_valid_and_complete() -> None:
+    """One example of each schema shows every field, except fields that only some documents have."""
+    optional_fields = {"waiting_for", "latest_attempt", "current_stage"}
     for example, document in EXAMPLES.items():
         name = schema_of_example(example)
         validator(name).validate(document)
@@ -60,7 +60,7 @@ def test_examples_are_valid_and_whole() -> None:
             MODELS[name].model_validate_json((SCHEMAS / f"examples/{example}.json").read_bytes(), strict=True)
     for name in ALL:
         shown: set[str] = max((set(v) for n, v in EXAMPLES.items() if schema_of_example(n) == name), key=len)
-        assert set(load_schema(name)["properties"]) - shown <= only_sometimes, name
+        assert set(load_schema(name)["properties"]) - shown <= optional_fields, name
 
 
 # --- AsyncAPI ------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def references(value: Any) -> list[str]:
     return [r for v in value for r in references(v)] if isinstance(value, list) else []
 
 
-def test_asyncapi_references_lead_somewhere() -> None:
+def test_asyncapi_references_resolve() -> None:
     """Every reference names something in the document or a schema file beside it."""
     found = references(DOCUMENT)
 
@@ -126,7 +126,7 @@ def test_asyncapi_has_each_message_once_with_key_and_examples() -> None:
 
 
 def test_asyncapi_headers_of_a_scoring_event_are_those_sent() -> None:
-    """What the relay sends with an event satisfies the headers of the document, and none is undocumented."""
+    """The relay's headers of an event satisfy the document, and the document lists all of them."""
     for name in OUTGOING:
         (message,) = (m for m in messages_of("scoringEvents") if m["name"] == name)
         sent = {k: v.decode() for k, v in cloudevents_headers(EXAMPLES[name if name in EXAMPLES else f"{name}-queued"])}
@@ -134,8 +134,8 @@ def test_asyncapi_headers_of_a_scoring_event_are_those_sent() -> None:
         assert set(message["headers"]["required"]) == set(sent), name
 
 
-class Caught(Publisher):
-    """Keeps what it is asked to send."""
+class RecordingPublisher(Publisher):
+    """Keeps the messages in `sent` in place of sending them."""
 
     def __init__(self) -> None:
         super().__init__(Settings())
@@ -149,8 +149,8 @@ class Caught(Publisher):
 
 
 async def test_asyncapi_headers_of_a_dead_letter_are_those_sent() -> None:
-    """A real dead letter satisfies the headers of the document, and none of ours is undocumented."""
-    publisher = Caught()
+    """The headers of a real dead letter satisfy the document, and the document lists all of ours."""
+    publisher = RecordingPublisher()
     record = Record("session-completed", 3, 17, 1_772_446_531_310, b"key", b"junk", [("theirs", b"1")])
     unused = Database("postgresql:///unused", "public", pool_size=1)  # for bodies that are too large
 

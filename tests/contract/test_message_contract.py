@@ -1,4 +1,4 @@
-"""Bytes from producers nobody controls: what is understood, what is refused in which word, and who is whom."""
+"""Decoding of incoming messages: which are accepted, the reason that refuses the others, and request ids."""
 
 import contextlib
 import itertools
@@ -45,9 +45,9 @@ def reason_of(decode: Decode, value: bytes | None) -> str:
     return caught.value.reason
 
 
-# --- refused whatever the message ----------------------------------------------------------------------
+# --- refused -------------------------------------------------------------------------------------------
 
-# What no message may be, by case: bytes and the word in `scoring-error`.
+# Messages that cannot be decoded, by case: the bytes, and the reason in `scoring-error`.
 POISON: dict[str, tuple[bytes | None, str]] = {
     "no-value": (None, "empty"),
     "no-bytes": (b"", "empty"),
@@ -88,12 +88,12 @@ POISON: dict[str, tuple[bytes | None, str]] = {
 FIELDS = yaml.safe_load((Path(__file__).parent / "messages.yaml").read_text("utf-8"))
 
 
-def test_poison_is_refused_with_its_word() -> None:
+def test_poison_message_is_refused_with_its_reason() -> None:
     for decode, (name, (value, reason)) in itertools.product(DECODERS.values(), POISON.items()):
         assert reason_of(decode, value) == reason, name
 
 
-def test_wrong_field_is_refused() -> None:
+def test_invalid_field_is_refused() -> None:
     for kind, decode in DECODERS.items():
         for fields in FIELDS["both"] + FIELDS[kind]:
             assert reason_of(decode, completed(**fields)) == "invalid_field", fields
@@ -120,17 +120,17 @@ def test_refusal_repeats_nothing_of_the_message() -> None:
 
 @given(st.binary(max_size=20), st.integers(0, 400), st.integers(0, 400))
 def test_no_bytes_break_the_decoder(junk: bytes, start: int, end: int) -> None:
-    """Any other exception would stop intake for ever."""
+    """Any bytes are decoded or raise `InvalidMessage`; another exception would stop intake for good."""
     whole = (SCHEMAS / "examples/session-completed.json").read_bytes()
 
     with contextlib.suppress(InvalidMessage):
         assert isinstance(decode_session_completed(whole[:start] + junk + whole[end:]), SessionCompleted)
 
 
-# --- understood ----------------------------------------------------------------------------------------
+# --- accepted ------------------------------------------------------------------------------------------
 
 
-def test_ids_within_the_rules_are_taken() -> None:
+def test_ids_within_the_rules_are_accepted() -> None:
     for decode in DECODERS.values():
         for session_id in ("s", "7", "a._:@-Z9", "7d3c1f52-0a4e-4a7e-9a52-2f8f6f1f9c10"):
             assert decode(completed(session_id=session_id)).session_id == session_id
@@ -144,7 +144,7 @@ def test_absent_fields_have_their_defaults() -> None:
 
 
 def test_null_counts_as_absent() -> None:
-    """Producers that always write every field write null."""
+    """Producers that always write every field write null for the ones they do not know."""
     for name, model in INCOMING.items():
         fields = dict.fromkeys(model.model_fields) | {"session_id": "s1"}
         message = DECODERS[name](json.dumps(fields).encode())
@@ -154,7 +154,7 @@ def test_null_counts_as_absent() -> None:
 
 
 def test_status_is_kept_as_it_is() -> None:
-    """An unknown status is recorded as `status_not_scored`."""
+    """Decoding keeps an unknown status too, so that it can be recorded as `status_not_scored`."""
     for status in ("completed", "failed", "cancelled", "timed_out", "paused", "COMPLETED", ""):
         assert decode_session_completed(completed(status=status)).status == status
 
@@ -230,8 +230,8 @@ def test_outgoing_model_and_schema_agree(name: str, data: st.DataObject) -> None
 # --- identity ------------------------------------------------------------------------------------------
 
 
-def test_request_ids_are_fixed_for_ever() -> None:
-    """Stored ids were made by these functions; another result would score old events again."""
+def test_request_ids_never_change() -> None:
+    """These functions made the stored ids; another result would score old events again."""
     for kind, session_id, event_id, request_id in (
         ("session.completed", "s1", "e1", "55b83910-d136-5884-a011-31f99d60ec78"),
         ("scoring.rescore_requested", "s1", "e1", "e4165976-af48-553a-aa6c-5ef66e1faab0"),
@@ -263,7 +263,7 @@ def test_requests_differ_in_each_part_of_their_identity() -> None:
     assert len({*by_event, *by_record}) == len(by_event) + len(by_record)
 
 
-def test_cloudevents_headers_say_what_the_payload_says() -> None:
+def test_cloudevents_headers_repeat_the_payload() -> None:
     payload = json.loads((SCHEMAS / "examples/scoring-failed.json").read_bytes())
 
     assert dict(cloudevents_headers(payload)) == {

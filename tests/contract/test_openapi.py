@@ -1,4 +1,4 @@
-"""The OpenAPI document is whole: every operation is described, every answer has a shape, every example is one."""
+"""The OpenAPI document is complete: operations are described, answers have schemas, examples are valid."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ OPERATIONS = {
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 }
-# What any caller may meet on the way in.
+# Statuses that any request may get before its handler runs.
 FOR_ALL = {"400", "401", "403", "413", "422", "431", "500", "503"}
 REGISTRY: Registry[Any] = Registry().with_resource("urn:openapi", DRAFT202012.create_resource(DOCUMENT))
 
@@ -29,12 +29,12 @@ def references(value: Any) -> list[str]:
     return [r for v in value for r in references(v)] if isinstance(value, list) else []
 
 
-def check(value: Any, model: str) -> None:
+def assert_is_valid(value: Any, model: str) -> None:
     schema = {"$ref": f"urn:openapi#/components/schemas/{model}"}
     Draft202012Validator(schema, registry=REGISTRY, format_checker=FormatChecker()).validate(value)
 
 
-def test_operation_is_described() -> None:
+def test_every_operation_is_described() -> None:
     for name, operation in OPERATIONS.items():
         assert operation["summary"], name
         assert operation["description"], name
@@ -45,7 +45,7 @@ def test_operation_is_described() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in OPERATIONS if n.split()[1] not in PROBES])
-def test_every_answer_has_a_shape(name: str) -> None:
+def test_every_answer_has_a_schema(name: str) -> None:
     answers = OPERATIONS[name]["responses"]
     assert set(answers) >= (FOR_ALL if name.startswith("GET") else FOR_ALL | {"408", "429"})
     for status, answer in answers.items():
@@ -62,19 +62,19 @@ def test_every_answer_has_a_shape(name: str) -> None:
             assert "Retry-After" in answer["headers"]
 
 
-def test_references_lead_somewhere() -> None:
+def test_references_use_exactly_the_models_of_the_document() -> None:
     found = {reference.removeprefix("#/components/schemas/") for reference in references(DOCUMENT)}
     assert found == set(MODELS)
 
 
-def test_model_is_a_schema_and_its_examples_are_ones() -> None:
+def test_models_are_schemas_with_valid_examples() -> None:
     for name, model in MODELS.items():
         Draft202012Validator.check_schema(model)
         for example in model.get("examples", []):
-            check(example, name)
+            assert_is_valid(example, name)
 
 
-def test_the_score_is_the_document_of_its_schema() -> None:
+def test_score_document_matches_its_published_schema() -> None:
     published = load_schema("score-document")
     shown = MODELS["ScoreDocument"]
     assert shown["required"] == published["required"]

@@ -1,7 +1,7 @@
 """
-Version 1 stays version 1: programs that know its schemas as they were first published can go on.
+The schemas of version 1 stay compatible with the ones that were first published.
 
-`frozen/` holds them. A field that was added since is protected once its schema is copied there anew;
+`frozen/` holds those. A field that was added since is protected once its schema is copied there anew;
 a change that these tests refuse needs a version 2 beside version 1.
 """
 
@@ -21,7 +21,7 @@ def direction_of(name: str) -> Direction:
 
 
 def test_schema_keeps_what_version_1_promised() -> None:
-    """Old producers are still understood, old consumers still understand."""
+    """The service understands messages of old producers, and old consumers understand its messages."""
     for name in ALL:
         assert breaches(load_schema(name, FROZEN), load_schema(name), direction_of(name)) == [], name
     for example, document in EXAMPLES.items():
@@ -30,7 +30,7 @@ def test_schema_keeps_what_version_1_promised() -> None:
 
 
 def edited(schema: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A changed copy; see `schema_changes.yaml`."""
+    """A changed copy of a schema; `schema_changes.yaml` explains the changes."""
     new = copy.deepcopy(schema)
     for path, value in changes.items():
         *way, last = path.split("/")

@@ -74,7 +74,7 @@ async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
         await somebody.execute("SELECT FROM sessions WHERE session_id = 'session-a' FOR UPDATE")
 
         waiting = asyncio.create_task(scoring.accept(rescore("session-b"), rescore("session-a")))
-        await wait_until(scoring.waits_for_a_lock, 30, "a statement that waits for a lock")
+        await wait_until(scoring.backends_waiting_for_a_lock, 30, "a statement that waits for a lock")
         await somebody.execute("SELECT FROM sessions WHERE session_id = 'session-b' FOR UPDATE NOWAIT")
 
         await held.rollback()

@@ -165,7 +165,7 @@ async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring) -> 
         await held.start()
         await somebody.execute("SELECT FROM sessions FOR UPDATE")
         taking = asyncio.create_task(scoring.take_back())
-        await wait_until(scoring.waits_for_a_lock, 30, "the taking to wait for the session")
+        await wait_until(scoring.backends_waiting_for_a_lock, 30, "the taking to wait for the session")
 
         assert await scoring.leases.keep([claimed], LEASE_S) == {claimed.lease_token}
         await held.rollback()

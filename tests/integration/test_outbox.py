@@ -109,7 +109,7 @@ async def test_concurrent_relays_assign_each_position_once(scoring: Scoring) -> 
     async with scoring.database.transaction() as first:
         await outbox.assign_positions(scoring.database, first, 2)
         second = asyncio.create_task(assign_positions(scoring))
-        await wait_until(scoring.waits_for_a_lock, 30, "the second waits for the first")
+        await wait_until(scoring.backends_waiting_for_a_lock, 30, "the second waits for the first")
     assert await second == 1
 
     assert await positions(scoring) == [1, 2, 3]

@@ -87,7 +87,7 @@ def bearer(token: str) -> dict[str, str]:
 # --- the start -----------------------------------------------------------------------------------------
 
 
-def test_the_start_needs_a_rule_beyond_loopback() -> None:
+def test_start_beyond_loopback_needs_an_access_rule() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "scoring.example", "localhost.example"):
         with pytest.raises(ConfigurationError) as refused:
             access({"SCORING_API_HOST": host})
@@ -98,7 +98,7 @@ def test_the_start_needs_a_rule_beyond_loopback() -> None:
         assert access({"SCORING_API_HOST": host}).admit(request()).name == ANONYMOUS
 
 
-def test_what_is_no_cidr_refuses_the_start() -> None:
+def test_invalid_proxy_network_refuses_the_start() -> None:
     for text in ("10.0.0.0/33", "10.0.0.1/8", "proxy.example", "10.0.0.0/8;fd00::/8", "fd00::/129", "/8"):
         with pytest.raises(ConfigurationError, match="SCORING_TRUSTED_PROXIES"):
             access({**PUBLIC, "SCORING_TRUSTED_PROXIES": text})
@@ -139,7 +139,7 @@ def test_a_trusted_proxy_names_the_caller() -> None:
         assert access(PROXIED).admit(request({"x-forwarded-user": "alice"}, peer=peer)).name == "alice"
 
 
-def test_without_a_proxy_that_names_them_callers_are_refused() -> None:
+def test_caller_without_a_name_from_a_trusted_proxy_is_refused() -> None:
     claim = {"x-forwarded-user": "alice"}
     cases: list[tuple[Headers, str | None]] = [
         *[(claim, peer) for peer in (STRANGER, "11.0.0.1", "::ffff:11.0.0.1", "proxy", None)],
@@ -154,7 +154,7 @@ def test_without_a_proxy_that_names_them_callers_are_refused() -> None:
         assert "token" not in refused.detail
 
 
-NO_NAMES: list[Headers] = [
+UNUSABLE_NAMES: list[Headers] = [
     {"x-forwarded-user": "a" * 256},
     {"x-forwarded-user": "a\tb"},
     {"x-forwarded-user": "a\u202eb"},  # direction override
@@ -168,14 +168,14 @@ NO_NAMES: list[Headers] = [
 
 
 def test_an_unusable_name_is_refused() -> None:
-    for headers in NO_NAMES:
+    for headers in UNUSABLE_NAMES:
         assert refusal(access(PROXIED), request(headers, peer=PROXY)).status == 400, headers
     not_utf_8 = request(peer=PROXY)
     not_utf_8.scope["headers"].append((b"x-forwarded-user", b"\xff\xfe"))
     assert refusal(access(PROXIED), not_utf_8).status == 400
 
 
-def test_untrusted_headers_are_ignored_where_everybody_may() -> None:
+def test_open_api_ignores_names_from_untrusted_peers() -> None:
     claim = {"x-forwarded-user": "alice"}
     assert access({}).admit(request(claim)) == Caller(ANONYMOUS, BOTH, "127.0.0.1")
     assert access(OPEN).admit(request(claim, peer=STRANGER)) == Caller(ANONYMOUS, BOTH, STRANGER)
@@ -223,7 +223,7 @@ def test_without_a_good_token_callers_are_refused(with_tokens: dict[str, str]) -
             assert ("invalid_token" in refused.headers["WWW-Authenticate"]) == is_invalid
 
 
-def test_a_reading_token_changes_nothing(with_tokens: dict[str, str]) -> None:
+def test_a_token_with_scope_read_may_not_change_anything(with_tokens: dict[str, str]) -> None:
     rules = access(with_tokens)
     for method in ("POST", "PUT", "PATCH", "DELETE", "BREW"):
         refused = refusal(rules, request(bearer("reads"), method=method))
@@ -232,7 +232,7 @@ def test_a_reading_token_changes_nothing(with_tokens: dict[str, str]) -> None:
     assert rules.admit(request(bearer("scores"), method="POST")).name == "pipeline"
 
 
-def test_people_through_the_proxy_and_programs_with_tokens(with_tokens: dict[str, str]) -> None:
+def test_names_from_the_proxy_and_tokens_work_together(with_tokens: dict[str, str]) -> None:
     rules = access(with_tokens | {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8"})
     claim = {"x-forwarded-user": "alice"}
     assert rules.admit(request(claim, peer=PROXY, method="POST")) == Caller("alice", BOTH)
@@ -271,13 +271,13 @@ def test_a_broken_or_missing_tokens_file_refuses_the_start(tmp_path: Path) -> No
 
 
 def replace(path: Path, content: str) -> None:
-    """Change a file as a careful program does, and as a secret volume looks when it changes."""
+    """Replace a file atomically, which is also how a mounted secret changes."""
     new = path.with_suffix(".new")
     new.write_text(content, encoding="utf-8")
     os.replace(new, path)
 
 
-def test_tokens_are_exchanged_while_we_run(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+def test_changed_tokens_file_takes_effect_without_a_restart(tokens_file: Path, with_tokens: dict[str, str]) -> None:
     rules = access(with_tokens)
     rules.admit(request(bearer("scores")))
     replace(tokens_file, yaml.safe_dump([{"name": "new", "sha256": digest("fresh"), "scope": "score"}]))
@@ -289,7 +289,7 @@ def test_tokens_are_exchanged_while_we_run(tokens_file: Path, with_tokens: dict[
     assert refusal(rules, request(bearer("fresh"))).status == 401
 
 
-def test_a_file_that_breaks_leaves_the_last_good_one_in_force(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+def test_broken_tokens_file_leaves_the_last_good_tokens_in_force(tokens_file: Path, with_tokens: dict[str, str]) -> None:
     rules = access(with_tokens)
     for content in [*BROKEN.values(), None]:
         if content is None:
@@ -334,7 +334,7 @@ OTHER_SITE: list[dict[str, str]] = [
 ]
 
 
-def test_only_our_pages_and_programs_may_change() -> None:
+def test_changes_from_pages_of_other_sites_are_refused() -> None:
     for headers in SAME_SITE:
         access(OPEN).admit(request(HOST | headers, method="POST"))
     for headers in OTHER_SITE:
@@ -342,7 +342,7 @@ def test_only_our_pages_and_programs_may_change() -> None:
         assert access(OPEN).admit(request(HOST | headers)).name == ANONYMOUS  # the page does not see the answer
 
 
-def test_a_websocket_is_for_our_pages() -> None:
+def test_websockets_from_pages_of_other_sites_are_refused() -> None:
     ours, evil = {"origin": "https://scoring.example"}, {"origin": "https://evil.example"}
     for headers, is_admitted in (
         ({}, True),
@@ -362,7 +362,7 @@ def test_a_websocket_is_for_our_pages() -> None:
             assert refusal(access(OPEN), connection).status == 403, headers
 
 
-def test_a_trusted_proxy_may_tell_the_name_that_browsers_see() -> None:
+def test_trusted_proxy_may_name_the_host_that_browsers_see() -> None:
     headers = {"host": "10.0.0.9:8080", "x-forwarded-host": "scoring.example", "origin": "https://scoring.example"}
     named = headers | {"x-forwarded-user": "alice"}
     assert access(PROXIED).admit(request(named, method="POST", peer=PROXY)).name == "alice"
@@ -402,21 +402,21 @@ def test_changes_are_limited_per_caller() -> None:
     assert change(alice).name == "alice"
 
 
-def test_whom_nobody_names_is_told_apart_by_address() -> None:
+def test_unnamed_callers_are_limited_per_address() -> None:
     rules = access({**OPEN, "SCORING_API_RATE_PER_MINUTE": "1"})
     rules.admit(request(method="POST", peer="192.0.2.1"))
     assert refusal(rules, request(method="POST", peer="192.0.2.1")).status == 429
     rules.admit(request(method="POST", peer="192.0.2.2"))
 
 
-def test_a_refused_change_costs_nothing() -> None:
+def test_a_refused_change_does_not_count_against_the_rate() -> None:
     rules = access({**OPEN, "SCORING_API_RATE_PER_MINUTE": "1"})
     foreign = {"host": "scoring.example", "origin": "https://evil.example"}
     assert refusal(rules, request(foreign, method="POST")).status == 403
     rules.admit(request(method="POST"))
 
 
-def test_the_caller_silent_for_longest_is_forgotten() -> None:
+def test_rate_limiter_forgets_the_least_recent_caller() -> None:
     rates = Rates(1, Clock(), max_callers=3)
     assert rates.take("busy") == 0
     for number in range(10):

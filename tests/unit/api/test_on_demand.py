@@ -1,4 +1,4 @@
-"""What a request for a score over HTTP is answered: what the session has, times force, times criteria."""
+"""The answer to an API request for a score, by state of the session, force and criteria."""
 
 import uuid
 
@@ -66,7 +66,7 @@ TABLE = [
 DISPOSITIONS = {"new": "accepted", "running": "in_progress", "completed": "already_scored"}
 
 
-def test_the_table_of_the_specification() -> None:
+def test_answer_follows_state_criteria_and_force() -> None:
     for row, (state, criteria, unforced, forced) in enumerate(TABLE):
         for force, expected in ((False, unforced), (True, forced)):
             answer = decide(request(criteria, force=force), state, policy())
@@ -80,7 +80,7 @@ def test_the_table_of_the_specification() -> None:
             assert NAMES.get(answer.score_id, "new") == expected, f"row {row}, force {force}"
 
 
-def test_a_new_score_is_bound_as_far_as_its_chain_is_known() -> None:
+def test_new_score_takes_its_criteria_from_its_request_or_known_chain() -> None:
     of = policy(kubernetes={"criteria": OTHER_CRITERIA})
 
     def bound(state: SessionState, criteria: str | None = None) -> tuple[str | None, str | None, str | None]:

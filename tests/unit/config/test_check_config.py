@@ -83,7 +83,7 @@ def test_no_secret_is_printed(run: Run) -> None:
 
 
 def test_everything_else_is_printed(run: Run) -> None:
-    """Names of headers, hosts, ports and paths, and whether a secret is set."""
+    """Header names, hosts and paths are printed, and of each secret that it is set."""
     shown = json.loads(run("--json").stdout)
 
     main, spare = shown["config"]["providers"]["main"], shown["config"]["providers"]["spare"]
@@ -119,7 +119,7 @@ REFUSED = [
 ]
 
 
-def test_settings_that_can_never_work_are_refused_before_anything_waits(run: Run) -> None:
+def test_unusable_settings_are_refused_at_the_start(run: Run) -> None:
     for command in (check_config, worker):
         for variable, value, says in REFUSED:
             shown = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", **{variable: value})
@@ -133,7 +133,7 @@ def test_settings_that_can_never_work_are_refused_before_anything_waits(run: Run
     assert says in str(run(command=migrate, **{variable: value}).exception)
 
 
-def test_what_the_api_would_refuse_is_refused(run: Run) -> None:
+def test_unusable_api_settings_are_refused(run: Run) -> None:
     for variable, value, says in (
         ("SCORING_API_HOST", "0.0.0.0", "SCORING_API_OPEN=true"),
         ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
@@ -152,5 +152,5 @@ def test_an_unknown_role_is_refused(run: Run) -> None:
         assert "no role is called" in refused.stderr
 
 
-def test_an_open_api_on_purpose_is_fine(run: Run) -> None:
+def test_a_deliberately_open_api_is_accepted(run: Run) -> None:
     assert run(SCORING_API_HOST="0.0.0.0", SCORING_API_OPEN="true").exit_code == 0

@@ -1,4 +1,4 @@
-"""Gates as they are written: what cannot be meant is refused, and each has a title of its own."""
+"""Gate settings: contradictory or unsafe gates are refused, and each gate has a distinct title."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ from tarsy_scoring.config.gates import (
 GATES: TypeAdapter[Any] = TypeAdapter(Gate)
 PAGE = (Path(__file__).resolve().parents[3] / "docs/gates.md").read_text("utf-8")
 
-SENSIBLE: dict[str, dict[str, Any]] = {
+VALID: dict[str, dict[str, Any]] = {
     "no_transcript_errors": {},
     "tool_called": {"tool": "kubectl.get_*"},
     "tool_not_called": {"tool": "delete_pod", "min": 2},
@@ -44,37 +44,37 @@ SENSIBLE: dict[str, dict[str, Any]] = {
 
 
 @table
-def test_sensible_gate_is_taken_as_it_stands(type_: str) -> None:
-    """Written and read back it is the same; it is frozen, hashable and of the type it names."""
-    assert SENSIBLE.keys() == GATE_TYPES.keys()
-    gate = GATES.validate_python({"type": type_, "name": " mine ", **SENSIBLE[type_]})
+def test_valid_gate_is_kept_as_written(type_: str) -> None:
+    """Reading a written gate back gives the same gate; it is hashable and of the type it names."""
+    assert VALID.keys() == GATE_TYPES.keys()
+    gate = GATES.validate_python({"type": type_, "name": " mine ", **VALID[type_]})
 
     assert type(gate) is GATE_TYPES[type_]
-    assert gate.model_dump(exclude_defaults=True) == {"type": type_, "name": "mine", **SENSIBLE[type_]}
+    assert gate.model_dump(exclude_defaults=True) == {"type": type_, "name": "mine", **VALID[type_]}
     assert hash(gate) == hash(GATES.validate_python(gate.model_dump()))
 
 
 @table
-def test_parameter_left_out_is_missed(type_: str) -> None:
-    for parameter in SENSIBLE[type_].keys() - {"min"}:
-        rest = {k: v for k, v in SENSIBLE[type_].items() if k != parameter}
+def test_missing_parameter_is_refused(type_: str) -> None:
+    for parameter in VALID[type_].keys() - {"min"}:
+        rest = {k: v for k, v in VALID[type_].items() if k != parameter}
 
         with pytest.raises(ValidationError, match="Field required"):
             GATES.validate_python({"type": type_, **rest})
 
 
 @table
-def test_what_cannot_be_meant_is_refused(raw: dict[str, Any], says: str) -> None:
+def test_invalid_gate_is_refused(raw: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         GATES.validate_python(raw)
 
 
 @table
-def test_path_that_only_looks_like_leaving_is_taken(path: str) -> None:
+def test_path_that_stays_in_the_folder_is_accepted(path: str) -> None:
     assert GATES.validate_python({"type": "file_exists", "path": path}).path == path
 
 
-def test_assertion_means() -> None:
+def test_assertion_is_parsed_into_kind_and_value() -> None:
     for text, kind, value in (
         (" exists ", "exists", None),
         ("equals 3", "equals", 3),
@@ -94,7 +94,7 @@ def test_assertion_means() -> None:
 
 
 @table
-def test_title_tells_gates_apart(raw: dict[str, Any], title: str) -> None:
+def test_title_distinguishes_gates(raw: dict[str, Any], title: str) -> None:
     gate: AnyGate = GATES.validate_python(raw)
 
     assert gate.title == title
@@ -108,12 +108,12 @@ def test_long_title_is_cut() -> None:
 
 
 def test_shown_is_one_printable_line() -> None:
-    """No colour, no bell, no text that turns around what follows, no lone surrogate."""
+    """Control sequences, direction overrides, invisible blanks and lone surrogates are removed."""
     assert shown(" a\r\n\tb\x1b[31m\x00\u202e\ud800\u200bc ") == "a b[31mc"
 
 
 def test_json_follows_its_standard() -> None:
-    """Python reads more than RFC 8259 has; a byte order mark may be there."""
+    """Only JSON of RFC 8259 is read, after an optional byte order mark; Python's reader accepts more."""
     for text in ("NaN", "[Infinity]", "-Infinity", "", "{'a': 1}", b"\xff\xfe1", "1" * 5000):
         with pytest.raises(ValueError, match=r".") as refused:
             read_json(text)
@@ -124,7 +124,7 @@ def test_json_follows_its_standard() -> None:
 
 
 def test_patterns_inside_of_a_path_are_linear() -> None:
-    """A pattern that never ends for a backtracking engine decides at once, and a wrong one finds nothing."""
+    """Catastrophic patterns are decided at once, and an invalid pattern matches nothing."""
     evil = [{"x": "a" * 5_000 + "!"}]
 
     assert compile_path(r"$[?search(@.x, '(a+)+$')]").find(evil).values() == []
@@ -134,8 +134,8 @@ def test_patterns_inside_of_a_path_are_linear() -> None:
     assert compile_path(r"$[?search(@.y, 'a') || search(@.x, @.y)]").find([*evil, {"x": "\ud800"}]).values() == []
 
 
-def test_wrong_pattern_writes_nothing_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """RE2 would write to stderr."""
+def test_invalid_pattern_leaves_stderr_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    """RE2 logs a faulty pattern to stderr unless it is silenced."""
     with pytest.raises(ValueError, match="RE2"):
         compile_pattern("(a")
 
@@ -143,7 +143,7 @@ def test_wrong_pattern_writes_nothing_by_itself(capfd: pytest.CaptureFixture[str
 
 
 def test_page_has_every_type_with_its_parameters() -> None:
-    """An operator finds each type in the table of docs/gates.md, with each parameter it takes."""
+    """The table of docs/gates.md lists each gate type with each of its parameters."""
     rows = {m[1]: m[2] for m in re.finditer(r"^\| `(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE)}
 
     for type_, model in GATE_TYPES.items():

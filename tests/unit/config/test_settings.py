@@ -68,7 +68,7 @@ def test_an_incomplete_login_at_kafka_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_judge_url_that_cannot_work_is_refused(tmp_path: Path) -> None:
-    """The message says where a key belongs, and quotes nothing that may be one."""
+    """The message says where a key belongs, and quotes no part of the URL, which may hold one."""
     for url in REFUSED["judge URLs"]:
         message = refusal(tmp_path, OPENAI_BASE_URL=url)
 
@@ -86,14 +86,14 @@ def test_topic_names_follow_the_rule_of_kafka(tmp_path: Path) -> None:
 
 
 def test_topics_with_the_same_name_are_refused(tmp_path: Path) -> None:
-    """A message that cannot be read would be dead-lettered into the topic that it is read from."""
+    """Else an unreadable message would be dead-lettered into the topic that it was read from."""
     for one, other in itertools.combinations(TOPICS, 2):
         message = refusal(tmp_path, **{variable_of(one): "mine", variable_of(other): "mine"})
 
         assert {variable_of(one), variable_of(other)} <= set(re.findall("SCORING_[A-Z_]+", message))
 
 
-def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
+def test_a_secret_from_both_variable_and_file_is_refused(tmp_path: Path) -> None:
     assert "both set" in refusal(tmp_path, SCORING_DATABASE_URL="a", SCORING_DATABASE_URL_FILE="b")
 
 
@@ -146,7 +146,7 @@ def test_commands_are_found_by_a_pattern_and_in_named_tools(tmp_path: Path) -> N
 
 
 def test_variables_fill_the_yaml(tmp_path: Path) -> None:
-    """`${VAR:-default}`: the variable, else the default, anywhere in a string."""
+    """`${VAR:-default}` becomes the variable or else the default, anywhere in a string."""
     text = "providers: {a: {base_url: 'https://${HOST:-judge}.example/v1', model: '${MODEL}', timeout_s: '${T:-5}'}}"
 
     provider = load(tmp_path, text, MODEL="m-1").config.providers["a"]
@@ -155,7 +155,7 @@ def test_variables_fill_the_yaml(tmp_path: Path) -> None:
 
 
 def test_secrets_come_from_files_too_and_never_show(tmp_path: Path) -> None:
-    """`*_FILE` for every secret; no representation of the settings holds one."""
+    """Every secret may come from `*_FILE`, and no representation of the settings holds one."""
     (tmp_path / "url").write_text("postgresql://me:hunter2@db/x\n", encoding="utf-8")
 
     settings = load(tmp_path, SCORING_DATABASE_URL_FILE=str(tmp_path / "url"))
@@ -164,7 +164,7 @@ def test_secrets_come_from_files_too_and_never_show(tmp_path: Path) -> None:
     assert "hunter2" not in repr(settings) + str(settings.model_dump())
 
 
-def test_a_key_that_is_not_set_is_named_with_what_would_help(tmp_path: Path) -> None:
+def test_missing_api_key_is_named_with_its_remedy(tmp_path: Path) -> None:
     settings = load(tmp_path, "providers: {main: {api_key_env: JUDGE_KEY}, local: {api_key_env: null}}")
 
     with pytest.raises(ConfigurationError, match=r"JUDGE_KEY is not set.*api_key_env: null"):
@@ -173,13 +173,13 @@ def test_a_key_that_is_not_set_is_named_with_what_would_help(tmp_path: Path) -> 
     assert read_api_key(settings, "local", {}) is None
 
 
-def test_unknown_variables_of_ours_are_remembered(tmp_path: Path) -> None:
-    """For a warning at the start: it may be misspelt, or one of Kubernetes' service variables."""
+def test_unknown_scoring_variables_are_kept_for_a_warning(tmp_path: Path) -> None:
+    """Such a variable may be misspelt, or set by Kubernetes for a service."""
     assert load(tmp_path, SCORING_SLOTZ="3").unknown_variables == ("SCORING_SLOTZ",)
 
 
 def test_two_variables_have_a_second_spelling(tmp_path: Path) -> None:
-    """With `KAFKA` in the name. The first spelling counts if both are set."""
+    """The spelling with `KAFKA` is accepted too; the first spelling counts if both are set."""
     second = {"SCORING_KAFKA_TOPIC_PARTITIONS": "7", "SCORING_KAFKA_TOPIC_REPLICATION": "3"}
 
     settings = load(tmp_path, **second)

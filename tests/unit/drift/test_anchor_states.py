@@ -1,4 +1,4 @@
-"""What an anchor lacks, who the judge of a chain is, and how anchors are drawn."""
+"""The state of an anchor, the judge of a chain, and how anchors are drawn."""
 
 import random
 from collections import Counter
@@ -9,8 +9,8 @@ from tarsy_scoring.drift.anchors import State, draw_alike, judges_of, state_of
 
 
 @table
-def test_what_an_anchor_lacks(row: dict[str, Any], wanted: int, state: State, is_due: bool) -> None:
-    """It is requested while it lacks a judgement, none is under way, and tries are left."""
+def test_anchor_is_due_while_it_lacks_a_judgement(row: dict[str, Any], wanted: int, state: State, is_due: bool) -> None:
+    """An anchor is requested while it lacks a judgement, none is under way, and tries are left."""
     fresh = {"has_no_judge": False, "judgements": 0, "open": 0, "error_kind": None, "tries": 0, "asked_lately": False}
     assert state_of(fresh | row, wanted) == (state, is_due)
 
@@ -40,7 +40,7 @@ def test_neighbours_can_be_drawn_together() -> None:
     assert seen == pairs
 
 
-def test_nobody_is_drawn_twice_and_no_more_than_there_are() -> None:
+def test_each_anchor_is_drawn_at_most_once() -> None:
     for count in (1, 99, 100, 500):
         drawn = draw_alike(CANDIDATES, count, random.Random(3))
         assert len(set(drawn)) == len(drawn) == min(count, 100)

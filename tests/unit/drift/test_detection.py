@@ -1,4 +1,4 @@
-"""When there is a look, and what of it is news."""
+"""When drift detection compares a chain's judges, and which of its findings are news."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -24,40 +24,40 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def scores(judges: str) -> list[ChainScore]:
-    """One an hour, by the judges of these letters."""
+    """One score an hour, by the judges of these letters."""
     return [ChainScore(BEGIN + n * HOUR, judge, None, 60.0, BEGIN + n * HOUR, "h") for n, judge in enumerate(judges)]
 
 
-def in_office(judges: str) -> tuple[str | None, str, int, int]:
-    """The judge before, the judge of now, and how many scores each has."""
+def tenure_of(judges: str) -> tuple[str | None, str, int, int]:
+    """The earlier judge, the current judge, and how many scores each has."""
     tenure = current_tenure(scores(judges))
     assert tenure is not None
     return tenure.old, tenure.fingerprint, len(tenure.before), len(tenure.scores)
 
 
-# --- who tenures ----------------------------------------------------------------------------------------
+# --- whose tenure it is --------------------------------------------------------------------------------
 
 
 @table
-def test_who_judges_now_and_who_did_before(runs: list[tuple[str, int]], expected: list[Any]) -> None:
-    """Substitutes found no tenure, and a judge that returns after another judge's tenure is a new one."""
-    assert list(in_office("".join(judges * times for judges, times in runs))) == expected
+def test_current_and_earlier_judge_of_a_chain(runs: list[tuple[str, int]], expected: list[Any]) -> None:
+    """A substitute begins no tenure, and a judge that returns after another's tenure is a new one."""
+    assert list(tenure_of("".join(judges * times for judges, times in runs))) == expected
 
 
-def test_a_few_scores_have_no_judge() -> None:
+def test_too_few_scores_make_no_tenure() -> None:
     assert current_tenure(scores("a" * (TENURE - 1))) is None
     assert current_tenure(scores("a" * TENURE)) is not None
 
 
-def test_judges_by_lot_follow_nobody() -> None:
-    """Where each score is of one of two judges, whatever the odds, there is no change to tell of."""
+def test_randomly_mixed_judges_have_no_earlier_judge() -> None:
+    """Where each score is of one of two judges at random, no judge replaced the other."""
     dice = random.Random(11)
     for odds in (0.3, 0.5, 0.7):
         judges = "".join(dice.choices("ab", (odds, 1 - odds), k=3000))
-        assert all(in_office(judges[:end])[0] is None for end in range(100, 3001, 100))
+        assert all(tenure_of(judges[:end])[0] is None for end in range(100, 3001, 100))
 
 
-def test_every_mixture_has_an_answer() -> None:
+def test_tenure_agrees_with_a_count_of_every_window() -> None:
     dice = random.Random(7)
     for _ in range(200):
         judges = "".join(letter * dice.randint(1, 40) for letter in dice.choices("abc", k=8))
@@ -70,15 +70,15 @@ def test_every_mixture_has_an_answer() -> None:
         assert {s.judge_fingerprint for s in tenure.scores} == {tenure.fingerprint}
         assert {s.judge_fingerprint for s in tenure.before} <= {tenure.old}
         assert tenure.since == (None if tenure.old is None else tenure.scores[0].scored_at)
-        assert_took_over_as_told(tenure, judges)
+        assert_take_over_by_count(tenure, judges)
 
 
-def assert_took_over_as_told(tenure: Tenure, judges: str) -> None:
-    """By counting every window anew."""
+def assert_take_over_by_count(tenure: Tenure, judges: str) -> None:
+    """Check the change of judges by counting every window anew."""
     windows = [judges[n : n + TENURE] for n in range(len(judges) - TENURE)]
     rare = [n for n, window in enumerate(windows) if window.count(tenure.fingerprint) <= FEW]
     followed = [
-        (n, last) for n in rare if (last := last_in_office(judges[: n + TENURE])) not in (None, tenure.fingerprint)
+        (n, last) for n in rare if (last := last_frequent_judge(judges[: n + TENURE])) not in (None, tenure.fingerprint)
     ]
     if tenure.old is None:
         assert not followed or judges[-TENURE:].count(followed[-1][1] or "") > FEW
@@ -90,15 +90,15 @@ def assert_took_over_as_told(tenure: Tenure, judges: str) -> None:
     assert len(tenure.before) == judges[: start + TENURE].count(tenure.old)
 
 
-def last_in_office(judges: str) -> str | None:
-    """Who last gave a score as one of half or more of a long stretch."""
+def last_frequent_judge(judges: str) -> str | None:
+    """The judge of the last score that is one of half or more of a long stretch."""
     for end in range(len(judges), 0, -1):
         if judges[max(0, end - 2 * TENURE) : end].count(judges[end - 1]) >= TENURE:
             return judges[end - 1]
     return None
 
 
-def test_all_judges_in_sight_are_counted() -> None:
+def test_all_judges_of_the_scores_are_counted() -> None:
     found = [current_tenure(scores(judges)) for judges in ("a" * 60, "ab" * 60, "a" * 60 + "b" * 5 + "c" * 60)]
 
     assert [tenure and tenure.judges for tenure in found] == [1, 2, 3]
@@ -122,7 +122,7 @@ def test_each_look_is_made_once_and_when_it_can_decide(
     assert due_look(a_tenure(count), judged(anchors), outstanding, made, BEGIN + days * DAY) == look
 
 
-def test_one_judge_alone_is_only_watched() -> None:
+def test_chain_with_one_judge_has_no_look() -> None:
     alone = Tenure("b", None, scores("b" * 500), None, (), 1)
 
     assert due_look(alone, judged(40), 0, [], BEGIN + 30 * DAY) is None
@@ -143,7 +143,7 @@ def test_a_published_change_is_no_news(
     assert is_news(cause, estimate(*size) if size else None, earlier) is news
 
 
-def test_the_size_is_that_of_the_part_that_is_named() -> None:
+def test_size_of_a_change_is_that_of_its_cause() -> None:
     sizes: dict[Cause | None, float | None] = {"judge": 1.0, "agents": 3.0, "both": 2.0, "none": None, None: None}
 
     for cause, size in sizes.items():

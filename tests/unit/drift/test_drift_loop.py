@@ -20,7 +20,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 
 class Scripted(DriftLoop):
-    """A loop whose passes do what a test says; `looks` has what each was asked for."""
+    """A loop whose passes run `work`; `looks` records the argument of each pass."""
 
     def __init__(self, work: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(load_settings({}), cast(Inbox, SimpleNamespace(database=None)), Metrics())
@@ -32,7 +32,7 @@ class Scripted(DriftLoop):
         return await self._work()
 
 
-async def test_whatever_goes_wrong_judging_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_failure_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "ASK_EVERY_S", 0)
     errors: list[Exception] = [DatabaseAway("away"), BrokerAway("away"), StartRefused("no topic"), ZeroDivisionError()]
     stopping, left = asyncio.Event(), iter(errors)
@@ -50,7 +50,7 @@ async def test_whatever_goes_wrong_judging_goes_on(monkeypatch: pytest.MonkeyPat
 
 
 async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that was not ours makes no look."""
+    """A pass while another process leads makes no look."""
     clock, stopping = 1000.0, asyncio.Event()
     passed_s = iter((0.0, 1.0, 1.0, LOOK_EVERY_S - 1.0, 1.0, 1.0))
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: clock))
@@ -69,8 +69,8 @@ async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.Monkey
     assert loop.looks == [True, True, False, False, True, False]
 
 
-async def test_it_ends_at_once_when_stopping_is_set() -> None:
-    """Also in the middle of a pass: what was begun is rolled back, and another process does it."""
+async def test_loop_ends_at_once_when_stopping_is_set() -> None:
+    """A pass under way is cancelled; its transaction rolls back, and another process repeats it."""
     begun, stopping = asyncio.Event(), asyncio.Event()
 
     async def hang() -> bool:

@@ -1,4 +1,4 @@
-"""What people read of drift: words, numbers with their intervals, and what commands refuse."""
+"""Texts and pictures about drift: findings, estimates with intervals, waiting states, refused arguments."""
 
 import shlex
 import uuid
@@ -55,12 +55,12 @@ def a_finding(**changes: Any) -> Finding:
     return replace(found, **changes)
 
 
-def told(*findings: Finding) -> str:
+def report_text(*findings: Finding) -> str:
     return markdown(DriftReport(list(findings), None, {"judged": 39, "gone": 1}, []))
 
 
-def test_a_finding_in_words() -> None:
-    text = told(a_finding())
+def test_report_states_each_finding_and_the_anchors() -> None:
+    text = report_text(a_finding())
 
     assert "## 2026-03-10 12:00 kubernetes: the judge changed\n" in text
     assert "- The judge changed." in text
@@ -68,34 +68,34 @@ def test_a_finding_in_words() -> None:
     assert "judge aaaaaaaaaaaa -> bbbbbbbbbbbb" in text
     assert "Anchors: 39 judged by the current judge, 1 gone: the source no longer has it." in text
     assert "40 anchors, 400 sessions before and 300 after" in text
-    assert "40 anchors, sessions left out\n" in told(a_finding(look="anchors", compared_before=0, compared_after=0))
-    assert "the agents changed, probably" in told(a_finding(cause="agents", is_clear=False))
-    assert "undecided" in told(a_finding(cause=None, is_clear=False))
+    assert "40 anchors, sessions left out\n" in report_text(a_finding(look="anchors", compared_before=0, compared_after=0))
+    assert "the agents changed, probably" in report_text(a_finding(cause="agents", is_clear=False))
+    assert "undecided" in report_text(a_finding(cause=None, is_clear=False))
     empty = markdown(DriftReport([], None, {}, []))
     assert "There are no anchors" in empty
     assert "No findings yet." in empty
-    assert "\n# Sold" not in told(a_finding(chain_id="k\n# Sold"))
+    assert "\n# Sold" not in report_text(a_finding(chain_id="k\n# Sold"))
 
 
-def test_events_stand_under_a_key_that_windows_keep_away_from() -> None:
+def test_event_key_is_a_drift_key() -> None:
     key, _, _ = message_of(event_of(a_finding()))
 
     assert DRIFT_KEY.fullmatch(key.decode())
 
 
-def test_a_change_in_points() -> None:
+def test_change_is_written_with_its_interval() -> None:
     assert in_points(estimate(-8, -9.5, -6.5)) == "-8.0 (-9.5 to -6.5)"
     assert in_points(estimate(3)) == "+3.0, no interval"
     assert in_points(estimate(0, 0, 0)) == "+0.0"
     assert in_points(estimate(None)) == "unknown"
 
 
-def test_the_event_says_what_it_is_about() -> None:
-    """The size is that of the cause; the same finding makes the same event."""
+def test_event_repeats_its_finding() -> None:
+    """The size is that of the cause; the same finding gives the same event."""
     event = event_of(a_finding())
 
-    told_to_others = DriftDetected.model_validate_json(to_json(event))
-    assert (told_to_others.chain_id, told_to_others.meaning) == ("kubernetes", ["The judge changed."])
+    published = DriftDetected.model_validate_json(to_json(event))
+    assert (published.chain_id, published.meaning) == ("kubernetes", ["The judge changed."])
     assert (event["size_points"], event["interval"]) == (-8, [-9.5, -6.5])
     assert event["timestamp_us"] == int(NOON.timestamp()) * 1_000_000
     assert event == event_of(a_finding())
@@ -119,10 +119,10 @@ def situation(
 
 
 @table
-def test_what_the_next_look_waits_for(
+def test_standing_says_what_the_next_look_waits_for(
     judged_by_both: int, found: dict[str, Any], looked: list[Look], days: int, says: str, is_silent_about: str
 ) -> None:
-    """Each state says one thing and is silent about another."""
+    """Each state names its own reason and no other."""
     meaning = standing_of(situation(judged_by_both, **found), looked, NOON + timedelta(days=days)).meaning
 
     assert says in meaning
@@ -147,7 +147,7 @@ def test_anchors_of_other_chains_are_mentioned_where_they_count() -> None:
         assert says is None or says in meaning
 
 
-def test_own_anchors_that_speak_alone_are_said_to() -> None:
+def test_report_says_when_only_own_anchors_count() -> None:
     lent = [
         AnchorJudgement(f"o-{n}", judge, total, "other")
         for n in range(40)
@@ -161,7 +161,7 @@ def test_own_anchors_that_speak_alone_are_said_to() -> None:
     assert "Only the 10 anchors of this chain count" in drift.meaning[-1]
 
 
-def test_anchors_alone_do_not_miss_the_sessions_that_they_leave_out() -> None:
+def test_comparison_of_anchors_alone_does_not_ask_for_sessions() -> None:
     drift = detect_new_judge(situation(40), "anchors")
 
     assert (drift.cause, drift.compared) == ("none", (0, 0))

@@ -1,4 +1,4 @@
-"""Diagnosis: each rule at its edges, and words that hold whatever the tools are called."""
+"""Diagnosis: each rule at its thresholds, and sentences that stay readable for any tool name."""
 
 import re
 from collections.abc import Mapping
@@ -84,12 +84,12 @@ SESSIONS: Mapping[str, tuple[list[Event], list[str]]] = {
 
 
 @pytest.mark.parametrize(("events", "patterns"), SESSIONS.values(), ids=SESSIONS.keys())
-def test_findings(events: list[Event], patterns: list[str]) -> None:
+def test_session_has_exactly_these_findings(events: list[Event], patterns: list[str]) -> None:
     assert found(*events) == patterns
 
 
 @table
-def test_long_way(count: int, status: str, patterns: list[str]) -> None:
+def test_many_commands_are_a_finding_only_in_some_statuses(count: int, status: str, patterns: list[str]) -> None:
     assert found(*calls(count), status=status) == patterns
 
 
@@ -105,7 +105,7 @@ def test_finding_names_the_worst_tool_and_its_numbers() -> None:
     assert list(asdict(finding)) == ["pattern", "likely_cause", "evidence"]
 
 
-def test_retries_are_told_per_tool_worst_first() -> None:
+def test_retries_are_listed_per_tool_worst_first() -> None:
     tools = {"d": 3, "b": 4, "c": 4, "a": 3, "fine": 1}
 
     findings = diagnose(measured(*(e for tool, times in tools.items() for e in calls(2, tool) * times)))
@@ -130,7 +130,7 @@ def test_subcommands_are_named_in_place_of_tools() -> None:
     assert "`shell.run`" in causes[RUN], "runs and cycles are of tools"
 
 
-def test_evidence_of_loops_and_repetition() -> None:
+def test_evidence_names_the_tools_of_loops_and_repetitions() -> None:
     events = [*calls(6, "x", distinct=False, failed=6), *(calls(1, "a") + calls(1, "b")) * 4]
     events += (calls(1, "b") + calls(1, "c") + calls(1, "a")) * 3
 
@@ -142,7 +142,7 @@ def test_evidence_of_loops_and_repetition() -> None:
 
 
 @given(st.text(min_size=1, max_size=300))
-def test_sentences_stay_readable_whatever_a_tool_is_called(name: str) -> None:
+def test_sentences_stay_readable_for_any_tool_name(name: str) -> None:
     findings = diagnose(measured(*calls(6, name, distinct=False, failed=6)))
 
     assert [f.pattern for f in findings] == [NO_HELP, RETRIES, RUN, REPEATING]
@@ -166,7 +166,7 @@ def test_braces_in_a_name_are_text() -> None:
     assert "`shell.{name} {0.x}`" in finding.likely_cause
 
 
-def test_the_page_holds_these_rules() -> None:
+def test_page_lists_the_causes_of_all_rules() -> None:
     table = PAGE.split("## Diagnosis")[1]
     rows = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|$", table, re.MULTILINE)
 
@@ -174,7 +174,7 @@ def test_the_page_holds_these_rules() -> None:
     assert f"fewer than {diagnosis.MIN_COMMANDS} commands" in table
 
 
-def test_the_page_holds_every_key() -> None:
+def test_page_lists_every_metric() -> None:
     keys = re.findall(r"^\| `(\w+)` \|", PAGE.split("## The numbers")[1], re.MULTILINE)
 
     assert keys == list(measured().document())

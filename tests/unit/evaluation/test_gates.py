@@ -1,4 +1,4 @@
-"""Gates decided: each type passing, failing and fed nonsense."""
+"""Decisions of gates: each type when it passes, when it fails and on unreadable input."""
 
 import json
 from typing import Any
@@ -77,7 +77,7 @@ def test_faults_are_added_up_and_the_first_is_named() -> None:
     )
 
 
-def test_what_is_no_fault_passes() -> None:
+def test_session_without_faults_passes() -> None:
     good = execution(call("error: none", is_error=False, exit_code=0), event("llm_thinking", "failed?"))
     session = timeline(stage(good, execution(status="cancelled"), execution(status="unknown")), HIDDEN)
 
@@ -103,8 +103,8 @@ CALLS = timeline(
 
 
 @table
-def test_tool_is_server_and_name_or_name_alone(tool: str, count: int) -> None:
-    """`*` stands for anything, all else for itself, case and all; stages that are not shown do not count."""
+def test_tool_matches_by_server_and_name_or_by_name(tool: str, count: int) -> None:
+    """`*` matches anything, case counts, and calls in stages that are not shown do not count."""
     assert decide("max_tool_calls", CALLS, max=3).passed
     for least in (1, 2, 3, 4):
         called = decide("tool_called", CALLS, tool=tool, min=least)
@@ -124,7 +124,7 @@ def test_tool_without_a_server_and_one_with_odd_characters_are_found() -> None:
 
 
 @table
-def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
+def test_max_tool_calls_limits_the_sum_of_all_calls(most: int, passed: bool) -> None:
     result = decide("max_tool_calls", CALLS, max=most)
 
     assert (result.passed, result.message) == (passed, f"tool calls: 3, wanted at most {most}")
@@ -132,7 +132,7 @@ def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
 
 @table
 def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed: bool) -> None:
-    """A text in its spelling, or an RE2 anywhere; the message holds what was looked for and not what was there."""
+    """By exact text or by RE2; the message quotes what was searched for, never the analysis."""
     session = of_events(final_analysis=f"Cause: OOMKilled {SECRET} \ud800\nweb-1 war ä")
 
     result = decide(f"final_analysis_{how}", session, **parameters)
@@ -143,7 +143,7 @@ def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed
 
 
 @table
-def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
+def test_missing_final_analysis_does_not_pass(analysis: str | None) -> None:
     session = of_events(final_analysis=analysis)
 
     for gate, parameters in {"contains": {"substring": " "}, "matches": {"pattern": ".*"}}.items():
@@ -165,7 +165,7 @@ def test_file_is_searched(type_: str, parameters: dict[str, str], passed: bool) 
     assert SECRET not in result.message
 
 
-def test_file_that_was_read_in_part_says_so_only_where_nothing_was_found() -> None:
+def test_message_names_the_unread_rest_only_if_nothing_was_found() -> None:
     cut = Observed(data=b"abc", is_cut=True)
 
     missed = decide("file_contains", of_events(), cut, path="r", substring="x")
@@ -175,7 +175,7 @@ def test_file_that_was_read_in_part_says_so_only_where_nothing_was_found() -> No
     assert decide("file_contains", of_events(), cut, path="r", substring="b").message == "'r' holds 'b'"
 
 
-def test_file_that_is_there_is_there() -> None:
+def test_existing_file_passes() -> None:
     assert decide("file_exists", of_events(), Observed(), path="r") == GateResult(
         "file_exists r", "file_exists", True, "'r' is there"
     )
@@ -216,12 +216,12 @@ REPORT = {
 
 
 @table
-def test_assertion_on_json(path: str, assertion: str, passed: bool) -> None:
+def test_assertion_decides_on_the_nodes_of_the_path(path: str, assertion: str, passed: bool) -> None:
     assert on_json(REPORT, path, assertion).passed is passed
 
 
 @table
-def test_message_on_json_tells_how_many_nodes(path: str, assertion: str, says: str) -> None:
+def test_message_on_json_says_how_many_nodes_were_found(path: str, assertion: str, says: str) -> None:
     message = on_json(REPORT, path, assertion).message
 
     assert says in message
@@ -232,7 +232,7 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
-NONSENSE = {
+UNREADABLE = {
     "empty": ("", "cannot be read as JSON: 0 bytes"),
     "text": ("ok", "cannot be read as JSON: 2 bytes"),
     "two-documents": ("{}\n{}", "cannot be read as JSON"),
@@ -241,18 +241,18 @@ NONSENSE = {
     "number-without-end": ("9" * 10_000, "cannot be read as JSON"),
     "absurdly-deep": (deep(200_000), "cannot be read as JSON"),
     "too-deep-for-the-path": (deep(500), "nested too deeply for '$..*'"),
-    "more-than-anybody-counts": (json.dumps([0] * (MAX_NODES + 5)), f"nodes found: more than {MAX_NODES},"),
+    "more-nodes-than-are-counted": (json.dumps([0] * (MAX_NODES + 5)), f"nodes found: more than {MAX_NODES},"),
 }
 
 
-def test_nonsense_in_place_of_json_does_not_pass() -> None:
-    for name, (data, says) in NONSENSE.items():
+def test_unreadable_json_does_not_pass() -> None:
+    for name, (data, says) in UNREADABLE.items():
         result = on_output("command_json_path", data, path="$..*", assertion="equals 1")
 
         assert (result.passed, says in result.message) == (False, True), name
 
 
-def test_path_that_finds_more_than_anybody_counts_ends() -> None:
+def test_search_of_a_path_with_very_many_nodes_ends() -> None:
     result = on_json(deep(12).replace("[]", "[1]"), "$" + "[0,0,0,0,0,0,0,0,0,0]" * 12, "exists")
 
     assert result.passed
@@ -263,7 +263,7 @@ def test_comparison_of_deep_json_ends() -> None:
     assert on_json(deep(900), "$", f"equals {deep(899)}").passed is False
 
 
-def test_json_that_was_cut_is_not_read() -> None:
+def test_truncated_json_is_not_read() -> None:
     result = on_output("command_json_path", "12", is_cut=True, path="$", assertion="equals 12")
 
     assert not result.passed
@@ -271,8 +271,8 @@ def test_json_that_was_cut_is_not_read() -> None:
 
 
 @table
-def test_script_says_whether_it_passed(data: str, status: int, passed: bool, says: str) -> None:
-    """Its JSON decides, a failing status is never overruled, and its message is one printable line."""
+def test_script_decides_by_its_json_and_status(data: str, status: int, passed: bool, says: str) -> None:
+    """A failing status never passes, whatever the JSON; the message is one printable line."""
     result = on_output("script", data, exit_status=status, description="adds up")
 
     assert result.passed is passed
@@ -320,7 +320,7 @@ def test_messages_and_titles_are_short() -> None:
             assert len(result.name) <= 80, type_
 
 
-def test_what_could_not_be_looked_at_did_not_pass() -> None:
+def test_gate_without_an_observation_does_not_pass() -> None:
     for type_ in (t for t in GATE_TYPES if t.startswith(("command", "file", "script"))):
         parameters = {k: v for k, v in LONG.items() if k in GATE_TYPES[type_].model_fields} | {"name": "mine"}
         if type_ == "command_json_path":

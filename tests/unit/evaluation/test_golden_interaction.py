@@ -1,5 +1,5 @@
 """
-The interaction metrics of recorded sessions, counted by reading their calls and never taken from the code under test.
+Interaction metrics of recorded sessions, counted by a person who read the calls, not by the code under test.
 
 `counted` says how a row was counted: its numbers are positions of the calls within their execution. In every recorded
 call `is_error` is known and agrees with the status, and no exit code is recorded. A tally is the number of commands
@@ -28,7 +28,7 @@ def tallies(breakdown: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
 
 
 @pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
-def test_metrics_are_those_of_a_reader() -> None:
+def test_metrics_equal_those_counted_by_hand() -> None:
     for case, row in GOLDEN.items():
         timeline = read_session_file(RECORDED_DIR / f"{row['session_id']}.json")
         rules = CommandRules(row.get("pattern"), tuple(row.get("shell_tools", ())))

@@ -32,7 +32,7 @@ START = datetime(2026, 1, 2, tzinfo=UTC)
 def call(
     arguments: Any = "{}", *, server: str = "shell", tool: str = "run", status: str = "completed", **said: Any
 ) -> Event:
-    """A call; arguments that are no string are written as JSON."""
+    """A tool call; arguments other than a string are written as JSON."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return event("llm_tool_call", "result", status=status, tool=ToolCall(server, tool, text, **said))
 
@@ -54,7 +54,7 @@ def sequence(names: str, *, failed: str = "") -> list[Event]:
 # --- what a command is ---------------------------------------------------------------------------------
 
 
-def test_session_without_a_command() -> None:
+def test_session_without_a_command_has_counts_of_zero_and_no_rates() -> None:
     document = measured(event("llm_thinking", "hm")).document()
 
     numbers = dict.fromkeys(list(document)[:6], 0)  # counts
@@ -109,7 +109,7 @@ def test_sub_agents_count() -> None:
     assert measure_interaction(timeline(stage(lead, sub))).total_commands == 2
 
 
-def test_replicas_that_do_the_same_repeat_nothing() -> None:
+def test_equal_calls_of_different_agents_are_no_retries() -> None:
     replicas = [execution(call(is_error=True), name="a"), execution(call(), name="b"), execution(call(), name="b")]
 
     found = measure_interaction(timeline(stage(*replicas)))
@@ -120,30 +120,30 @@ def test_replicas_that_do_the_same_repeat_nothing() -> None:
 
 
 @table
-def test_identity_is_of_canonical_arguments(one: str, other: str, are_same: bool) -> None:
+def test_commands_are_equal_if_their_canonical_arguments_are(one: str, other: str, are_same: bool) -> None:
     assert measured(call(one), call(other)).unique_commands == (1 if are_same else 2)
 
 
-def test_identity_is_of_server_and_tool() -> None:
+def test_commands_differ_by_server_and_tool() -> None:
     assert measured(call(), call(server="other"), call(tool="other")).unique_commands == 3
 
 
 @table
-def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis: str) -> None:
+def test_failure_and_the_basis_it_is_known_by(said: dict[str, Any], has_failed: bool, basis: str) -> None:
     found = measured(call(**said))
 
     assert (found.error_count, found.error_basis) == (has_failed, {basis: 1})
 
 
 @table
-def test_repetition_looks_at_the_last_time(failed: str, repeated: int, at_first: int) -> None:
+def test_repeated_after_failure_looks_at_the_latest_equal_call(failed: str, repeated: int, at_first: int) -> None:
     found = measured(*sequence("aaa", failed=failed))
 
     assert found.repeated_after_failure == repeated
     assert found.first_try_success_rate == at_first / 3
 
 
-def test_repetition_is_remembered_over_other_calls() -> None:
+def test_repeated_after_failure_spans_other_calls() -> None:
     assert measured(*sequence("aba", failed="x")).repeated_after_failure == 1
 
 
@@ -156,12 +156,12 @@ def test_completed_is_the_status_of_the_session(status: str) -> None:
 
 
 @table
-def test_help(arguments: Any, where: dict[str, str], asks: bool) -> None:
+def test_help_request_is_recognised(arguments: Any, where: dict[str, str], asks: bool) -> None:
     assert measured(call(arguments, **where), rules=SHELL).help_invocations == asks
 
 
 @table
-def test_help_of_a_command_is_in_its_own_text(command_line: str, asked: int) -> None:
+def test_help_request_counts_for_its_own_command(command_line: str, asked: int) -> None:
     assert measured(line(command_line), rules=MY_TOOL).help_invocations == asked
 
 
@@ -177,7 +177,7 @@ def test_shell_tools_by_name(named: str, is_shell: bool) -> None:
     assert measured(line("my-tool x"), rules=CommandRules("my-tool", (named,))).total_commands == is_shell
 
 
-def test_shell_tool_with_a_line_end_in_its_name() -> None:
+def test_shell_tool_may_have_a_newline_in_its_name() -> None:
     assert measured(line("x help", tool="a\nb"), rules=CommandRules(None, ("shell.*",))).help_invocations == 1
 
 
@@ -185,7 +185,7 @@ def test_shell_tool_with_a_line_end_in_its_name() -> None:
 
 
 @table
-def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
+def test_commands_of_a_command_line_are_split(command_line: str, subcommands: list[str]) -> None:
     found = measured(line(command_line), rules=MY_TOOL)
 
     assert found.total_commands == len(subcommands)
@@ -193,13 +193,13 @@ def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
 
 
 @table
-def test_text_of_a_command(one: str, other: str, are_same: bool) -> None:
-    """It reaches to the next separator outside of quotes, or the next command; that is its identity."""
+def test_command_ends_at_a_separator_or_the_next_command(one: str, other: str, are_same: bool) -> None:
+    """Separators in quotes do not count; the text up to there is the identity of the command."""
     assert measured(line(one), line(other), rules=MY_TOOL).unique_commands == (1 if are_same else 2)
 
 
 @table
-def test_separator_that_the_pattern_wants_ends_nothing(pattern: str, one: str, other: str) -> None:
+def test_separator_that_the_pattern_matches_ends_no_command(pattern: str, one: str, other: str) -> None:
     rules = CommandRules(pattern)
 
     assert measured(line(one), line(other), rules=rules).unique_commands == 2
@@ -226,7 +226,7 @@ def test_pattern_is_searched_in_strings(arguments: Any, commands: int) -> None:
     assert measured(call(arguments), rules=MY_TOOL).total_commands == commands
 
 
-def test_order_of_keys_changes_no_run() -> None:
+def test_order_of_keys_does_not_change_a_cycle() -> None:
     one, other = '{"a": "my-tool x", "b": "my-tool y"}', '{"b": "my-tool y", "a": "my-tool x"}'
 
     found = measured(call(one), call(other), call(one), rules=MY_TOOL)
@@ -234,7 +234,7 @@ def test_order_of_keys_changes_no_run() -> None:
     assert found.cycles == (Cycle(("shell.run", "shell.run"), 3),)
 
 
-def test_whose_calls_are_searched() -> None:
+def test_pattern_and_shell_tools_select_the_calls() -> None:
     events = [line("my-tool x"), line("my-tool x", tool="other"), line("ls")]
     shell = ("shell.run",)
     all_rules = (CommandRules("my-tool"), CommandRules("my-tool", shell), CommandRules(None, shell))
@@ -255,7 +255,7 @@ def test_empty_match_is_no_command(pattern: str) -> None:
     assert measured(line("abc xx"), rules=CommandRules(pattern)).total_commands == 1
 
 
-def test_match_that_cuts_a_character() -> None:
+def test_match_inside_a_character_names_a_replacement_character() -> None:
     found = measured(line("my-tool é"), rules=CommandRules(r"my-tool (\C)"))
 
     assert list(found.by_subcommand) == ["\ufffd"]
@@ -269,7 +269,7 @@ def test_longest_identical_run(names: str, run: list[Any] | None) -> None:
     assert measured(*sequence(names)).longest_identical_run == (run and Run(*run))
 
 
-def test_run_is_of_equal_arguments() -> None:
+def test_identical_run_needs_equal_arguments() -> None:
     thought = event("llm_thinking", "hm")
 
     assert measured(call('{"a": 1}'), call('{"a": 2}')).longest_identical_run is None
@@ -277,14 +277,14 @@ def test_run_is_of_equal_arguments() -> None:
 
 
 @table
-def test_cycles(names: str, expected: list[list[Any]]) -> None:
+def test_repeated_sequences_of_tools_are_cycles(names: str, expected: list[list[Any]]) -> None:
     assert [
         ["".join(tool.removeprefix("shell.") for tool in cycle.tools), cycle.repetitions]
         for cycle in measured(*sequence(names)).cycles
     ] == expected
 
 
-def test_ten_cycles_are_kept() -> None:
+def test_only_the_ten_longest_cycles_are_kept() -> None:
     names = "".join("ab" * (n + 3) + chr(ord("f") + n) for n in range(12))
 
     assert [cycle.repetitions for cycle in measured(*sequence(names)).cycles] == list(range(14, 4, -1))
@@ -292,7 +292,7 @@ def test_ten_cycles_are_kept() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=30).map("".join))
 @settings(max_examples=150)
-def test_cycles_are_those_found_by_trying_all(names: str) -> None:
+def test_cycles_equal_those_of_an_exhaustive_search(names: str) -> None:
     expected = []
     for start in range(len(names)):
         for end in range(start + 6, len(names) + 1):
@@ -313,7 +313,7 @@ def test_cycles_are_those_found_by_trying_all(names: str) -> None:
 WHILE = {"started_at": START, "completed_at": START + timedelta(seconds=90, milliseconds=500)}
 
 
-def test_duration() -> None:
+def test_duration_runs_from_start_to_end_with_real_times() -> None:
     for fields, duration_s in (
         ({}, 90.5),
         ({"created_at": START - timedelta(hours=1)}, 90.5),
@@ -327,12 +327,12 @@ def test_duration() -> None:
 
 
 @table
-def test_tool_duration(durations_ms: list[int | None], total: int | None) -> None:
+def test_tool_duration_adds_up_known_durations(durations_ms: list[int | None], total: int | None) -> None:
     assert measured(*(call(duration_ms=d) for d in durations_ms)).tool_duration_ms == total
 
 
 @table
-def test_agent_tokens(tokens: list[list[int | None]], expected: list[int] | None) -> None:
+def test_agent_tokens_add_up_without_those_of_scoring(tokens: list[list[int | None]], expected: list[int] | None) -> None:
     agents = [execution(name=str(n), input_tokens=i, output_tokens=o) for n, (i, o) in enumerate(tokens)]
     judge = stage(execution(name="judge", input_tokens=1000, output_tokens=1000), stage_type="scoring")
 
@@ -342,7 +342,7 @@ def test_agent_tokens(tokens: list[list[int | None]], expected: list[int] | None
 # --- names ---------------------------------------------------------------------------------------------
 
 
-def test_names_are_fit_for_a_json_column() -> None:
+def test_tool_names_can_be_stored_as_json() -> None:
     odd = ["a\0b", "a\x1bb", "a\ud800b", "n" * 1000]
 
     found = measured(*(call(tool=name) for name in odd))

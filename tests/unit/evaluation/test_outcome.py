@@ -1,4 +1,4 @@
-"""Pass, fail or undecided, and the composite number, as tables."""
+"""Tables of the outcome (pass, fail or null) and of the composite score."""
 
 import pytest
 
@@ -22,15 +22,15 @@ def rates(error: float | None, first_try: float | None, iteration: float | None)
 
 
 @table
-def test_outcome(passed: list[bool], total: int | None, threshold: float | None, value: str | None) -> None:
-    """Everything that there is must pass; what is not there decides nothing. Only a failure has a reason."""
+def test_outcome_passes_if_every_gate_and_the_threshold_do(passed: list[bool], total: int | None, threshold: float | None, value: str | None) -> None:
+    """A missing gate or threshold decides nothing, and only a failure has a reason."""
     outcome = decide_outcome([PASSED if p else FAILED for p in passed], total, threshold)
 
     assert outcome.value == value
     assert (outcome.reason is not None) == (value == "fail")
 
 
-def test_a_failure_says_all_that_failed() -> None:
+def test_reason_names_every_failed_gate_and_the_threshold() -> None:
     outcome = decide_outcome([FAILED, PASSED], 41, 62.5)
 
     assert outcome == Outcome(
@@ -49,7 +49,7 @@ def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: st
 
 
 @table
-def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int, value: str) -> None:
+def test_threshold_of_a_rubric_applies_to_its_weighted_score(weighted: float, total: int, value: str) -> None:
     outcome = decide_outcome([], total, threshold_of(None, 0.70), judged=100 * weighted)
 
     assert outcome.value == value
@@ -58,7 +58,7 @@ def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int
 
 
 @table
-def test_numbers_in_a_reason_are_rounded_and_stay_apart(weighted: float, threshold: float, reason: str) -> None:
+def test_numbers_in_a_reason_are_rounded_but_stay_different(weighted: float, threshold: float, reason: str) -> None:
     assert decide_outcome([], 1, threshold, judged=weighted).reason == f"the weighted score {reason}"
 
 
@@ -67,7 +67,7 @@ def test_a_weighted_score_without_a_total_decides_nothing() -> None:
 
 
 @table
-def test_threshold_in_force(chain: float | None, rubric: float | None, threshold: float | None) -> None:
+def test_threshold_of_the_chain_precedes_that_of_the_rubric(chain: float | None, rubric: float | None, threshold: float | None) -> None:
     assert threshold_of(chain, rubric) == threshold
 
 
@@ -75,7 +75,7 @@ def test_threshold_in_force(chain: float | None, rubric: float | None, threshold
 
 
 @table
-def test_composite(
+def test_composite_weighs_the_known_parts(
     weights: list[float], gates: list[int], total: int | None, known: list[float] | None, composite: float | None
 ) -> None:
     of = dict(zip(("gate_weight", "judge_weight", "interaction_weight"), weights, strict=False))

@@ -1,4 +1,4 @@
-"""Which spellings of missing tools are one tool, and which are kept apart."""
+"""Which spellings of missing tools count as one tool."""
 
 import time
 
@@ -6,7 +6,7 @@ from tables import table
 from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
 
 
-def names(*spellings: str) -> list[set[str]]:
+def merged_spellings(*spellings: str) -> list[set[str]]:
     """The spellings of each tool."""
     return [{name for name, _ in tool.spellings} for tool in merge_spellings(dict.fromkeys(spellings, 1))]
 
@@ -22,16 +22,16 @@ def test_the_most_used_spelling_names_the_tool() -> None:
 
 
 @table
-def test_one_tool(one: str, other: str) -> None:
-    assert names(one, other) == [{one, other}]
+def test_similar_spellings_are_one_tool(one: str, other: str) -> None:
+    assert merged_spellings(one, other) == [{one, other}]
 
 
 @table
-def test_two_tools(one: str, other: str) -> None:
-    assert sorted(map(tuple, names(one, other))) == sorted([(one,), (other,)])
+def test_distinct_spellings_are_two_tools(one: str, other: str) -> None:
+    assert sorted(map(tuple, merged_spellings(one, other))) == sorted([(one,), (other,)])
 
 
-def test_small_steps_lead_nowhere() -> None:
+def test_spellings_are_not_chained_over_small_differences() -> None:
     tools = merge_spellings({"prometheus_query": 9, "prometheu_query": 2, "prometeu_query": 1})
 
     assert [tool.name for tool in tools] == ["prometheus_query", "prometeu_query"]
@@ -43,9 +43,9 @@ def test_the_order_of_spellings_changes_nothing() -> None:
     assert merge_spellings(counts) == merge_spellings(dict(reversed(counts.items())))
 
 
-def test_names_made_up_to_cost_much() -> None:
+def test_hostile_names_are_merged_in_bounded_time() -> None:
     for start in ("a" * 2000, "a" * 80, "x " * 20):
-        began = time.process_time()  # others work on this machine, too
+        began = time.process_time()  # CPU time: other processes share the machine
 
         merge_spellings({start + f"{n:011b}".replace("0", "b").replace("1", "c"): 1 for n in range(800)})
 
@@ -53,18 +53,18 @@ def test_names_made_up_to_cost_much() -> None:
 
 
 @table
-def test_normalise(name: str, expected: str) -> None:
+def test_name_is_normalised(name: str, expected: str) -> None:
     assert normalise(name) == expected
 
 
-def test_the_tool_without_its_server() -> None:
+def test_bare_name_leaves_out_the_server() -> None:
     assert [bare("loki.search_logs"), bare("search_logs"), bare("odd.")] == ["search_logs", "search_logs", "odd."]
 
 
-# --- what was decided ----------------------------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------------
 
 
-def test_a_name_kept_apart() -> None:
+def test_a_name_that_was_split_off_stays_a_tool_of_its_own() -> None:
     for used in (1, 90):
         counts = {"query_metrics": 5, "query_metric": used, "Query-Metric": used}
 
@@ -86,7 +86,7 @@ def test_a_tool_that_was_decided_about_keeps_its_name() -> None:
     assert tool.name == "query_metric"
 
 
-def test_joined_to_what_was_joined() -> None:
+def test_joined_names_are_followed_to_the_last_even_in_a_circle() -> None:
     counts = {"one": 1, "two": 2, "three": 3}
 
     [tool] = merge_spellings(counts, {"one": "two", "two": "three"})

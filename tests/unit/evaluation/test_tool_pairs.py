@@ -1,7 +1,7 @@
 """
-How well names are merged: pairs of names, judged by hand, and every pair on which the machine is known to be wrong.
+Pairs of tool names, judged by hand, and every pair that `merge_spellings` is known to decide wrongly.
 
-The wrong ones are listed in docs/missing-tools.md.
+The wrong decisions are listed in docs/missing-tools.md.
 """
 
 import json
@@ -17,7 +17,7 @@ PAIRS = {
 }
 # A builder of tools would make one tool of both names, or two however alike they are written.
 SAME, DIFFERENT = PAIRS["one tool"], PAIRS["two tools"]
-# Left apart costs a line in the list and a merge by hand; a wrong merge hides a wish until it is undone.
+# A pair left apart costs a merge by hand; a wrong merge hides a missing tool until it is undone.
 MISSED, WRONG = set(PAIRS["left apart"]), set(PAIRS["merged wrongly"])
 
 
@@ -25,11 +25,11 @@ def is_merged(one: str, other: str) -> bool:
     return len(merge_spellings({one: 2, other: 1})) == 1
 
 
-def test_the_pairs_left_apart() -> None:
+def test_only_the_known_pairs_are_left_apart() -> None:
     assert {pair for pair in SAME if not is_merged(*pair)} == MISSED
 
 
-def test_the_pairs_merged_wrongly() -> None:
+def test_only_the_known_pairs_are_merged_wrongly() -> None:
     assert {pair for pair in DIFFERENT if is_merged(*pair)} == WRONG
 
 

@@ -1,4 +1,4 @@
-"""The order of judgement: further samples, the masked reading, and what the chosen one is asked and checked for."""
+"""The order of a judgement: samples, the masked reading, and the questions and checks of the chosen reading."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,8 +42,8 @@ MASKED = SimpleNamespace(alert="the alert", conversation="the timeline, masked",
 TOOLS = answer("No critical missing tools identified.")
 
 
-def says(total: int, analysis: str = "") -> Turn:
-    """A reading of this total; its analysis is told apart by it."""
+def reading(total: int, analysis: str = "") -> Turn:
+    """An answer with this total; its default analysis names the total, so that readings can be matched."""
     return answer(f"{analysis or f'The analysis of {total}.'}\n\n{total}")
 
 
@@ -71,7 +71,7 @@ async def judge(
 
 class WatchingJudge:
     """
-    Answers each reading with the next total, and watches who is asked at the same time.
+    Answers each reading with the next total, and records which questions are open at the same time.
 
     Samples are answered only once all of them have been asked, and the last one first.
     """
@@ -81,22 +81,22 @@ class WatchingJudge:
         self._asked = 0
         self._answered = [asyncio.Event() for _ in range(len(totals) - 1)]
         self.in_flight: list[TurnKind] = []
-        self.beside_the_first: list[TurnKind] = []
+        self.beside_samples: list[TurnKind] = []
 
     async def __call__(self, question: Question) -> Turn:
         kind = question.kind
         self.in_flight.append(kind)
         if kind == "sample":
-            self.beside_the_first += [k for k in self.in_flight if k != "sample"]
+            self.beside_samples += [k for k in self.in_flight if k != "sample"]
             number, self._asked = self._asked, self._asked + 1
             is_last = number == len(self._answered) - 1
             if not is_last:
                 await self._answered[number + 1].wait()
             self._answered[number].set()
-            turn = says(self._totals[number + 1])
+            turn = reading(self._totals[number + 1])
         else:
-            await asyncio.sleep(0)  # lets anybody else ask who would
-            turn = TOOLS if kind == "missing_tools" else says(self._totals[0])
+            await asyncio.sleep(0)  # lets any other question be asked meanwhile
+            turn = TOOLS if kind == "missing_tools" else reading(self._totals[0])
         self.in_flight.remove(kind)
         return turn
 
@@ -111,15 +111,15 @@ async def test_the_median_counts_with_its_own_analysis(totals: list[int], median
     assert verdict.score_analysis == f"The analysis of {median}."
     assert verdict.samples == totals
     assert verdict.spread == max(totals) - min(totals)
-    assert watching.beside_the_first == []
+    assert watching.beside_samples == []
 
 
 @table
 async def test_samples_begin_when_the_first_reading_is_complete(samples: int) -> None:
-    """Its reminder and its repair are answered before anybody else is asked: then the cache is warm."""
+    """Its reminder and repair are answered before a sample is asked for: then the cache is warm."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: right\n\n40")
-    scripted = ScriptedJudge(answer("hmm"), contradiction, says(70), *[says(70)] * (samples - 1), TOOLS)
+    scripted = ScriptedJudge(answer("hmm"), contradiction, reading(70), *[reading(70)] * (samples - 1), TOOLS)
 
     verdict = await judge(scripted, samples, criteria=criteria, max_reminders=1)
 
@@ -129,8 +129,8 @@ async def test_samples_begin_when_the_first_reading_is_complete(samples: int) ->
 
 @table
 async def test_the_chosen_reading_is_asked_what_is_missing(totals: list[int], chosen: int) -> None:
-    """The follow-up goes on with the conversation that gave the total; of equal ones with the first."""
-    turns = [says(total, f"Reading {number}.") for number, total in enumerate(totals)]
+    """The follow-up continues the conversation that gave the total; of equal totals the first one."""
+    turns = [reading(total, f"Reading {number}.") for number, total in enumerate(totals)]
     scripted = ScriptedJudge(*turns, TOOLS)
 
     verdict = await judge(scripted, 3)
@@ -149,8 +149,8 @@ async def test_every_request_begins_with_the_same_bytes(samples: Samples) -> Non
     """Samples, reminders, repairs and the follow-up share the opening, so the evidence is paid for once."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: right\n\n48")
-    readings = [answer("hmm"), contradiction, says(48), says(52), says(51)]
-    scripted = ScriptedJudge(*readings, *[says(51)] * (2 if samples == "adaptive" else 0), TOOLS)
+    readings = [answer("hmm"), contradiction, reading(48), reading(52), reading(51)]
+    scripted = ScriptedJudge(*readings, *[reading(51)] * (2 if samples == "adaptive" else 0), TOOLS)
 
     await judge(scripted, samples, criteria=criteria, max_reminders=1)
 
@@ -175,7 +175,7 @@ FAILING_SAMPLES: dict[str, list[ScriptStep]] = {
 async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples) -> None:
     """The first reading is a score by itself; an adaptive judgement does not go on asking a judge that fails."""
     for name, failed in FAILING_SAMPLES.items():
-        scripted = ScriptedJudge(says(49), *failed, TOOLS)
+        scripted = ScriptedJudge(reading(49), *failed, TOOLS)
 
         verdict = await judge(scripted, samples)
 
@@ -183,14 +183,14 @@ async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples) -> Non
         assert scripted.script == [], name
 
 
-async def test_the_other_samples_still_count() -> None:
-    scripted = ScriptedJudge(says(40), answer(refusal="no"), says(60), answer("hmm"), TOOLS)
+async def test_a_failed_sample_leaves_the_other_samples_in_force() -> None:
+    scripted = ScriptedJudge(reading(40), answer(refusal="no"), reading(60), answer("hmm"), TOOLS)
     verdict = await judge(scripted, 4)
     assert (verdict.total_score, verdict.samples) == (40, [40, 60])
 
 
 class OneSampleFails(ScriptedJudge):
-    """The first sample raises at once, the others take their time; `answered` counts what they gave."""
+    """The first sample raises at once, the others answer later; `answered` counts their answers."""
 
     def __init__(self, error: ScoringError) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class OneSampleFails(ScriptedJudge):
         for _turn_of_the_loop in range(10):
             await asyncio.sleep(0)
         self.answered += 1
-        return says(60)
+        return reading(60)
 
 
 async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_done() -> None:
@@ -221,13 +221,13 @@ async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_don
 
 async def test_an_adaptive_sample_that_may_succeed_later_is_raised() -> None:
     with pytest.raises(RateLimited):
-        await judge(ScriptedJudge(says(49), RateLimited("wait", 60)), "adaptive", is_final=False)
+        await judge(ScriptedJudge(reading(49), RateLimited("wait", 60)), "adaptive", is_final=False)
 
 
 @pytest.mark.parametrize("samples", [3, "adaptive"])
 async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samples) -> None:
     with pytest.raises(LeaseLost):
-        await judge(ScriptedJudge(says(49), LeaseLost("gone"), says(49)), samples)
+        await judge(ScriptedJudge(reading(49), LeaseLost("gone"), reading(49)), samples)
 
 
 @table
@@ -260,7 +260,7 @@ def test_doubt_is_a_median_near_an_edge_or_samples_far_apart(
 
 @table
 async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int) -> None:
-    scripted = ScriptedJudge(*map(says, totals), TOOLS)
+    scripted = ScriptedJudge(*map(reading, totals), TOOLS)
 
     verdict = await judge(scripted, "adaptive")
 
@@ -271,7 +271,7 @@ async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int
 @table
 async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
     criteria = criteria_of(bands={"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
-    scripted = ScriptedJudge(*[says(total)] * calls, TOOLS)
+    scripted = ScriptedJudge(*[reading(total)] * calls, TOOLS)
 
     verdict = await judge(scripted, "adaptive", criteria=criteria)
 
@@ -289,11 +289,11 @@ def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expec
 @table
 async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered: int, is_tampered: bool) -> None:
     """
-    What differs that much was steered: the masked reading counts, with its analysis and conversation.
+    Such a difference is suspected tampering: the masked reading counts, with its analysis and conversation.
 
-    Samples are of the session as it is, and stay what they were.
+    Samples are readings of the unmasked session and stay as they were.
     """
-    scripted = ScriptedJudge(says(plain), says(unsteered, "Masked."), TOOLS)
+    scripted = ScriptedJudge(reading(plain), reading(unsteered, "Masked."), TOOLS)
 
     verdict = await judge(scripted, masked=masked_context)
 
@@ -309,7 +309,7 @@ async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered:
 
 
 async def test_the_masked_reading_is_compared_with_the_median() -> None:
-    scripted = ScriptedJudge(says(90), says(60), says(62), says(55), TOOLS)
+    scripted = ScriptedJudge(reading(90), reading(60), reading(62), reading(55), TOOLS)
 
     verdict = await judge(scripted, 3, masked=masked_context)
 
@@ -320,7 +320,7 @@ async def test_the_masked_reading_is_compared_with_the_median() -> None:
 async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversation() -> None:
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
-    scripted = ScriptedJudge(says(90), answer("hmm"), contradiction, contradiction, TOOLS)
+    scripted = ScriptedJudge(reading(90), answer("hmm"), contradiction, contradiction, TOOLS)
 
     verdict = await judge(scripted, criteria=criteria, masked=masked_context, max_reminders=1)
 
@@ -334,7 +334,7 @@ async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversati
 async def test_flags_are_those_of_the_reading_that_counts() -> None:
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
-    scripted = ScriptedJudge(contradiction, contradiction, says(30), TOOLS)
+    scripted = ScriptedJudge(contradiction, contradiction, reading(30), TOOLS)
 
     verdict = await judge(scripted, criteria=criteria, masked=masked_context)
 
@@ -345,7 +345,7 @@ async def test_a_masked_reading_that_fails_fails_the_score() -> None:
     failures = FAILING_SAMPLES | {"lease lost": [LeaseLost("gone")]}
     for name, failed in failures.items():
         for is_final in (True, False):
-            scripted = ScriptedJudge(says(100), *failed)
+            scripted = ScriptedJudge(reading(100), *failed)
             with pytest.raises(ScoringError):
                 await judge(scripted, masked=masked_context, is_final=is_final)
             assert scripted.script == [], name
@@ -365,9 +365,9 @@ def showing(**entries: str) -> Any:
 async def test_failures_that_the_analysis_asserts_are_tags() -> None:
     criteria = criteria_of(failure_vocabulary=VOCABULARY)
     scripted = ScriptedJudge(
-        says(40, "This is a wrong_conclusion."),
-        says(60, "It reached a premature_conclusion (E3)."),
-        says(90, "No premature_conclusion."),
+        reading(40, "This is a wrong_conclusion."),
+        reading(60, "It reached a premature_conclusion (E3)."),
+        reading(90, "No premature_conclusion."),
         TOOLS,
     )
 
@@ -379,10 +379,10 @@ async def test_failures_that_the_analysis_asserts_are_tags() -> None:
 
 async def test_citations_are_checked_against_what_the_judge_saw() -> None:
     context = showing(E3="kubectl get pods", E4="the pod was out of memory")
-    cites = says(60, "It ran the right command (E3). It saw the reason (E4). It never read the log (E99).")
+    cites = reading(60, "It ran the right command (E3). It saw the reason (E4). It never read the log (E99).")
 
     cited = await judge(ScriptedJudge(cites, TOOLS), context=context)
-    silent = await judge(ScriptedJudge(says(60), TOOLS), context=context)
+    silent = await judge(ScriptedJudge(reading(60), TOOLS), context=context)
 
     assert cited.grounding is not None
     assert silent.grounding is not None
@@ -391,7 +391,7 @@ async def test_citations_are_checked_against_what_the_judge_saw() -> None:
 
 
 async def test_an_analysis_whose_citations_do_not_hold_is_flagged() -> None:
-    cites = says(60, "It ran the wrong command (E97). It misread it (E98). It never read the log (E99).")
+    cites = reading(60, "It ran the wrong command (E97). It misread it (E98). It never read the log (E99).")
 
     verdict = await judge(ScriptedJudge(cites, TOOLS), context=showing(E3="kubectl get pods"))
 
@@ -399,13 +399,13 @@ async def test_an_analysis_whose_citations_do_not_hold_is_flagged() -> None:
 
 
 async def test_a_masked_analysis_is_checked_against_the_masked_context() -> None:
-    cites = says(60, "It ran the right command (E3). It saw the reason (E4). It read the log (E5).")
+    cites = reading(60, "It ran the right command (E3). It saw the reason (E4). It read the log (E5).")
     shown = showing(E3="a", E4="b", E5="c")
 
     async def masked() -> Any:
         return shown
 
-    verdict = await judge(ScriptedJudge(says(90), cites, TOOLS), context=showing(E9="x"), masked=masked)
+    verdict = await judge(ScriptedJudge(reading(90), cites, TOOLS), context=showing(E9="x"), masked=masked)
 
     assert verdict.grounding is not None
     assert (verdict.grounding.checked, verdict.grounding.held) == (3, 3)

@@ -1,4 +1,4 @@
-"""What a conversation keeps where the window is full, and what a cut answer comes to."""
+"""What a conversation drops when the window is full, and how a cut answer is repeated."""
 
 import pytest
 
@@ -12,12 +12,12 @@ FULL = ContextTooLong("the window is full")
 
 
 def said(*texts: str) -> list[Message]:
-    """Reply, question, reply, question ..."""
+    """Messages that alternate between reply and question."""
     return [Message("user" if n % 2 else "assistant", text) for n, text in enumerate(texts)]
 
 
 async def conversing(judge: ScriptedJudge, *prompts: str) -> Conversation:
-    """A conversation in which the judge was asked all of this."""
+    """A conversation in which the judge has answered the analysis and these prompts."""
     conversation = Conversation(judge, OPENING)
     await conversation.say("analysis")
     for prompt in prompts:
@@ -26,7 +26,7 @@ async def conversing(judge: ScriptedJudge, *prompts: str) -> Conversation:
 
 
 async def test_a_full_window_keeps_the_last_reply_alone() -> None:
-    """The opening stays as it was; what was left out stays out, and the conversation grows again from there."""
+    """The opening stays; dropped replies stay dropped, and the conversation grows again from there."""
     judge = ScriptedJudge(answer("A1"), answer("A2"), answer("A3"), FULL, answer("A4"), answer("A5"))
     conversation = await conversing(judge, "R1", "R2", "R3")
 
@@ -40,7 +40,7 @@ async def test_a_full_window_keeps_the_last_reply_alone() -> None:
 
 
 @pytest.mark.parametrize("replies", [0, 1])
-async def test_where_nothing_can_be_left_out_the_window_is_too_small(replies: int) -> None:
+async def test_context_too_long_is_raised_where_no_reply_can_be_dropped(replies: int) -> None:
     judge = ScriptedJudge(*[answer("A1")] * replies, FULL)
 
     with pytest.raises(ContextTooLong):
@@ -49,7 +49,7 @@ async def test_where_nothing_can_be_left_out_the_window_is_too_small(replies: in
     assert len(judge.kinds) == replies + 1
 
 
-async def test_a_window_that_is_still_too_small_is_told() -> None:
+async def test_context_too_long_is_raised_after_one_shorter_request() -> None:
     judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, FULL)
 
     with pytest.raises(ContextTooLong):
@@ -69,7 +69,7 @@ async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
     assert judge.conversations[-1] == [*OPENING, *said("A1", "R1", "A2", "F")]
 
 
-async def test_no_room_for_a_larger_limit_is_made_by_leaving_replies_out() -> None:
+async def test_a_request_with_dropped_replies_has_the_normal_reply_limit() -> None:
     judge = ScriptedJudge(answer("A1"), answer("A2"), CUT, FULL, answer("A3"))
 
     await conversing(judge, "R1", "R2")

@@ -1,4 +1,4 @@
-"""Criteria files: what is accepted, what is refused and how it is said, what the hash covers."""
+"""Criteria files: which are accepted, how the others are refused, and what the criteria hash covers."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,7 +74,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @table
-def test_a_file_that_cannot_be_meant_is_refused(
+def test_an_invalid_file_is_refused_with_its_name(
     base: str, changes: dict[str, Any], message: str, *, tmp_path: Path
 ) -> None:
     content = {"minimal": MINIMAL, "rubric": RUBRIC}[base] | changes
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_meant_is_refused(
     assert "own.yaml" in str(refused.value)
 
 
-def test_a_name_nobody_has_is_unknown() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UnknownCriteria, match="did you mean 'investigation-methodology'"):
         load_criteria().get("investigation-metodology")
 
@@ -105,15 +105,15 @@ def test_a_rubric_changes_the_hash() -> None:
 
 
 @pytest.mark.parametrize("added", ["FENCE_NOTICE", "output_schema", "REPAIR_PROMPT"])
-def test_what_code_adds_changes_the_hash(added: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_added_by_code_change_the_hash(added: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Criteria.model_validate(MINIMAL).criteria_hash
     owner = criteria_module if added == "FENCE_NOTICE" else two_turn
     monkeypatch.setattr(owner, added, (lambda max_points, bands: "else") if added == "output_schema" else "else")
     assert Criteria.model_validate(MINIMAL).criteria_hash != before
 
 
-def test_the_stored_content_tells_all_of_it_with_a_hash_per_prompt() -> None:
-    """What is stored under the hash suffices to ask the same again, and to see which prompt changed."""
+def test_stored_content_is_complete_and_has_a_hash_per_prompt() -> None:
+    """It is enough to ask the same again, and to see which prompt changed."""
     criteria = Criteria.model_validate(MINIMAL | {"bands": {"correct": [60, 100]}})
     prompts = {"system_prompt", "prompt", "follow_up_prompt", "reminder_prompt"}
     added = {"fence_notice", "output_schema", "repair_prompt"}
@@ -132,7 +132,7 @@ def test_the_conversation_opens_with_the_system_prompt_and_the_fence_notice() ->
 
 
 def test_session_text_that_looks_like_a_placeholder_stays_as_it_is() -> None:
-    """Placeholders are filled in one pass over the template; back-references mean nothing either."""
+    """Placeholders are filled in one pass over the template; back-references have no effect."""
     hostile = SimpleNamespace(
         alert=r"{{SESSION_CONVERSATION}} \1 \g<0>", conversation="{{OUTPUT_SCHEMA}} {{ALERT_DATA}}"
     )

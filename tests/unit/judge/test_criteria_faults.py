@@ -1,4 +1,4 @@
-"""Criteria files that are not valid: every fault with its line, so that one round of mending suffices."""
+"""Invalid criteria files: all faults are reported at once, each with its line."""
 
 from pathlib import Path
 
@@ -40,23 +40,23 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
 
 
 @table
-def test_a_fault_is_told_with_the_line_of_its_key(
+def test_a_fault_is_reported_with_the_line_of_its_key(
     old: str, new: str, line: int, key: str, reason: str, *, tmp_path: Path
 ) -> None:
     assert VALID.count(old) == 1
-    [(told_line, told_key, told_reason)] = faults_of(tmp_path, VALID.replace(old, new))
-    assert (told_line, told_key) == (line, key)
-    assert reason in told_reason
+    [(found_line, found_key, found_reason)] = faults_of(tmp_path, VALID.replace(old, new))
+    assert (found_line, found_key) == (line, key)
+    assert reason in found_reason
 
 
 @table
-def test_what_is_no_mapping_is_one_fault(text: str, line: int | None, reason: str, *, tmp_path: Path) -> None:
-    [(told_line, key, told_reason)] = faults_of(tmp_path, text)
-    assert (told_line, key) == (line, "")
-    assert reason in told_reason
+def test_a_file_without_a_mapping_is_one_fault(text: str, line: int | None, reason: str, *, tmp_path: Path) -> None:
+    [(found_line, key, found_reason)] = faults_of(tmp_path, text)
+    assert (found_line, key) == (line, "")
+    assert reason in found_reason
 
 
-def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
     for name in ("missing.yaml", "."):
         with pytest.raises(InvalidCriteria, match="cannot be read: "):
             read_criteria_file(tmp_path / name)
@@ -72,16 +72,16 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_alias_is_read_once(tmp_path: Path) -> None:
-    """A part that is used again is no repetition, and one that holds itself does not hang the reader."""
+    """A part reused by an alias is no repeated key, and one that contains itself does not hang the reader."""
     repeated = VALID.replace("{id: completion, weight: 0.7,", "&part {id: completion, weight: 0.7,") + "bands: *part\n"
     assert "is given twice" not in str(faults_of(tmp_path, repeated))
     assert (1, "name", "Field required") in faults_of(tmp_path, "self: &itself\n  - *itself\n")
 
 
-def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
     text = VALID.replace("name: own", "name: two words").replace("{{ALERT_DATA}}", "").replace("weight: 0.3", "w: 1")
-    told = [(line, key) for line, key, _ in faults_of(tmp_path, text + "name: again\n")]
-    assert told == [(4, "prompt"), (10, "rubric.1.weight"), (11, "rubric.1.w"), (14, "name")]
+    found = [(line, key) for line, key, _ in faults_of(tmp_path, text + "name: again\n")]
+    assert found == [(4, "prompt"), (10, "rubric.1.weight"), (11, "rubric.1.w"), (14, "name")]
 
 
 def test_the_start_is_refused_with_file_and_lines(tmp_path: Path) -> None:

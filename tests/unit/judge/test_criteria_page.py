@@ -1,4 +1,4 @@
-"""The page about criteria: complete, and its example is one that would be accepted."""
+"""docs/criteria.md is complete, and its example file is valid."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_the_shipped_criteria_are_listed_with_their_strategies() -> None:
 
 
 @pytest.mark.parametrize("criteria", list(load_criteria()), ids=lambda criteria: criteria.name)
-def test_all_that_code_adds_is_explained(criteria: Criteria) -> None:
+def test_every_text_added_by_code_is_explained(criteria: Criteria) -> None:
     lines = dict(re.findall(r"^- `(\w+)`,? ?(.*)$", PAGE.split("## What code adds")[1], re.MULTILINE))
     for name in criteria.added_by_code:
         assert f"`{criteria.strategy}`" in lines[name] or "(" not in lines[name]

@@ -1,4 +1,4 @@
-"""One call to an endpoint: how it learns to be asked for JSON, and what a call may cost at most."""
+"""One call to an endpoint: the form of JSON it is asked for, and the most that the call may cost."""
 
 import json
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ REFUSAL = {"error": {"message": "this response_format is not supported", "param"
 
 
 class Server:
-    """In the place of the connection: takes the given forms of JSON, and remembers which ones it was asked for."""
+    """Replaces the connection: accepts the given forms of JSON, and records which forms it was asked for."""
 
     def __init__(self, *takes: str) -> None:
         self.takes = takes
@@ -36,7 +36,7 @@ class Server:
         return httpx2.Response(200, json=ANSWER) if form in self.takes else httpx2.Response(400, json=REFUSAL)
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Does nothing: no connection was opened."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_reply_format_is_sent_as_a_strict_schema(endpoint: Endpoint) -> 
     }
 
 
-async def test_json_is_asked_for_as_strictly_as_the_endpoint_can(endpoint: Endpoint) -> None:
+async def test_strictest_form_of_json_that_the_endpoint_accepts_is_used(endpoint: Endpoint) -> None:
     server = connect(endpoint, "text")
 
     outcomes = [await call(endpoint) for _ in range(4)]
@@ -78,7 +78,7 @@ async def test_json_is_asked_for_as_strictly_as_the_endpoint_can(endpoint: Endpo
     assert isinstance(outcomes[-1].result, Turn)
 
 
-async def test_a_refused_form_is_told_to_the_gate_and_costs_nothing(endpoint: Endpoint) -> None:
+async def test_a_refused_form_is_settled_without_cost(endpoint: Endpoint) -> None:
     connect(endpoint, "json_object")
 
     outcome = await call(endpoint)
@@ -106,8 +106,8 @@ async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpo
     assert isinstance(outcomes[-1].result, JudgeRejectedRequest)
 
 
-class Purse:
-    """Permits every call, and remembers what a call may cost."""
+class RecordingPermits:
+    """Permits every call, and records the most that it may cost."""
 
     def __init__(self) -> None:
         self.most_usd: float | None = None
@@ -116,24 +116,24 @@ class Purse:
         self.most_usd = most_usd
 
     async def settle(self, permit: Any, **result: Any) -> None:
-        """Nothing is kept."""
+        """Does nothing: the result is not recorded."""
 
 
 @pytest.mark.parametrize(
     ("text", "is_over_window"),
     [pytest.param("word " * 100, False, id="a-token-per-byte"), pytest.param("word " * 2000, True, id="the-window")],
 )
-async def test_the_most_that_a_call_may_cost(text: str, is_over_window: bool) -> None:
-    """A token per byte, but no more than the window holds; estimates could be too low for a budget."""
+async def test_the_most_that_a_call_may_cost_is_a_token_per_byte(text: str, is_over_window: bool) -> None:
+    """At most the window is counted; an estimate of tokens could be too low for a budget."""
     prices = {"input": 1.0, "output": 0.0}
     provider = ProviderSettings.model_validate(
         {"model": "m", "context_window_tokens": 4_000, "max_reply_tokens": 500, "prices_usd_per_million_tokens": prices}
     )
-    client, purse = JudgeClient("main", provider, None), Purse()
+    client, permits = JudgeClient("main", provider, None), RecordingPermits()
     real, server = client.endpoint.http, connect(client.endpoint, "text")
 
-    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, permits=purse)
+    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, permits=permits)
     await real.aclose()
 
     assert (server.read_bytes > 4_000) is is_over_window
-    assert purse.most_usd == pytest.approx((4_000 if is_over_window else server.read_bytes) / 1e6)
+    assert permits.most_usd == pytest.approx((4_000 if is_over_window else server.read_bytes) / 1e6)

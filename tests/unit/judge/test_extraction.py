@@ -1,4 +1,4 @@
-"""What counts as a total, an analysis, a breakdown and a missing tool in an answer of the judge."""
+"""Which parts of a judge's answer count as total, analysis, breakdown and missing tools."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_stated_categories_are_the_breakdown(reply: str) -> None:
 
 
 @table
-def test_what_does_not_state_every_category_is_no_breakdown(reply: str) -> None:
+def test_a_reply_without_every_category_has_no_breakdown(reply: str) -> None:
     assert extract_breakdown(reply, CATEGORIES) is None
 
 
@@ -60,7 +60,7 @@ def test_numbered_items_are_missing_tools(text: str) -> None:
     assert extract_missing_tools(text) == [READ_FILE, LIST]
 
 
-def test_what_stands_below_an_item_joins_its_reason() -> None:
+def test_lines_below_an_item_belong_to_its_reason() -> None:
     text = "1. **read-file**: no content seen\n   - the script\n   1. its arguments\n   2. its owner\n2. `ps`: x"
     assert extract_missing_tools(text) == [
         MissingTool("read-file", "no content seen\n- the script\n1. its arguments\n2. its owner"),
@@ -69,7 +69,7 @@ def test_what_stands_below_an_item_joins_its_reason() -> None:
 
 
 @table
-def test_what_is_no_list_of_tools_gives_no_rows(text: str) -> None:
+def test_a_reply_without_a_list_of_tools_gives_no_rows(text: str) -> None:
     assert extract_missing_tools(text) == []
 
 

@@ -25,17 +25,17 @@ RECORDED = Path(__file__).parents[4] / "shared/judge-replies"
 TERM = re.compile("|".join(VOCABULARY), re.IGNORECASE)
 
 
-def wrong(phrases: Iterable[tuple[str, list[str]]]) -> list[str]:
+def misread(phrases: Iterable[tuple[str, list[str]]]) -> list[str]:
     return [phrase for phrase, tags in phrases if find_failure_tags(phrase, VOCABULARY) != tags]
 
 
 def test_plain_denials_never_give_a_tag() -> None:
-    assert wrong((phrase, []) for phrase in CORPUS["denied_law"]) == []
+    assert misread((phrase, []) for phrase in CORPUS["denied_law"]) == []
 
 
-def test_the_corpus_is_read_as_written_but_for_known_phrases() -> None:
+def test_all_phrases_but_three_known_ones_are_read_correctly() -> None:
     """
-    | | no tag | right tags | wrong |
+    | | no tag | right tags | misread |
     |---|---|---|---|
     | 707 denials | 705 | | 2 |
     | 480 assertions | | 479 | 1 |
@@ -43,7 +43,7 @@ def test_the_corpus_is_read_as_written_but_for_known_phrases() -> None:
     The grammar that this matcher replaced read all 1,187 phrases as written, in 699 lines.
     """
     assert (len(DENIED), len(ASSERTED)) == (707, 480)
-    assert wrong(EVERYTHING) == [
+    assert misread(EVERYTHING) == [
         "I looked at missed_available_tool and found it not to apply.",
         "It ended without a claim that is hallucinated_evidence.",
         "It is not so much wrong_conclusion as it is premature_conclusion.",
@@ -75,7 +75,7 @@ def test_recorded_judges_assert_every_failure_that_they_name() -> None:
     ],
 )
 def test_decoration_and_names_change_nothing(decorate: Callable[[str], str]) -> None:
-    # Where a term is part of a longer word or decorated already, decoration would change which word it is.
+    # Decorating a term that is decorated already or part of a longer word would make it another word.
     whole = [
         p
         for p, _ in EVERYTHING
@@ -92,9 +92,9 @@ def test_decoration_and_names_change_nothing(decorate: Callable[[str], str]) -> 
     assert len(whole) > 300
 
 
-def test_paragraphs_do_not_reach_into_each_other() -> None:
+def test_a_denial_does_not_reach_into_another_paragraph() -> None:
     draw = random.Random(1)
-    right = [(phrase, tags) for phrase, tags in ASSERTED if wrong([(phrase, tags)]) == []]
+    right = [(phrase, tags) for phrase, tags in ASSERTED if misread([(phrase, tags)]) == []]
     for phrase, tags in right:
         for other in draw.sample(CORPUS["denied_law"], 2):
             for analysis in (f"{other}\n\nSo much for that.\n\n{phrase}", f"{phrase}\n\nSo much for that.\n\n{other}"):
@@ -102,7 +102,7 @@ def test_paragraphs_do_not_reach_into_each_other() -> None:
 
 
 @table
-def test_terms_are_found(analysis: str, vocabulary: list[str], tags: list[str]) -> None:
+def test_asserted_terms_are_found(analysis: str, vocabulary: list[str], tags: list[str]) -> None:
     assert find_failure_tags(analysis, vocabulary) == tags
 
 

@@ -1,4 +1,4 @@
-"""What the errors of the many OpenAI-compatible endpoints mean."""
+"""How error responses of OpenAI-compatible endpoints are understood."""
 
 import time
 from email.utils import formatdate
@@ -17,7 +17,7 @@ def fault(
 
 
 def response(said: dict[str, Any]) -> ErrorResponse:
-    """What a row of a table says; the rest is empty."""
+    """An error response with the fields of a table row; the others are empty."""
     return ErrorResponse(**{"headers": {}, "payload": None, "text": "", "needed_tokens": 1} | said)
 
 
@@ -52,14 +52,14 @@ RESETS = {"x_ratelimit_reset_tokens": "6m0s", "x_ratelimit_reset_requests": "20s
 
 
 @table
-def test_a_limit_is_used_up_for_whom_it_has_too_little(
+def test_a_limit_is_used_up_if_it_is_too_low_for_the_call(
     status: int, tokens: str, requests: str, needed_tokens: int, seconds: float | None
 ) -> None:
     remaining = {"x_ratelimit_remaining_tokens": tokens, "x_ratelimit_remaining_requests": requests}
     assert fault(status, {}, needed_tokens=needed_tokens, **RESETS, **remaining).retry_after_s() == seconds
 
 
-def test_a_429_waits_for_what_is_used_up_for_this_call() -> None:
+def test_a_429_waits_for_the_limit_that_the_call_exceeds() -> None:
     remaining = {"x_ratelimit_remaining_tokens": "500", "x_ratelimit_remaining_requests": "99"}
     resets = {"x_ratelimit_reset_tokens": "6s", "x_ratelimit_reset_requests": "1h"}
     assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).retry_after_s() == 6
@@ -79,20 +79,20 @@ def test_a_description_holds_identifiers_and_no_free_text(said: dict[str, Any], 
 
 
 @table
-def test_what_has_to_be_done_and_what_it_says_of_the_provider(
+def test_each_error_has_a_meaning_and_an_account_for_the_circuit(
     said: dict[str, Any], meaning: str, account: dict[str, Any]
 ) -> None:
-    """A failure counts for the circuit; what is refused says nothing of its health; a key or a quota opens it."""
+    """A failure counts for the circuit, a refused request does not, and a bad key or used-up quota opens it."""
     found = response(said)
     assert found.meaning == meaning
     assert found.account() == {"reason": f"HTTP {found.status}", **account}
 
 
 @table
-def test_what_may_be_billed(status: int) -> None:
+def test_these_statuses_may_be_billed(status: int) -> None:
     assert fault(status, {}).may_be_billed()
 
 
 @table
-def test_what_costs_nothing(status: int) -> None:
+def test_these_statuses_are_never_billed(status: int) -> None:
     assert not fault(status, {}).may_be_billed()

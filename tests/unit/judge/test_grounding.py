@@ -1,4 +1,4 @@
-"""Which citations of an analysis are true: ids that exist, quotations that stand where they are said to stand."""
+"""Which citations of an analysis hold: ids of entries that exist, and quotations that are in the cited entry."""
 
 import time
 
@@ -51,12 +51,12 @@ def test_each_id_counts(analysis: str, checked: int, held: int) -> None:
 
 
 @table
-def test_what_only_looks_like_an_id_is_none(text: str) -> None:
+def test_text_that_resembles_an_id_is_no_citation(text: str) -> None:
     assert check(f"It says {text} there.") == NONE
 
 
 def test_a_code_that_the_evidence_holds_as_a_word_is_no_citation() -> None:
-    """The judge names an error, it does not cite; a number that no tool returned is a false citation."""
+    """The judge names an error code there; a code that no entry holds is a citation that does not hold."""
     assert check("The insert failed with E11000.") == NONE
     assert check("The insert failed with E11001.") == FALSE
 
@@ -67,7 +67,7 @@ REFUSED = 'E4 shows "connection refused" and no retry.'
 
 
 @table
-def test_a_quotation_holds_where_it_stands(analysis: str) -> None:
+def test_a_quotation_from_the_cited_entry_holds(analysis: str) -> None:
     assert check(analysis) == TRUE
 
 
@@ -86,13 +86,13 @@ def test_sixteen_characters_are_a_quotation() -> None:
 
 
 @table
-def test_a_quotation_that_stands_elsewhere_or_nowhere_does_not_hold(analysis: str) -> None:
-    """Words and numbers are whole and unchanged, in their order, in an entry that the sentence names."""
+def test_a_quotation_from_elsewhere_or_nowhere_does_not_hold(analysis: str) -> None:
+    """Words and numbers must be whole, unchanged and in order, in an entry that the sentence names."""
     assert check(analysis) == FALSE
 
 
 @table
-def test_what_is_no_quotation_is_not_checked(analysis: str) -> None:
+def test_text_that_is_no_quotation_is_not_checked(analysis: str) -> None:
     assert check(analysis) == NONE
 
 
@@ -102,17 +102,17 @@ def test_a_command_that_is_only_suggested_is_no_citation(analysis: str) -> None:
 
 
 @table
-def test_what_is_claimed_as_evidence_is_still_checked(analysis: str, checked: int, held: int) -> None:
+def test_text_claimed_as_evidence_is_still_checked(analysis: str, checked: int, held: int) -> None:
     """The last word that suggests or claims decides, quotation marks always claim, and ids always count."""
     assert check(analysis) == Grounding(checked, held)
 
 
 @table
-def test_a_sentence_says_where_its_quotations_stand(analysis: str, checked: int, held: int) -> None:
+def test_a_quotation_belongs_to_the_entries_of_its_sentence(analysis: str, checked: int, held: int) -> None:
     assert check(analysis) == Grounding(checked, held)
 
 
-def test_what_was_cut_from_the_context_cannot_be_quoted() -> None:
+def test_text_cut_from_the_context_cannot_be_quoted() -> None:
     session = of_events(call("first line\n" + "x y z 1 2 3\n" * 20_000 + "the very last line"))
     cut = build_context(session, NONCE, 5_000)
 
@@ -147,7 +147,7 @@ def test_never_more_hold_than_are_checked(pieces: list[str]) -> None:
 
 
 def test_no_more_than_a_thousand_quotations_are_searched() -> None:
-    """A flood of quotations cannot hold the service up; those beyond the limit are not counted as checked."""
+    """A flood of quotations cannot block the service; those beyond the limit do not count as checked."""
     assert check('"retry 3 of 5" ' * 1_500) == Grounding(1_000, 1_000)
 
 

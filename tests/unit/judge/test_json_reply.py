@@ -1,4 +1,4 @@
-"""JSON out of replies: what is found however it is wrapped, what is not, and what a structured answer must hold."""
+"""Extraction of JSON from replies, however it is wrapped, and the fields that a structured answer must hold."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def test_one_object_is_found_however_it_is_wrapped(reply: str) -> None:
     assert extract_object(reply) == FOUND
 
 
-def test_what_stands_in_strings_is_no_structure() -> None:
+def test_braces_and_fences_in_strings_are_no_structure() -> None:
     for found in (
         {"a": "a } in a string { and { more"},
         {"a": 'she said "{" and "}" \\'},
@@ -47,11 +47,11 @@ def test_what_stands_in_strings_is_no_structure() -> None:
 
 
 @table
-def test_what_is_no_single_object_is_none(reply: str) -> None:
+def test_a_reply_without_a_single_object_gives_none(reply: str) -> None:
     assert extract_object(reply) is None
 
 
-def test_half_of_a_character_does_not_cost_the_answer() -> None:
+def test_a_lone_surrogate_is_replaced() -> None:
     assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so \ufffd it is", "total_score": 67}
 
 
@@ -89,7 +89,7 @@ def test_words_around_never_change_what_is_found(
 
 
 @given(found=json_objects, data=st.data())
-def test_what_is_cut_is_never_found(found: dict[str, Any], data: st.DataObject) -> None:
+def test_a_truncated_object_is_never_found(found: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(found)
     assert extract_object(text[: data.draw(st.integers(0, len(text) - 1))]) is None
 
@@ -116,7 +116,7 @@ def with_total(text: str) -> str:
     return reply.replace('"TOTAL"', text)
 
 
-async def test_a_structured_answer_is_a_verdict_in_full() -> None:
+async def test_a_structured_answer_fills_the_verdict() -> None:
     verdict = await judge(structured_reply())
 
     assert verdict.total_score == 67
@@ -133,7 +133,7 @@ async def test_a_structured_answer_is_a_verdict_in_full() -> None:
 
 
 async def test_characters_that_cannot_be_stored_are_left_out() -> None:
-    """JSON may spell out a NUL, which PostgreSQL has no place for; one letter is not worth the score."""
+    """JSON can escape a NUL, which PostgreSQL cannot store; the score is kept without it."""
     tool = {"tool_name": "read\0-file", "rationale": "\0why"}
     approach = {"name": "Logs\0", "description": "Better\0.", "steps": ["a\0", "b"]}
     changes = {"missing_tools": [tool], "alternative_approaches": [approach]}
@@ -151,14 +151,14 @@ async def test_a_whole_number_is_a_total() -> None:
 
 
 @table
-async def test_any_other_total_is_none(total: str) -> None:
+async def test_any_other_total_is_refused(total: str) -> None:
     with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
         await judge(with_total(total))
 
 
 @table
-async def test_what_makes_a_score_must_be_there(key: str) -> None:
-    """A score without its reasons or its parts is not one under these criteria; the error names the key."""
+async def test_fields_that_make_a_score_are_required(key: str) -> None:
+    """Without its reasons or its parts there is no score under these criteria; the error names the key."""
     reply = structured_reply()
     del reply[key]
     with pytest.raises(InvalidStructuredAnswer, match=rf"\({key}: Field required\)"):
@@ -190,8 +190,8 @@ APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubec
 
 
 @table
-async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidStructuredAnswer, match=told):
+async def test_an_invalid_field_is_reported_with_its_path(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidStructuredAnswer, match=message):
         await judge(structured_reply(**changes))
 
 
@@ -239,7 +239,7 @@ def banded(**changes: Any) -> Criteria:
     return Criteria.model_validate(definition | changes)
 
 
-def test_the_schema_asks_for_what_is_checked() -> None:
+def test_the_schema_requires_the_fields_that_are_checked() -> None:
     with_both = banded(categories=[{"id": "a", "max_points": 60}, {"id": "b", "max_points": 40}])
     schema = json.loads(with_both.added_by_code["output_schema"].partition("```json\n")[2].partition("\n```")[0])
 
@@ -257,7 +257,7 @@ async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> 
         await judge(reply, criteria=banded())
 
 
-async def test_an_outcome_is_taken_as_it_is() -> None:
+async def test_an_outcome_is_kept_without_surrounding_blanks() -> None:
     assert (await judge(structured_reply(outcome=" right\n"), criteria=banded())).judge_outcome == "right"
 
 

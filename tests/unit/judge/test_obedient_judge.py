@@ -1,9 +1,9 @@
 """
-Attacks on a judge that does what it reads.
+Attacks on made-up judges that obey what they read.
 
-The judges here are made up: one obeys every order outside the fence, the other one obeys those inside too. They
-show that the plumbing holds: where the fence ends, what is recognised, what is read again. How well a real model
-resists an order that it can read, they do not show.
+One judge obeys every order outside the fence, the other one obeys those inside too. They show where the fence
+ends, which orders are recognised, and that the masked reading counts. They do not show how well a real model
+resists an order that it reads.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class ObedientJudge:
 
 
 def outside_the_fence(message: str) -> str:
-    """All lines but those from a true opening line to the closing line that belongs to it; the first one is true."""
+    """All lines of a message but those between the fence lines that carry the nonce of its first fence."""
     nonce = message.partition(f"<<<{FENCE_WORD} ")[2].partition(" ")[0]
     begin, end = fence_lines(nonce)
     kept, inside = list[str](), False
@@ -61,7 +61,7 @@ def outside_the_fence(message: str) -> str:
 
 
 async def judged(session: Timeline, judge: ObedientJudge, *, samples: int = 1) -> Judgement:
-    """Judge through the real path: context, conversation, extraction, second reading."""
+    """Judge through the real path: context, conversation, extraction, masked reading."""
     chain = ChainSettings(providers=("default",), samples=samples)
     judges = Judges({"default": ProviderSettings()}, lambda _provider, _context: judge)
     return await providers.judge(session, NONCE, chain, CRITERIA, judges, lambda _error: True)
@@ -75,7 +75,7 @@ async def totals(attacks: Mapping[str, Attack], *, obeys_fenced: bool = False) -
     return found
 
 
-async def test_no_attack_gets_out_of_the_fence() -> None:
+async def test_no_attack_leaves_the_fence() -> None:
     succeeded = [n for n, total in (await totals(ATTACKS)).items() if total != HONEST]
 
     assert succeeded == []
@@ -84,8 +84,8 @@ async def test_no_attack_gets_out_of_the_fence() -> None:
 FLAGGED = {name: attack for name, attack in ATTACKS.items() if attack.must_flag}
 
 
-async def test_obeyed_attack_is_seen_and_does_not_count() -> None:
-    """The judge that obeys inside the fence too gives itself away when it reads the same without the order."""
+async def test_obeyed_attack_is_flagged_and_does_not_count() -> None:
+    """A judge that obeys fenced orders gives another total for the masked context, without the order."""
     for name, attack in FLAGGED.items():
         judge = ObedientJudge(attack.order, obeys_fenced=True)
 
@@ -95,7 +95,7 @@ async def test_obeyed_attack_is_seen_and_does_not_count() -> None:
         assert judgement.verdict.total_score == HONEST, name
         assert "tampering_suspected" in judgement.verdict.flags, name
         assert judgement.context.flags == {"injection_suspected"}, name
-        # An order that only two fields together spell out is broken already in the first reading.
+        # This also shows that the order reached the first reading.
         assert judgement.verdict.samples == [DEMANDED], name
 
 

@@ -1,4 +1,4 @@
-"""Outcome first: what the judge states as the outcome, and what becomes of a total that its outcome does not allow."""
+"""The outcome that a judge states, and the repair of a total that its outcome does not allow."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: st
     """
     One repair turn for each total outside the band of its outcome and none for any other.
 
-    The judge stands by what it said: the flag says so, and the number stays what it was.
+    The judge repeats its contradiction: the score is flagged, and the total stays as it was.
     """
     for total in range(101):
         said = in_text(total, outcome)
@@ -85,7 +85,7 @@ async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: st
 
 @table
 async def test_the_last_valid_statement_counts(restated: str, total: int, outcome: str, is_flagged: bool) -> None:
-    """What the judge restates replaces what it said; what it does not restate stays; nothing is chosen for it."""
+    """A restated total or outcome replaces the earlier one; the code never chooses for the judge."""
     scripted = ScriptedJudge(in_text(50, "correct"), answer(restated), TOOLS)
 
     verdict = await judge(scripted, IN_TEXT)
@@ -153,7 +153,7 @@ FAILED_REPAIRS: dict[str, list[ScriptStep]] = {
 
 
 async def test_a_repair_that_fails_for_good_costs_a_flag_only() -> None:
-    """The total is there already and is kept as the judge gave it; everything else of the verdict too."""
+    """The verdict keeps the total and everything else that the judge gave before."""
     for name, failed in FAILED_REPAIRS.items():
         scripted = ScriptedJudge(in_text(50, "correct"), *failed, TOOLS)
 
@@ -172,8 +172,8 @@ async def test_a_repair_that_may_succeed_later_is_raised() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["two_turn", "structured"])
-async def test_the_judge_is_asked_to_decide_and_told_the_ranges(strategy: str) -> None:
-    """The question names no number that would do: neither total nor outcome is put into the judge's mouth."""
+async def test_the_repair_prompt_states_the_ranges_and_no_solution(strategy: str) -> None:
+    """The prompt suggests neither a total nor an outcome: the judge decides."""
     if strategy == "two_turn":
         scripted, criteria = ScriptedJudge(in_text(50, "correct"), in_text(62, "correct"), TOOLS), IN_TEXT
         asked = two_turn.repair_prompt(BANDS)
@@ -212,7 +212,7 @@ def test_an_outcome_may_be_decorated(line: str) -> None:
 
 
 @table
-def test_what_does_not_state_one_outcome_states_none(line: str) -> None:
+def test_a_line_without_exactly_one_outcome_states_none(line: str) -> None:
     assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) is None
 
 

@@ -1,4 +1,4 @@
-"""What a call costs: by the configured prices, by published ones, or unknown."""
+"""The cost of a call: from configured prices, from published prices, or unknown."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def configured(**per_million: float | None) -> Prices:
     return prices(prices_usd_per_million_tokens=per_million)
 
 
-def test_cost() -> None:
+def test_cost_follows_prices_and_token_counts() -> None:
     priced, free = configured(input=1, cached_input=0.1, output=10), configured(input=0, cached_input=0, output=0)
     for known, tokens, cost in (
         (priced, (1000, 600, 200), 0.00246),
@@ -45,5 +45,5 @@ def test_a_public_model_has_its_published_price() -> None:
 
 
 @table
-def test_behind_another_address_nobody_knows_the_price(base_url: str) -> None:
+def test_price_of_a_public_model_at_another_address_is_unknown(base_url: str) -> None:
     assert not prices(base_url=base_url, model="gpt-4.1").are_known

@@ -1,4 +1,4 @@
-"""The strategy `rubric`: values are the judge's, their weighing and the total are ours."""
+"""The strategy `rubric`: the judge gives the values; the code weighs them and computes the total."""
 
 import math
 from fractions import Fraction
@@ -47,7 +47,7 @@ async def reading(reply: Any, criteria: Criteria = CRITERIA) -> RubricReading:
     return verdict.rubric
 
 
-async def test_a_reading_is_a_verdict_in_full() -> None:
+async def test_a_reading_fills_the_verdict() -> None:
     verdict = await judge(rubric_reply())
 
     assert verdict.total_score == 65
@@ -70,7 +70,7 @@ async def test_a_reading_is_a_verdict_in_full() -> None:
 async def test_values_are_weighed(
     weights: dict[str, float], scores: dict[str, float], weighted: float, total: int
 ) -> None:
-    """The sum of each value times its weight; 100 times that, halves rounded up, and what floats add does not count."""
+    """The total is 100 times the weighted sum, with halves rounded up and no floating-point error."""
     criteria = weighing(**weights)
 
     verdict = await judge({"scores": scores}, criteria)
@@ -106,7 +106,7 @@ async def test_weighing_is_exact(weights: list[int], data: st.DataObject) -> Non
 
 @table
 async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_flagged: bool) -> None:
-    """More than a hundredth off is a flag, whatever was stated; the total is what the values weigh."""
+    """A stated sum more than a hundredth off is flagged; the total follows from the values alone."""
     verdict = await judge(rubric_reply(weighted_score=stated))
 
     assert verdict.total_score == 65
@@ -142,14 +142,14 @@ async def test_unknown_keys_are_ignored() -> None:
 
 
 @table
-async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
+async def test_an_invalid_field_is_reported_with_its_path(changes: dict[str, Any], message: str) -> None:
     reply = rubric_reply(**changes)
     reply["scores"] = RUBRIC_SCORES | reply["scores"]
-    with pytest.raises(InvalidStructuredAnswer, match=told):
+    with pytest.raises(InvalidStructuredAnswer, match=message):
         await judge(reply)
 
 
-async def test_every_value_must_be_there() -> None:
+async def test_every_value_is_required() -> None:
     for id_ in RUBRIC_SCORES:
         scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
         with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):

@@ -1,4 +1,4 @@
-"""What every strategy promises alike: a valid answer is a verdict, and no failure is ever a number."""
+"""Laws of every strategy: a valid answer is a verdict, and a failure is never a number."""
 
 import json
 from collections.abc import Callable
@@ -45,11 +45,11 @@ from tarsy_scoring.judge.verdict import Turn, TurnKind, Verdict
 @dataclass(frozen=True)
 class Case:
     """
-    A strategy, and what it makes of which answer.
+    A strategy, with answers and what it makes of them.
 
     Args:
         whole: A valid answer, of this total.
-        beside: An answer with text that holds no total.
+        beside: An answer with text but without a total, out of the requested form.
         after: What is asked once there is a total, with the answers.
         never: The error of a judge that never gives a total.
     """
@@ -121,7 +121,7 @@ async def test_a_valid_answer_is_a_verdict(case: Case) -> None:
     assert all((wanted is not None) == wants_json for wanted in scripted.formats)
 
 
-async def test_an_answer_beside_the_form_is_reminded(case: Case) -> None:
+async def test_an_answer_out_of_form_gets_a_reminder(case: Case) -> None:
     scripted = ScriptedJudge(case.beside, case.whole, *case.after)
 
     verdict = await judge(case, scripted)
@@ -130,8 +130,8 @@ async def test_an_answer_beside_the_form_is_reminded(case: Case) -> None:
     assert (verdict.total_score, verdict.total_turn.kind) == (case.total, "reminder")
 
 
-async def test_an_answer_of_tool_calls_alone_is_reminded(case: Case) -> None:
-    """Tool calls in place of text are an answer beside the form; no message of ours is without content."""
+async def test_an_answer_of_tool_calls_alone_gets_a_reminder(case: Case) -> None:
+    """Tool calls in place of text are an answer out of form; every message sent has content."""
     scripted = ScriptedJudge(TOOL_CALLS, case.whole, *case.after)
 
     verdict = await judge(case, scripted)
@@ -154,8 +154,8 @@ async def test_a_cut_answer_is_asked_once_more_with_twice_the_limit(case: Case) 
     assert verdict.total_score == case.total
 
 
-async def test_never_an_answer_is_an_error_after_exactly_the_reminders(case: Case) -> None:
-    """So many reminders are paid for and not one more, then the strategy's own error names what to raise."""
+async def test_a_judge_without_a_total_fails_after_exactly_the_reminders(case: Case) -> None:
+    """No more than `max_reminders` are paid for; then the strategy's own error names the setting to raise."""
     for max_reminders, beside in [(0, case.beside), (1, TOOL_CALLS), (5, case.beside)]:
         scripted = ScriptedJudge(*[beside] * (max_reminders + 1))
 
@@ -167,7 +167,7 @@ async def test_never_an_answer_is_an_error_after_exactly_the_reminders(case: Cas
 
 
 def failing(whole: Turn) -> dict[str, tuple[list[ScriptStep], type[ScoringError], str | None]]:
-    """Each way to fail, beside or in place of a whole answer; with the error and its kind."""
+    """Each way to fail, beside or in place of a valid answer, with the error and its kind."""
     cut, refused = replace(whole, finish_reason="length"), answer(refusal="I cannot")
     return {
         "refusal": ([refused], Refused, "refused"),
@@ -193,7 +193,7 @@ def failing(whole: Turn) -> dict[str, tuple[list[ScriptStep], type[ScoringError]
 
 
 async def test_a_failure_is_never_a_number(case: Case) -> None:
-    """Each way to fail is its own error, at once and also in a reminder, with no turn more than it takes to know."""
+    """Each way to fail has its own error, at once and in a reminder, without any further question."""
     for way, (script, error, kind) in failing(case.whole).items():
         for before in ([], [case.beside]):
             scripted = ScriptedJudge(*before, *script)
@@ -206,7 +206,7 @@ async def test_a_failure_is_never_a_number(case: Case) -> None:
 
 
 async def test_an_error_quotes_nothing_from_the_session(case: Case) -> None:
-    """Messages are stored and published: they name the judge, never an answer, a refusal or a prompt."""
+    """Messages are stored and published, so they never hold an answer, a refusal or a prompt."""
     ways = failing(replace(case.whole, reply=f"SECRET {case.whole.reply}"))
     del ways["lease_lost"]
     for way, (script, _, _) in ways.items():
@@ -223,7 +223,7 @@ async def test_an_error_quotes_nothing_from_the_session(case: Case) -> None:
 
 
 async def test_the_conversation_only_grows(case: Case) -> None:
-    """Every request begins with the whole of the one before; a repetition of a cut answer is the same request."""
+    """Every request begins with the whole of the one before; a cut answer is asked for again unchanged."""
     scripted = ScriptedJudge(case.beside, CUT, TOOL_CALLS, CUT, case.whole, *case.after)
 
     await judge(case, scripted)
@@ -235,7 +235,7 @@ async def test_the_conversation_only_grows(case: Case) -> None:
     assert CUT.reply not in [m.content for m in scripted.conversations[-1]]
 
 
-async def test_an_attempt_goes_on_where_an_earlier_one_broke_off(case: Case) -> None:
+async def test_a_new_attempt_repeats_the_calls_of_an_earlier_one(case: Case) -> None:
     """The same replies lead to the same calls."""
     script = [case.beside, CUT, TOOL_CALLS, case.whole, *case.after]
     whole = ScriptedJudge(*script)
@@ -287,7 +287,7 @@ async def test_a_structured_total_is_the_whole_number_that_was_sent(total: Any) 
 
 @given(value=json_values, item=st.sampled_from(sorted(rubric_reply()["scores"])))
 async def test_a_rubric_total_rests_on_values_that_were_sent(value: Any, item: str) -> None:
-    """One value that is no number from 0 to 1 and there is no total, whatever the others and the stated sum say."""
+    """One value that is no number from 0 to 1 leaves no total, whatever the others and the stated sum are."""
     case = CASES["rubric"]
     reply = rubric_reply(scores=rubric_reply()["scores"] | {item: value})
     is_value = type(value) in (int, float) and 0 <= value <= 1

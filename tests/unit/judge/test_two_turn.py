@@ -1,4 +1,4 @@
-"""The conversation with the judge: what is asked, in which order, and what becomes of every kind of answer."""
+"""The strategy `two_turn`: its questions in order, and how each kind of answer is read."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ async def test_a_reminded_total_keeps_the_analysis_of_the_first_full_reply() -> 
 
 
 async def test_a_breakdown_that_does_not_add_up_is_repaired() -> None:
-    """One turn to restate both; the total of the last valid answer counts, the first analysis stays."""
+    """One turn restates both; the last valid total counts, and the first analysis stays."""
     repaired = BREAKDOWN.replace("20/25", "18/25")
     scripted = ScriptedJudge(answer(f"{ANALYSIS}\n\n70"), answer(f"{repaired}\n\n65"), NAMED)
 
@@ -76,7 +76,7 @@ async def test_a_breakdown_that_does_not_add_up_is_repaired() -> None:
     assert verdict.flags == set()
 
 
-async def test_what_cannot_be_repaired_is_flagged_and_never_clamped() -> None:
+async def test_a_breakdown_that_stays_wrong_is_flagged_and_never_clamped() -> None:
     for repair, total in (f"{BREAKDOWN}\n\n72", 72), ("71", 71), ("I stand by it.", 70):
         scripted = ScriptedJudge(answer(f"{ANALYSIS}\n\n70"), answer(repair), NAMED)
 

@@ -1,7 +1,7 @@
 """
-What leaves the process: no secret of a session and no name of a judged model, whatever field it was in.
+No request holds a secret of a session or the name of a judged model, whatever field it was in.
 
-Every request of a judgement is looked at: first reading, reminder, samples, masked reading, missing tools.
+The tests check every request of a judgement: first reading, reminder, samples, masked reading, missing tools.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from unit.timeline.sessions import call, event, execution, stage, timeline
 
 
 def _made_up(seed: str, length: int, alphabet: str = string.ascii_letters + string.digits) -> str:
-    """The same for the same seed, and with a digit and a capital where there are any."""
+    """A text that looks random and is the same for the same seed."""
     digest = hashlib.shake_256(seed.encode()).digest(length)
     return "".join(alphabet[byte % len(alphabet)] for byte in digest)
 
@@ -28,8 +28,8 @@ def _made_up(seed: str, length: int, alphabet: str = string.ascii_letters + stri
 _UPPER = string.ascii_uppercase + "234567"
 _PEM = "PRIVATE KEY-----"  # put together, so that no scanner of repositories takes this for a leak
 
-# A text and the secret in it, from a seed. Words around a secret may stay, no half of it may. Some kinds stand for
-# all: tests/unit/timeline knows every kind.
+# A text and the secret in it, from a seed. Words around a secret may stay, but no half of it. These are
+# some kinds of secrets: tests/unit/timeline has all of them.
 KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
     "bearer": lambda seed: _with("Authorization: Bearer {}", _made_up(seed, 30)),
     "header in JSON": lambda seed: _with('{{"authorization": "token {}"}}', _made_up(seed, 24)),
@@ -50,7 +50,7 @@ KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
 }
 
 MODELS = ("gpt-4o-2024-08-06", "anthropic/claude-sonnet-4-5", "gemini-2.5-pro", "llama3.1:70b", "azure-openai-eu", "o3")
-# Too much like ordinary words to be replaced where an agent writes them; they are in the session's records alone.
+# Too similar to ordinary words to be replaced where an agent writes them; only the session's records hold them.
 PROVIDERS = ("vercelgateway", "acmellm")
 
 
@@ -59,7 +59,7 @@ def _with(template: str, secret: str) -> tuple[str, str]:
 
 
 class Planted:
-    """Gives each place a text of its own with a secret of every kind and every model's name, and remembers them."""
+    """Gives each place its own text, with a secret of every kind and every model's name, and remembers them."""
 
     def __init__(self) -> None:
         self.secrets: list[str] = []
@@ -77,7 +77,7 @@ class Planted:
 
 
 def planted_session(planted: Planted) -> Timeline:
-    """Something planted in every field that a session may fill."""
+    """A session with a planted text in every field that it may fill."""
     agent = execution(
         *_events(planted),
         name=planted(),
@@ -129,7 +129,7 @@ def settings(**chain: object) -> Settings:
 
 
 def assert_clean(sent: str, planted: Planted) -> None:
-    """Neither whole nor in part."""
+    """Assert that no planted secret, whole or half, and no name of a model was sent."""
     for secret in planted.secrets:
         half = len(secret) // 2
         assert secret[:half] not in sent or len(secret[:half]) < 8, secret
@@ -139,7 +139,7 @@ def assert_clean(sent: str, planted: Planted) -> None:
 
 
 async def test_no_request_holds_a_secret_or_a_model() -> None:
-    """Not the first reading, nor the reminder, the samples, the masked reading, the question for missing tools."""
+    """This holds for first reading, reminder, samples, masked reading and the question for missing tools."""
     planted = Planted()
     session = planted_session(planted)
     judge = FakeJudge("I cannot say.", ANALYSIS, ANALYSIS, ANALYSIS, ANALYSIS, MISSING_TOOLS)
@@ -160,8 +160,8 @@ async def test_no_request_holds_a_secret_or_a_model() -> None:
         assert_clean("\n".join(m.content for m in messages), planted)
 
 
-async def test_nothing_is_left_of_a_secret_that_was_cut() -> None:
-    """Secrets go before anything is shortened, so that no cut leaves one without what it was known by."""
+async def test_no_part_of_a_secret_survives_shortening() -> None:
+    """Masking comes before shortening, so that no cut removes the text by which a secret is recognised."""
     for budget_tokens in (12_000, 17_000, 23_000, 29_000):
         planted = Planted()
         log = "\n".join(planted() for _ in range(70))

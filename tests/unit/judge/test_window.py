@@ -1,4 +1,4 @@
-"""Nothing that is sent is over the judge's window: prompt and reply limit, over strategies, reminders and replies."""
+"""Prompt and reply limit never exceed the judge's window, for all strategies, reminders and replies."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ WORDS = "evidence shows a pod that ran out of memory; "
 
 
 def words(tokens: float) -> str:
-    """A text of about so many estimated tokens."""
+    """A text of about this many estimated tokens."""
     return WORDS * max(1, round(tokens / estimate_tokens(WORDS * 100) * 100))
 
 
@@ -60,7 +60,7 @@ class Reply:
 
 
 class Endpoint:
-    """In the place of the connection: records each request and answers from a script, the last one again and again."""
+    """Replaces the connection: records each request and answers from a script, whose last answer repeats."""
 
     def __init__(self, *script: Reply) -> None:
         self.script = list(script)
@@ -77,7 +77,7 @@ class Endpoint:
         return httpx2.Response(200, json={"model": "m", "choices": [answer]})
 
     def prompts(self) -> list[int]:
-        """Estimated tokens of each."""
+        """Estimated prompt tokens of each request."""
         return [sum(estimate_tokens(m["content"]) for m in r["messages"]) for r in self.requests]
 
 
@@ -102,7 +102,7 @@ def connect() -> Iterator[Connect]:
 
 
 def a_session(log_tokens: int) -> Timeline:
-    """With a log that fills any window it is larger than."""
+    """A session whose log has about this many estimated tokens."""
     events = (
         Event("e1", 1, "llm_tool_call", "completed", words(log_tokens), ToolCall("kubectl", "get_logs", "{}")),
         Event("e2", 2, "llm_response", "completed", "It runs out of memory."),
@@ -139,7 +139,7 @@ STRATEGIES = {
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
-    """A strategy, and replies of it: of any size, in its form or in none, cut or whole."""
+    """A strategy with replies to it: of any size, in its form or in none, cut or whole."""
     form = draw(st.sampled_from(sorted(STRATEGIES)))
     reply = st.builds(Reply, st.floats(0, 1.3), st.sampled_from([form, form, "words"]), st.booleans())
     return form, draw(st.lists(reply, min_size=1, max_size=8))
@@ -152,7 +152,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
     most=st.integers(256, 6_000),
     factor=st.sampled_from([1.0, 1.25, 1.6]),
 )
-def test_nothing_that_is_sent_is_over_the_window(
+def test_prompt_and_reply_limit_fit_the_window(
     connect: Connect, script: tuple[str, list[Reply]], window: int, most: int, factor: float
 ) -> None:
     form, replies = script
@@ -167,13 +167,13 @@ def test_nothing_that_is_sent_is_over_the_window(
         assert min(provider.max_reply_tokens, 256) <= request["max_tokens"] <= 2 * provider.max_reply_tokens
 
 
-# --- what becomes of a full window ---------------------------------------------------------------------
+# --- a full window -------------------------------------------------------------------------------------
 
 TIGHT = ProviderSettings(model="m", context_window_tokens=24_000, max_reply_tokens=4_000)
 
 
 async def test_missing_tools_get_what_an_enlarged_answer_leaves(connect: Connect) -> None:
-    """The answer is longer than its first limit, so less than a whole one is left for what follows."""
+    """The repeated answer is longer than the normal limit, so the follow-up has less than a whole one left."""
     endpoint = Endpoint(Reply(1, "two_turn", is_cut=True), Reply(0.75, "two_turn"), Reply(0.1, "words"))
 
     judgement = await judged(connect(TIGHT, endpoint))
@@ -184,7 +184,7 @@ async def test_missing_tools_get_what_an_enlarged_answer_leaves(connect: Connect
 
 
 async def test_missing_tools_without_room_cost_a_flag(connect: Connect) -> None:
-    """The enlarged answer filled what was left: the score is completed, and nothing is sent or asked again."""
+    """The repeated answer filled the window: the score is completed, and no further request is sent."""
     endpoint = Endpoint(Reply(1, "two_turn", is_cut=True), Reply(1, "two_turn"))
 
     judgement = await judged(connect(TIGHT, endpoint))
@@ -194,7 +194,7 @@ async def test_missing_tools_without_room_cost_a_flag(connect: Connect) -> None:
 
 
 async def test_reminders_go_on_in_a_full_window(connect: Connect) -> None:
-    """Replies that fill their limits leave no room for each other: the last one is kept, and the evidence."""
+    """Where replies fill the window, only the last one is kept, and the evidence."""
     endpoint = Endpoint(*[Reply(1, "words")] * 3, Reply(0.01, "two_turn"), Reply(0.01, "words"))
 
     judgement = await judged(connect(TIGHT, endpoint), max_reminders=3)
@@ -212,7 +212,7 @@ async def test_reminders_go_on_in_a_full_window(connect: Connect) -> None:
 async def test_a_reply_limit_shrinks_to_what_is_left(
     prompt: int, token_factor: float, reply_limit_factor: int, limit: int | None, *, connect: Connect
 ) -> None:
-    """Down to a quarter of `max_reply_tokens`; a cut answer needs more than it had. Else nothing is sent."""
+    """At least a quarter of `max_reply_tokens`, or more than a cut answer had, must be left to send a request."""
     endpoint = Endpoint(Reply(0.1, "words"))
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=2_000), endpoint)
     question = Question("analysis", exactly(prompt), reply_limit_factor=reply_limit_factor)
@@ -242,7 +242,7 @@ async def test_no_reply_is_asked_for_in_fewer_than_256_tokens(connect: Connect, 
 
 
 def exactly(tokens: int) -> list[Message]:
-    """Messages of so many estimated tokens."""
+    """Messages of exactly this many estimated tokens."""
     unit = next(n for n in range(1, 200) if estimate_tokens("x" * n) > 1) - 1
     text = "x" * (unit * tokens)
     while estimate_tokens(text) > tokens:

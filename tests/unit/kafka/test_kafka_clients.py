@@ -1,4 +1,4 @@
-"""Consumer and publisher over a fake library: what they conclude from its answers, and when they replace it."""
+"""Consumer and publisher over a fake library: how they react to its answers, and when they replace it."""
 
 import asyncio
 from typing import Any, cast
@@ -31,7 +31,7 @@ def kafka_settings(servers: str = "127.0.0.1:1") -> Settings:
 
 
 class Library:
-    """In place of `AIOKafkaConsumer`: one partition without records. `answers` counts the brokers' answers."""
+    """Replaces `AIOKafkaConsumer`: one partition without records; `answers` counts the brokers' answers."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.answers = 1
@@ -58,14 +58,14 @@ class Library:
         return self.partitions
 
     def highwater(self, _: Any) -> None:
-        """Unknown."""
+        """Unknown to this fake."""
 
     def last_poll_timestamp(self, _: Any) -> int:
         return self.answers
 
 
 class Diagnosis:
-    """In place of `find_obstacle`: counts its calls."""
+    """Replaces `find_obstacle` and counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,13 +96,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Library]:
         return libraries[-1]
 
     monkeypatch.setattr(clients, "AIOKafkaConsumer", build)
-    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # tests watch by a clock of their own
+    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # tests call the watch with a clock of their own
     return libraries
 
 
 @pytest.fixture
 async def consumer(built: list[Library], diagnosis: Diagnosis) -> Any:
-    """Started, with an answer at 0 s."""
+    """A started consumer whose brokers answered at 0 s."""
     consumer = Consumer(kafka_settings(), [])
     await consumer.start()
     await consumer.watch_once(0)
@@ -113,7 +113,7 @@ async def consumer(built: list[Library], diagnosis: Diagnosis) -> Any:
 # --- the watch -----------------------------------------------------------------------------------------
 
 
-async def test_brokers_that_answer_are_not_asked(
+async def test_brokers_that_answer_are_not_diagnosed(
     consumer: Consumer, built: list[Library], diagnosis: Diagnosis
 ) -> None:
     diagnosis.finds = AWAY
@@ -125,7 +125,7 @@ async def test_brokers_that_answer_are_not_asked(
 
 
 async def test_silence_is_diagnosed(consumer: Consumer, built: list[Library], diagnosis: Diagnosis) -> None:
-    """After `QUIET_S`, and every `QUIET_S` of an outage; the first answer ends it."""
+    """After `QUIET_S` without an answer and every `QUIET_S` of an outage, which the first answer ends."""
     diagnosis.finds = AWAY
     expected = [(QUIET_S - 1, 0, True), (QUIET_S, 1, False), (2 * QUIET_S - 1, 1, False), (2 * QUIET_S, 2, False)]
     with capture_logs() as lines:
@@ -152,8 +152,8 @@ async def test_a_member_without_partitions_checks_rarely(
     assert len(built) == 1
 
 
-async def test_the_diagnosis_decides_whether_brokers_are_there(consumer: Consumer, diagnosis: Diagnosis) -> None:
-    """A single broker that is down is the cluster's matter; a refusal needs an operator, even if others let us in."""
+async def test_the_diagnosis_decides_whether_the_consumer_is_served(consumer: Consumer, diagnosis: Diagnosis) -> None:
+    """One broker that is down is left to the cluster; one that refuses the login needs an operator."""
     table = [(None, True, []), (ONE_AWAY, True, []), (ONE_REFUSES, False, ["kafka.refused"])]
     now_s = 0.0
     for finds, is_served, events in [*table, (AWAY, False, ["kafka.away"])]:
@@ -192,7 +192,7 @@ async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPa
     assert not consumer.is_served
 
 
-async def test_a_watch_that_dies_ends_intake(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+async def test_a_watch_that_fails_ends_intake(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
     async def die(_: Any) -> None:
         raise RuntimeError("planted")
 
@@ -225,7 +225,7 @@ async def test_a_client_that_cannot_go_on_is_replaced(consumer: Consumer, built:
 
 
 async def test_an_error_about_a_topic_replaces_nothing(consumer: Consumer, built: list[Library]) -> None:
-    """A new client would meet it again, and rebalance the group each time."""
+    """A new client would meet the same error and rebalance the group each time."""
     built[0].errors = [TopicAuthorizationFailedError("planted")]
     with pytest.raises(BrokerAway, match="cannot fetch"):
         await consumer.take(0, 1)
@@ -238,7 +238,7 @@ async def test_an_error_about_a_topic_replaces_nothing(consumer: Consumer, built
 async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(
     consumer: Consumer, built: list[Library]
 ) -> None:
-    """A task of the library that died reports nothing."""
+    """A background task of the library may die without a report."""
     await consumer.take(0, 1)
     await consumer.watch_once(QUIET_S)
     with capture_logs() as lines:
@@ -294,7 +294,7 @@ async def test_brokers_that_go_away_during_the_join_are_waited_for(
     await consumer.stop()
 
 
-async def test_a_cancellation_inside_of_the_library_stays_there(consumer: Consumer, built: list[Library]) -> None:
+async def test_a_cancellation_inside_the_library_does_not_reach_the_caller(consumer: Consumer, built: list[Library]) -> None:
     built[0].stop_error = asyncio.CancelledError()
 
     await consumer.stop()
@@ -308,7 +308,7 @@ async def test_a_cancellation_inside_of_the_library_stays_there(consumer: Consum
 async def test_the_metric_follows_the_consumer(
     monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
 ) -> None:
-    """0 before the first login; then as the consumer has it, also while a pass waits; gone while a worker drains."""
+    """0 before the first login, then 1 while the consumer is served, and absent once intake ends."""
     metrics, is_waiting = Metrics(), asyncio.Event()
 
     def is_up() -> float | None:
@@ -336,7 +336,7 @@ async def test_the_metric_follows_the_consumer(
 
 
 class Producer:
-    """In place of `AIOKafkaProducer`. `answers` holds what becomes of each message; None: no answer yet."""
+    """Replaces `AIOKafkaProducer`; `answers` holds the answer to each message, None for no answer yet."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.answers: list[Exception | bool | None] = []
@@ -345,7 +345,7 @@ class Producer:
         self.is_flushed.set()
 
     async def start(self) -> None:
-        """Connected at once."""
+        """Connects at once."""
 
     async def send(self, *_: Any, **__: Any) -> asyncio.Future[object]:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -388,7 +388,7 @@ async def test_an_error_replaces_the_producer(producers: list[Producer]) -> None
 async def test_nothing_is_sent_before_earlier_messages_are_answered(
     producers: list[Producer], diagnosis: Diagnosis
 ) -> None:
-    """A resend must not overtake them."""
+    """A resend must not overtake earlier messages."""
     publisher = Publisher(kafka_settings())
     await publisher.start(30)
     producers[0].answers, diagnosis.finds = [None], AWAY
@@ -406,8 +406,8 @@ async def test_nothing_is_sent_before_earlier_messages_are_answered(
     assert len(producers) == 1
 
 
-async def test_one_producer_at_a_time_is_given_up(producers: list[Producer]) -> None:
-    """The brokers let us in, so the producer has failed. A topic without a leader looks the same."""
+async def test_at_most_one_abandoned_producer_is_left_open(producers: list[Producer]) -> None:
+    """The brokers accept the login, so the producer has failed; a topic without a leader looks the same."""
     publisher = Publisher(kafka_settings())
     for _ in range(2):
         await publisher.start(30)
@@ -434,7 +434,7 @@ async def test_one_producer_at_a_time_is_given_up(producers: list[Producer]) -> 
 async def test_an_outage_is_logged_once_and_not_at_each_attempt(
     every_s: float, logged: list[str], monkeypatch: pytest.MonkeyPatch, producers: list[Producer]
 ) -> None:
-    """When it begins, when its kind changes, and rarely while it lasts; the next outage is news again."""
+    """When it begins, when its kind changes, and rarely while it lasts; a new outage is logged again."""
     away, refused = BrokerAway("no answer"), BrokerRefuses("the login is wrong")
     attempts: list[BrokerAway | None] = [away, away, away, refused, refused, away, None, away, away, None]
 

@@ -1,4 +1,4 @@
-"""The login at the brokers as far as it needs none: files, warnings, renewed certificates, tokens."""
+"""The Kafka login as far as it needs no broker: files, warnings, renewed certificates, tokens."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ Show = tuple[Callable[[], bytes | None], Path, Path]
 
 
 def kafka_settings(**changes: object) -> Settings:
-    """Settings of Kafka by their short names."""
+    """Settings with these Kafka variables, given by their short names."""
     names = {"bootstrap_servers": "broker.internal:9093"} | changes
     return load_settings({f"SCORING_KAFKA_{name.upper()}": str(value) for name, value in names.items()})
 
@@ -52,7 +52,7 @@ def test_user_and_password_reach_the_client(protocol: str) -> None:
 
 
 def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
-    """Any holder of a certificate of the CA could pose as a broker otherwise."""
+    """Otherwise any holder of a certificate of the CA could pose as a broker."""
     context = connection_options(kafka_settings(**TLS, ca_file=authority.file))["ssl_context"]
 
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
@@ -90,7 +90,7 @@ def encrypt(key: Path, password: str) -> Path:
 def test_a_file_that_cannot_be_used_is_named(
     authority: Authority, tmp_path: Path, change: dict[str, str], says: str
 ) -> None:
-    """With its variable and the reason, before any connection; OpenSSL must not ask for a password at the terminal."""
+    """The message has variable and reason; OpenSSL never asks for a password at the terminal."""
     certificate, key = authority.issue("us")
     _, other = authority.issue("them")
     (tmp_path / "text").write_text("hello", encoding="utf-8")
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_used_is_named(
 
 
 def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path: Path) -> None:
-    """The password may come from a file, as every secret."""
+    """The password may come from a file, as every secret may."""
     certificate, key = authority.issue("us")
     (tmp_path / "password").write_text(PLANTED + "\n", encoding="utf-8")
     files = {"cert_file": certificate, "key_file": encrypt(key, PLANTED), "key_password_file": tmp_path / "password"}
@@ -127,7 +127,7 @@ def warnings_of(settings: Settings) -> dict[str, dict[str, object]]:
 
 
 def test_a_login_that_can_be_read_on_the_network_is_warned_of() -> None:
-    """Passwords and tokens without TLS. SCRAM never sends the password."""
+    """These are passwords and tokens without TLS; SCRAM never sends the password."""
     login = {"sasl_username": "u", "sasl_password": PLANTED, "oauth_token_file": "/run/token"}
     table = [
         ("SASL_PLAINTEXT", "PLAIN", True),
@@ -143,7 +143,7 @@ def test_a_login_that_can_be_read_on_the_network_is_warned_of() -> None:
 
 
 def test_a_login_that_is_never_used_is_warned_of(authority: Authority) -> None:
-    """The protocol was forgotten, most likely."""
+    """Most likely the operator forgot to set the security protocol."""
     found = warnings_of(kafka_settings(sasl_username="u", sasl_password=PLANTED, ca_file=authority.file))
 
     unused = found["settings.kafka_security_unused"]
@@ -205,7 +205,7 @@ def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, sh
     assert shown() == der(new_certificate) != first
 
 
-def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> None:
+def test_new_certificate_is_not_used_without_its_key(authority: Authority, show: Show) -> None:
     shown, certificate, key = show
     first = shown()
     new_certificate, new_key = authority.issue("renewed")
@@ -254,7 +254,7 @@ async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
     assert not content or content.decode() not in str(refused.value)
 
 
-async def test_a_broker_that_hangs_up_differs_from_one_that_is_not_there() -> None:
+async def test_a_broker_that_hangs_up_is_reported_differently_from_a_closed_port() -> None:
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -1,4 +1,4 @@
-"""Why the brokers cannot be used: which of them are asked, and what is reported."""
+"""`find_obstacle`: which brokers it asks, and which obstacle it reports."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ Faults = dict[str, BaseException | None]
 
 
 class Cluster:
-    """In place of `create_conn`: brokers by name, with the fault of a connection to each."""
+    """Replaces `create_conn`: brokers by name, with the fault of a connection to each."""
 
     def __init__(self, faults: Faults, names: list[str] | None = None) -> None:
         self.faults = faults
@@ -65,7 +65,7 @@ async def test_a_refusal_is_reported_before_a_fault(
     assert (found and (found.is_refusal, found.is_everywhere)) == expected
 
 
-async def test_a_bootstrap_server_alone_is_no_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reachable_bootstrap_server_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers may advertise names that only their own network knows."""
     cluster = Cluster({"front": None, "inside": GONE, "beside": GONE}, names=["inside", "beside"])
 
@@ -76,7 +76,7 @@ async def test_a_bootstrap_server_alone_is_no_way_in(monkeypatch: pytest.MonkeyP
     assert "beside:9092: connection refused" in found.reason
 
 
-async def test_of_a_large_cluster_some_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_some_brokers_of_a_large_cluster_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster({"front": None} | {f"broker-{number:03}": None for number in range(200)})
 
     assert await cluster.diagnose(monkeypatch, "front") is None
@@ -84,7 +84,7 @@ async def test_of_a_large_cluster_some_brokers_are_asked(monkeypatch: pytest.Mon
     assert len(cluster.asked) == 1 + NAMED_LIMIT
 
 
-async def test_brokers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_are_asked_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     both_are_asked = asyncio.Barrier(2)
 
     async def wait_for_both(host: str, port: int, **_: Any) -> Any:
@@ -100,7 +100,7 @@ async def test_brokers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def timed_out_inside_the_library() -> Exception:
-    """Its errors have the deadline as their cause, and the deadline has a cancellation."""
+    """An error of the library, caused by a timeout that a cancellation caused."""
     error = KafkaConnectionError("a:1")
     error.__cause__ = TimeoutError()
     error.__cause__.__cause__ = asyncio.CancelledError()
@@ -144,8 +144,8 @@ async def test_a_broker_that_never_answers_is_cut_off(monkeypatch: pytest.Monkey
     assert found == Obstacle("a:1: no answer in time; is it running and the network open?", is_refusal=False)
 
 
-async def test_an_empty_cluster_behind_a_token_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library does not look at the answer to a token. Without a token a cluster may be empty."""
+async def test_an_empty_cluster_after_a_token_login_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library ignores the answer to a token. After another login a cluster may be empty."""
     cluster = Cluster({"a": None}, names=[])
     found = await cluster.diagnose(monkeypatch, "a", login=TOKEN)
 
@@ -158,7 +158,7 @@ async def test_an_empty_cluster_behind_a_token_is_a_refusal(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "error", [ValueError("Server sent wrong signature!"), AssertionError()], ids=["scram", "plain"]
 )
-async def test_a_client_that_meets_an_impostor_is_refused(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_a_broker_that_does_not_prove_its_identity_is_a_refusal(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
     class Client:
         is_closed = False

@@ -1,4 +1,4 @@
-"""Functions about topics close their connections however they end."""
+"""Topic functions close their connections however they end, and wait for brokers only where waiting can help."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Answer = Callable[[], Any]
 
 
 class Admin(AIOKafkaAdminClient):  # type: ignore[misc]
-    """One that is let in at once, answers with `answer`, and counts how often it is closed."""
+    """An admin client that connects at once, answers with `answer`, and counts how often it is closed."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -28,7 +28,7 @@ class Admin(AIOKafkaAdminClient):  # type: ignore[misc]
         self.closed = 0
 
     async def start(self) -> None:
-        """Let in at once."""
+        """Connects at once."""
 
     async def list_topics(self) -> list[str]:
         self.is_asked.set()
@@ -40,14 +40,14 @@ class Admin(AIOKafkaAdminClient):  # type: ignore[misc]
 
 
 class Reader:
-    """A topic of one partition with three records, and counts how often it is stopped."""
+    """A consumer of a topic with one partition and three records; counts how often it is stopped."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.stopped = 0
         self.at = 0
 
     async def start(self) -> None:
-        """Let in at once."""
+        """Connects at once."""
 
     async def stop(self) -> None:
         self.stopped += 1
@@ -87,7 +87,7 @@ async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, to
     assert admin.closed == 1
 
 
-async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_lookup_names_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Any:
         raise KafkaError("planted")
 
@@ -99,7 +99,7 @@ async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.Monke
 
 
 async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the caller stops in the middle of the topic."""
+    """This holds also when the caller stops in the middle of the topic."""
     readers: list[Reader] = []
 
     def make(*_: Any, **__: Any) -> Reader:
@@ -119,7 +119,7 @@ async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judging has begun by then, so only an error that waiting cannot mend ends the worker."""
+    """Judging has begun by then, so only an error that waiting cannot cure ends the worker."""
     answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
     obstacles: list[Obstacle | None] = [Obstacle("no answer", is_refusal=False)]
 
@@ -140,7 +140,7 @@ async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatc
     assert (answers, obstacles, admin.closed) == ([], [], 2)
 
 
-async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_lookup_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_obstacle(_: Any) -> Obstacle | None:
         return None
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from websockets.frames import Frame, Opcode
 
-from live import FakeSocket, connected_to, event, let_in_by, of_type, placed, records, unplaced, until
+from live import FakeSocket, connected_to, event, silent_client_of, of_type, placed, records, unplaced, until
 from tables import table
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits, InvalidRequest, parse_request
@@ -40,7 +40,7 @@ async def socket() -> AsyncIterator[FakeSocket]:
 
 class TestOrder:
     def test_positions_come_out_in_order(self) -> None:
-        """In whatever order they come in: Kafka keeps none across partitions."""
+        """Events may arrive in any order: Kafka keeps none across partitions."""
         order = Order(10)
         out = []
         for position in (12, 14, 11, 13, 16):
@@ -59,7 +59,7 @@ class TestOrder:
         assert not order.has_gap
 
     def test_a_final_gap_is_skipped(self) -> None:
-        """An erased session leaves positions that no event has; events behind them are not held up."""
+        """An erased session leaves positions that no event has; events after them are not held up."""
         order = Order(0)
         for position in (2, 5, 6, 7, 9):
             order.add(at(position))
@@ -67,8 +67,8 @@ class TestOrder:
         assert order.position == 7
         assert order.has_gap
 
-    def test_what_waits_behind_a_gap_is_bounded(self) -> None:
-        """Positions of another installation must not fill the memory, nor keep out what the database has."""
+    def test_events_behind_a_gap_are_bounded(self) -> None:
+        """Positions of another installation must not fill the memory, nor keep out events of the database."""
         order = Order(0)
         for position in range(2, EARLY_LIMIT + 1000):
             if not order.is_full:
@@ -77,7 +77,7 @@ class TestOrder:
         order.add(at(1))
         assert [e.position for e in order.take_until(1)][:2] == [1, 2]
 
-    def test_the_database_replaces_what_came_early(self) -> None:
+    def test_an_event_of_the_database_replaces_an_early_one(self) -> None:
         order = Order(0)
         stored = at(2)
         for one in (at(2), stored, at(1)):
@@ -104,7 +104,7 @@ def test_channels_of_an_event(fields: dict[str, Any], is_for_all: bool) -> None:
 
 
 def test_chunks_are_framed_once() -> None:
-    """One text frame per message, in one piece of bytes for all clients."""
+    """All clients share the bytes of a chunk, which hold one text frame per message."""
     texts = [b"x" * size for size in (0, 125, 126, 65_536)]
     several = Chunk(texts)
     assert several.frames == b"".join(Frame(Opcode.TEXT, text).serialize(mask=False) for text in texts)
@@ -143,7 +143,7 @@ class TestQueue:
         await until(lambda: len(socket.chunks) == 1, "the chunk")
 
     async def test_is_sent_in_order(self) -> None:
-        """A chunk goes behind older ones also at the moment at which those are being sent."""
+        """A chunk goes behind older ones even while those are being sent."""
         socket = FakeSocket()
         socket.reading.clear()
         client = Client(socket, GatewayLimits())
@@ -170,7 +170,7 @@ class TestQueue:
         assert not client.closing.done()
 
     @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=3), GatewayLimits(queue_bytes=300)])
-    async def test_bounds_what_is_held_back(self, limits: GatewayLimits) -> None:
+    async def test_bounds_the_events_held_back(self, limits: GatewayLimits) -> None:
         """A slow database must not fill the memory with the live events behind a catch-up."""
         client = Client(FakeSocket(), limits)
         client.hold()
@@ -179,8 +179,8 @@ class TestQueue:
         client.hold_back([at(4, size=100)])
         assert client.closing.result().label == "slow"
 
-    async def test_goes_on_with_what_was_held_back(self) -> None:
-        """Once, behind what was offered meanwhile; a second catch-up begins with nothing."""
+    async def test_goes_on_with_the_events_held_back(self) -> None:
+        """They are sent once, after the chunks offered meanwhile; a second catch-up begins without any."""
         socket = FakeSocket()
         client = Client(socket, GatewayLimits())
         for positions in ((1, 2), ()):
@@ -194,8 +194,8 @@ class TestQueue:
 
 
 class TestProtocol:
-    async def test_a_catch_up_whose_turn_does_not_come_is_an_overflow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Others read for too long: the client is subscribed, asked to reload, and gets what comes."""
+    async def test_a_catch_up_that_waits_too_long_is_an_overflow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The client is subscribed, asked to reload, and gets new events."""
         monkeypatch.setattr("tarsy_scoring.live.gateway.READER_WAIT_S", 0.01)
         gateway = placed(readers=0)
         async with connected_to(gateway, "session:a") as socket:
@@ -205,24 +205,24 @@ class TestProtocol:
             gateway.deliver()
             assert socket.positions == [1]
 
-    async def test_ping_waits_for_nothing(self) -> None:
-        """A client that pings is answered while its catch-up waits for its turn to read."""
-        async with let_in_by(placed(readers=0)) as socket:
+    async def test_ping_does_not_wait_for_a_catch_up(self) -> None:
+        """The ping is answered while the client's catch-up waits for its turn to read."""
+        async with silent_client_of(placed(readers=0)) as socket:
             socket.say({"action": "subscribe", "channel": "session:a"})
             socket.say({"action": "ping"})
             await until(lambda: of_type(socket.messages, "pong"), "the pong")
             assert socket.messages[-1] == {"type": "pong"}
             assert of_type(socket.messages, "subscription.confirmed") == []
 
-    async def test_without_an_answer(self, socket: FakeSocket) -> None:
-        """Unsubscribing from any channel, and actions of another version of the protocol, as in TARSy."""
+    async def test_unsubscribing_and_unknown_actions_get_no_answer(self, socket: FakeSocket) -> None:
+        """As in TARSy; an unknown action may belong to another version of the protocol."""
         for channel in ("sessions", "session:x", "nonsense"):
             socket.say({"action": "unsubscribe", "channel": channel})
         socket.say({"action": "dance", "channel": "sessions"})
         assert len(await socket.answer()) == 1
 
-    async def test_another_channel_is_an_error(self, socket: FakeSocket) -> None:
-        """The connection stays. A long name comes back shortened, so that waiting requests are small."""
+    async def test_an_unknown_channel_is_an_error(self, socket: FakeSocket) -> None:
+        """The connection stays open. A long name comes back shortened, so that waiting requests stay small."""
         channels = ["cancellations", "session:", "session:../x", "session:a b", "sessions:", "Sessions", "session"]
         channels += ["*", "ü", "session:" + "a" * 10_000]
         for channel in channels:
@@ -232,26 +232,26 @@ class TestProtocol:
         assert [e["channel"] for e in errors] == [c[:CHANNEL_MAX] for c in channels for _ in range(2)]
         assert "sessions" in errors[0]["message"]
 
-    async def test_nonsense_is_answered_and_the_connection_stays(self, socket: FakeSocket) -> None:
-        for nonsense in ("not json", b"\xff\xfe", "[" * 10_000, {"action": "subscribe"}):
-            socket.say(nonsense)
+    async def test_an_invalid_request_is_answered_and_the_connection_stays(self, socket: FakeSocket) -> None:
+        for invalid in ("not json", b"\xff\xfe", "[" * 10_000, {"action": "subscribe"}):
+            socket.say(invalid)
         assert len(of_type(await socket.answer(), "error")) == 4
         assert socket.closed is None
 
 
 @table
-def test_nonsense_is_no_request(text: str, hint: str) -> None:
+def test_an_invalid_request_is_refused_with_a_hint(text: str, hint: str) -> None:
     with pytest.raises(InvalidRequest, match=hint):
         parse_request(text)
 
 
-class TestPlace:
-    """Requests that come before the gateway knows where the stream stands."""
+class TestPosition:
+    """Requests that arrive before the gateway knows its position in the stream."""
 
     async def test_is_waited_for(self) -> None:
-        """A subscription begins at the place that is found; a ping is answered meanwhile."""
+        """A subscription begins at the position that is found; a ping is answered meanwhile."""
         gateway = unplaced()
-        async with let_in_by(gateway) as socket:
+        async with silent_client_of(gateway) as socket:
             socket.say({"action": "subscribe", "channel": "sessions"})
             socket.say({"action": "ping"})
             await until(lambda: of_type(socket.messages, "pong"), "the pong")
@@ -263,17 +263,17 @@ class TestPlace:
             gateway.deliver()
             assert socket.positions == [8]
 
-    async def test_that_stays_unknown_sends_the_client_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_that_stays_unknown_disconnects_the_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tarsy_scoring.live.gateway.PLACE_WAIT_S", 0.01)
         metrics = Metrics()
-        async with let_in_by(unplaced(metrics)) as socket:
+        async with silent_client_of(unplaced(metrics)) as socket:
             assert await close_code(socket) == 1013
         closed = metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": "not_ready"})
         assert closed == 1
 
 
 async def test_a_database_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start and later; clients stay connected, and get what came meanwhile."""
+    """At the start and later, clients stay connected and then get the events that they missed."""
     away, stopping, is_there = DatabaseAway("planted"), asyncio.Event(), asyncio.Event()
     answers = iter([away, (7, [])])
 
@@ -297,9 +297,9 @@ async def test_a_database_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyP
 
 class TestLimits:
     async def test_an_old_connection_is_closed(self) -> None:
-        """Access is checked at the handshake; no client may stay connected forever after it lost the right to."""
+        """Access is checked only at the handshake, so no connection may outlive a lost permission for ever."""
         began = time.monotonic()
-        async with let_in_by(placed(life_s=0.2)) as socket:
+        async with silent_client_of(placed(life_s=0.2)) as socket:
             assert await close_code(socket) == 4009
         assert time.monotonic() - began >= 0.75 * 0.2
 
@@ -317,7 +317,7 @@ class TestLimits:
         assert not gateway.has_enough("alice")
 
     async def test_waiting_requests(self) -> None:
-        async with let_in_by(placed(messages_per_s=1e9, messages_at_once=10, readers=0)) as socket:
+        async with silent_client_of(placed(messages_per_s=1e9, messages_at_once=10, readers=0)) as socket:
             for n in range(10):
                 socket.say({"action": "subscribe", "channel": f"session:{n}"})
             socket.say({"action": "ping"})
@@ -340,7 +340,7 @@ class TestLimits:
             assert await close_code(socket) == 1009
 
     async def test_channels_per_client(self) -> None:
-        """One more is refused; a channel that it has is not one more, and one that it left makes room."""
+        """A channel that the client has already does not count again, and one that it left makes room."""
         async with connected_to(placed(channels=1), "sessions") as socket:
             socket.say({"action": "subscribe", "channel": "sessions"})
             socket.say({"action": "subscribe", "channel": "session:a"})
@@ -365,7 +365,7 @@ class TestLimits:
 
 
 class StuckDatabase:
-    """A database whose reads do not end, and are rolled back slowly."""
+    """A database whose reads never end, and whose rollbacks are slow."""
 
     def __init__(self) -> None:
         self.is_read, self.is_given_up, self.is_rolled_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -416,6 +416,6 @@ class TestCancel:
 
 
 def counts(metrics: Metrics) -> tuple[float | None, float | None]:
-    """Clients and subscriptions."""
+    """The numbers of clients and of subscriptions."""
     value = metrics.registry.get_sample_value
     return value("tarsy_scoring_gateway_clients"), value("tarsy_scoring_gateway_subscriptions")

@@ -41,7 +41,7 @@ class StoredEvents:
         self.events.append(event(len(self.events) + 1, session_id, "scoring.progress", phase=phase))
 
     def of(self, channel: str, behind: int) -> set[int]:
-        """Positions of the channel's events behind a position."""
+        """Positions of the channel's events after a position."""
         return {
             e["position"]
             for e in self.events[behind:]
@@ -76,12 +76,12 @@ class StoredEvents:
 
 class Dashboard:
     """
-    A client that keeps to docs/live.md: an event counts while all channels are confirmed, and a confirmation takes
-    it back to the position that it asked with.
+    A client that follows docs/live.md: an event advances its position while all channels are confirmed, and a
+    confirmation takes it back to the position that it asked with.
 
     Attributes:
-        position: What it would reconnect with.
-        owed: Channels that it follows, and the position behind which it wants all of each.
+        position: The position that it would reconnect with.
+        owed: Channels that it follows, each with the position after which it must get all events.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -111,7 +111,7 @@ class Dashboard:
         self._socket.say({"action": "subscribe", "channel": channel, "last_event_id": behind})
 
     def hear(self, number: int | None = None) -> None:
-        """Take this many messages of those that were sent, or all."""
+        """Take this many of the messages that were sent, or all."""
         messages = self._socket.messages[self._heard :][:number]
         self._heard += len(messages)
         for message in messages:
@@ -156,7 +156,7 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-class Stage:
+class Scenario:
     """A database, two processes that each follow it at their own pace, and a dashboard at one of them."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["hear", "turn"]), small),
 )
 
-# The gateway lags behind the database; what a catch-up reads there is ahead of the other channel.
+# The gateway lags behind the database, so a catch-up reads events that the other channel has not sent yet.
 AHEAD: list[Step] = [
     ("subscribe", "sessions", False),
     ("turn", 6),
@@ -263,7 +263,7 @@ IN_A_QUEUE: list[Step] = [
     ("live", 0, "a", True),
     ("free", 0),
 ]
-# The other process has not heard of what the dashboard knows.
+# The other process has not received an event that the dashboard knows.
 BEHIND: list[Step] = [
     ("subscribe", "sessions", True),
     ("turn", 6),
@@ -281,14 +281,14 @@ BEHIND: list[Step] = [
 @given(st.lists(STEPS, max_size=60))
 def test_a_client_that_reconnects_has_missed_nothing(steps: list[Step]) -> None:
     """
-    Each channel's events all arrive, whatever is committed, late, held, lost on the way or asked for again; behind
-    a confirmation in order and none twice.
+    All events of each channel arrive, however they are committed, delayed, held, lost or asked for again; after
+    a confirmation they arrive in order and none twice.
     """
-    asyncio.run(Stage().play(steps))
+    asyncio.run(Scenario().play(steps))
 
 
 @pytest.mark.parametrize("moment", range(1, 16))
 def test_an_event_at_any_moment_of_a_catch_up_comes_once_and_behind_it(moment: int) -> None:
-    """Before it, between its place and its read, during the read, after it: sent once, in order."""
+    """Before it, between its position and its read, during the read, after it: sent once, in order."""
     before: list[Step] = [("live", 0, "a", True), ("delay", 4), ("subscribe", "session:a", True)]
-    asyncio.run(Stage().play([*before, ("turn", moment), ("live", 0, "a", True)]))
+    asyncio.run(Scenario().play([*before, ("turn", moment), ("live", 0, "a", True)]))

@@ -1,4 +1,4 @@
-"""The gateway follows a topic again and again, and outlives what goes wrong in between."""
+"""The gateway follows its topic again after every failure."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
-async def test_a_file_that_is_away_for_a_moment_ends_no_gateway(
+async def test_a_file_that_is_missing_for_a_moment_does_not_end_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are exchanged, brokers restart, and both at once is what maintenance looks like."""
+    """In maintenance, files are replaced and brokers restart, often at the same time."""
     authority, stopping, tries = Authority(tmp_path, "ours"), asyncio.Event(), list[Mapping[str, Any]]()
 
     class Tail:
-        """Finds its brokers away; after the first try the file is away, too."""
+        """Its brokers are away; its first try removes the certificate file as well."""
 
         def __init__(self, options: Mapping[str, Any], _topic: str, *, since: str) -> None:
             tries.append(options)

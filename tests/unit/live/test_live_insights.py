@@ -9,7 +9,7 @@ from pydantic_core import from_json, to_json
 from structlog.testing import capture_logs
 
 from insights_messages import START_US, drift, key_of, record, windows
-from live import connected_to, let_in_by, of_type, placed
+from live import connected_to, silent_client_of, of_type, placed
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.live import signals
@@ -36,14 +36,14 @@ def newest() -> Newest:
 
 
 class TestNewest:
-    def test_of_each_chain_the_last_message_is_kept_and_told(self, newest: Newest) -> None:
-        """Of several messages of one chain that come together only the last is news."""
+    def test_the_last_message_of_each_chain_is_kept_and_sent(self, newest: Newest) -> None:
+        """Of several messages of one chain that arrive together, only the last one is sent."""
         first, second, other = windows("a"), windows("a", START_US + 1), windows(None)
         assert messages(newest.take([record(first), record(other), record(second)], NOW)) == [other, second]
         assert kept(newest) == [other, second]
 
     def test_a_tombstone_removes_its_key(self, newest: Newest) -> None:
-        """Also that of a finding; a tombstone of an unknown key does nothing."""
+        """This holds for findings too; a tombstone of an unknown key has no effect."""
         finding = drift()
         newest.take([record(windows("a")), record(windows("b")), record(finding)], NOW)
         assert len(kept(newest)) == 3
@@ -52,8 +52,8 @@ class TestNewest:
         assert newest.take([record(windows("c")), record(None, b"c")], NOW) == [], "removed at once"
         assert len(newest.take([record(windows("a"))], NOW)) == 1, "comes again"
 
-    def test_a_topic_that_is_read_again_is_no_news(self, newest: Newest) -> None:
-        """A tail that is replaced starts with outdated messages, which must not be sent as news."""
+    def test_a_topic_that_is_read_again_sends_nothing(self, newest: Newest) -> None:
+        """A replaced tail begins with old messages, which must not be sent again."""
         history = [record(windows("a", START_US + n)) for n in range(3)] + [record(drift())]
         newest.take(history, NOW)
         before = newest.snapshot(NOW)
@@ -67,14 +67,14 @@ class TestNewest:
         assert kept(newest)[0]["windows"]["1h"]["scores"] == 5
 
     def test_the_last_findings_are_kept(self, newest: Newest) -> None:
-        """However many there were, in whatever order they come; chains are not counted among them."""
+        """Their number and order do not matter; windows of chains do not count against their limit."""
         findings = [drift(START_US + n) for n in range(MOST_FINDINGS + 5)]
         newest.take([record(windows("a")), *(record(f) for f in reversed(findings))], NOW)
         assert [m for m in kept(newest) if m["type"] == "scoring.drift_detected"] == findings[5:]
         assert [m["chain_id"] for m in kept(newest) if m["type"] == "scoring.windows"] == ["a"]
 
-    def test_an_old_finding_is_told_to_nobody(self, newest: Newest) -> None:
-        """Neither as news when the topic is read, nor later when it has become old."""
+    def test_an_old_finding_is_not_sent(self, newest: Newest) -> None:
+        """It is not sent when the topic is read, and leaves the snapshot once it has become old."""
         old_us = NOW - FINDING_KEPT_S * 1_000_000
         assert newest.take([record(drift(old_us - 1))], NOW) == []
         assert len(newest.take([record(drift(old_us))], NOW)) == 1
@@ -84,8 +84,8 @@ class TestNewest:
         newest.take([record(windows("a", NOW - 2 * FINDING_KEPT_S * 1_000_000))], NOW)
         assert len(kept(newest)) == 1
 
-    def test_a_clock_far_ahead_does_not_win_for_ever(self, newest: Newest) -> None:
-        """What pretends to be of next year would stay the newest, whatever comes."""
+    def test_a_message_dated_far_ahead_is_not_kept(self, newest: Newest) -> None:
+        """A message dated next year would stay the newest, whatever comes."""
         assert newest.take([record(windows("a", NOW + HOUR_US + 1))], NOW) == []
         assert len(newest.take([record(windows("a", NOW + HOUR_US))], NOW)) == 1
 
@@ -115,7 +115,7 @@ class TestNewest:
         ids=["many messages", "many bytes"],
     )
     def test_of_too_many_chains_the_newest_are_kept(self, newest: Newest, figures: dict[str, Any], fits: int) -> None:
-        """One snapshot never holds more than a client can take, and it is said once that something is missing."""
+        """A snapshot never exceeds what a client can take, and the overflow is logged once."""
         flood = [record(windows(f"chain-{n}", START_US + n, **figures)) for n in range(MOST_MESSAGES + 10)]
         with capture_logs() as logs:
             for one in flood:
@@ -142,7 +142,7 @@ def chains_of(socket: Any) -> list[Any]:
 
 
 class TestChannel:
-    async def test_a_subscriber_is_told_what_is_newest_and_then_what_comes(self, gateway: Gateway) -> None:
+    async def test_a_subscriber_gets_the_newest_messages_and_then_each_new_one(self, gateway: Gateway) -> None:
         gateway.insights.take_records([record(windows("a")), record(windows("b"))])
         async with connected_to(gateway, "insights") as socket, connected_to(gateway, "sessions") as other:
             assert [m["type"] for m in socket.messages][1] == "subscription.confirmed"
@@ -165,10 +165,10 @@ class TestChannel:
             assert chains_of(socket) == ["a"]
 
     @pytest.mark.parametrize("action", ["subscribe", "catchup"])
-    async def test_a_position_means_nothing_here(self, gateway: Gateway, action: str) -> None:
+    async def test_a_position_does_not_limit_the_messages(self, gateway: Gateway, action: str) -> None:
         """A client that reconnects or asks again gets the newest messages; a catch-up needs no subscription."""
         gateway.insights.take_records([record(windows("a"))])
-        async with let_in_by(gateway) as socket:
+        async with silent_client_of(gateway) as socket:
             socket.say({"action": action, "channel": "insights", "last_event_id": 4_000})
             await socket.answer()
             assert chains_of(socket) == ["a"]
@@ -185,10 +185,10 @@ class TestChannel:
 
 
 @pytest.mark.parametrize("is_there", [False, None], ids=["no topic", "no broker"])
-async def test_what_is_not_there_is_said_once_and_looked_for_again(
+async def test_a_missing_topic_or_broker_is_logged_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, is_there: bool | None
 ) -> None:
-    """Rolling signals are an extra: an installation without them does not fill its log."""
+    """Rolling signals are optional: an installation without them does not fill its log."""
     stopping, looks = asyncio.Event(), []
 
     async def has_topic(_options: Any, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""What `report missing-tools` says of the ledger, and what it refuses before anything is read."""
+"""The texts of `report missing-tools`, and the arguments that it refuses before it reads anything."""
 
 import uuid
 from dataclasses import replace
@@ -64,12 +64,12 @@ def a_tool(
     return ReportedTool(entry, [Reason(SCORE, "session-1", total, reason, NOON)])
 
 
-def told(*tools: ReportedTool, chain: str | None = None) -> str:
+def report_text(*tools: ReportedTool, chain: str | None = None) -> str:
     return markdown(ToolReport(Selection(chain=chain), list(tools), 0, 0))
 
 
-def test_the_report_reads_as_the_file_beside_this_test() -> None:
-    """Tools under the heading of their state, what was built in vain first; then what models read, and what not."""
+def test_the_report_equals_the_file_beside_this_test() -> None:
+    """Tools by state, those built in vain first; then the findings of models, and chains left out."""
     tools = [
         a_tool("wish"),
         a_tool("described_badly", exists=True, total=None),
@@ -89,8 +89,8 @@ def test_the_report_reads_as_the_file_beside_this_test() -> None:
     assert text == Path(__file__).with_name("report.md").read_text(encoding="utf-8")
 
 
-def test_what_the_report_says_of_a_reading() -> None:
-    """Only a reading that left out everything has failed."""
+def test_the_report_says_what_a_reading_found_and_cost() -> None:
+    """Only a reading that left out every chain has failed."""
     paused = [LeftOut("k", 3, "paused")]
     cases = [
         (Reading([], paused, 0.25), True, "No analysis was read. It cost 0.2500 USD."),
@@ -104,8 +104,8 @@ def test_what_the_report_says_of_a_reading() -> None:
         assert sentence in markdown(made)
 
 
-def test_what_models_write_is_nothing_but_text() -> None:
-    text = told(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
+def test_texts_of_models_are_escaped() -> None:
+    text = report_text(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
 
     assert r"\# \[a\](b) \[31m" in text
     assert r"- \!\[p\](c) \# Build nothing \<b\> (score" in text
@@ -120,7 +120,7 @@ def test_text_is_escaped_for_markdown(text: str, expected: str) -> None:
 
 @table
 def test_plain_text_renders_as_it_was_written(text: str) -> None:
-    """Anywhere: one paragraph or item whose words are the text, without mark-up except code for addresses."""
+    """It is one paragraph or item with the words of the text, without mark-up except code for addresses."""
     for before in ("", "A line of ours.\n", "- "):
         assert_rendered(text, before)
 
@@ -147,7 +147,7 @@ def assert_rendered(text: str, before: str) -> None:
 
 
 def shown_of(text: str) -> str:
-    """A word that holds an address cannot hold backticks beside it."""
+    """The text as rendered: in a word with an address, backticks become apostrophes."""
     return " ".join(word.replace("`", "'") if "://" in word else word for word in text.split(" "))
 
 
@@ -174,7 +174,7 @@ def report_with(*found: Findings, left_out: tuple[LeftOut, ...] = (), cost_usd: 
     return ToolReport(Selection(), [a_tool()], 0, 0, Reading(list(found), list(left_out), cost_usd))
 
 
-def test_many_chains_are_not_all_told_by_name() -> None:
+def test_many_chains_left_out_are_not_all_named() -> None:
     left_out = tuple(LeftOut(f"k{n}", 1, "paused") for n in range(MOST_LEFT_OUT + 3))
     made = report_with(left_out=left_out)
 
@@ -192,7 +192,7 @@ def test_invalid_arguments_are_refused(arguments: list[str], says: str) -> None:
     assert says in " ".join(ended.stderr.split())
 
 
-def test_what_can_be_meant_gets_as_far_as_the_database() -> None:
+def test_valid_arguments_get_as_far_as_the_database() -> None:
     ended = CliRunner().invoke(report, ["missing-tools", "--since", "2026-01-31", "--chain", "k", "--json"])
 
     assert isinstance(ended.exception, ConfigurationError)

@@ -1,4 +1,4 @@
-"""Which model reads which chain, and what that may cost at most."""
+"""Which provider reads which chain for the report, and how its cost is limited."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
 
 class Fleet:
-    """Limits that let everything through but what is paused or refused."""
+    """Limits that admit every call, except where a test sets a pause or a refusal."""
 
     def __init__(self) -> None:
         self.paused: list[Pause] = []
@@ -77,7 +77,7 @@ async def test_a_call_of_unknown_cost_stays_charged_at_its_maximum(fleet: Fleet)
         await judge.admit("default", 100, 0.7)
 
 
-async def test_what_the_fleet_refuses_costs_nothing(fleet: Fleet) -> None:
+async def test_a_call_that_the_fleet_refuses_costs_nothing(fleet: Fleet) -> None:
     budget = ReportBudget(1.0)
     fleet.refusals = [RateLimited("full", 1)]
 
@@ -87,7 +87,7 @@ async def test_what_the_fleet_refuses_costs_nothing(fleet: Fleet) -> None:
     assert (budget.left_usd, budget.cost_usd) == (pytest.approx(1.0), 0.0)
 
 
-async def test_a_pause_of_any_chain_in_the_question_holds(fleet: Fleet) -> None:
+async def test_a_pause_of_any_chain_in_the_question_stops_the_call(fleet: Fleet) -> None:
     judge = judge_of(fleet, ReportBudget(1.0), "a", "b")
     for chain, provider, is_stopped in (
         ("a", None, True),
@@ -105,13 +105,13 @@ async def test_a_pause_of_any_chain_in_the_question_holds(fleet: Fleet) -> None:
     assert (len(fleet.admitted), fleet.looks) == (2, 6)
 
 
-async def test_the_first_chain_pays(fleet: Fleet) -> None:
+async def test_a_call_is_charged_to_the_first_chain(fleet: Fleet) -> None:
     await judge_of(fleet, ReportBudget(1.0), "a", "b").admit("default", 100, 0.1)
 
     assert [call.chain_id for call in fleet.admitted] == ["a"]
 
 
-def test_what_a_question_may_hold() -> None:
+def test_room_for_a_question_follows_the_window_and_token_factor() -> None:
     provider = ProviderSettings(
         base_url="http://judge", model="m", context_window_tokens=32_000, max_reply_tokens=4_000
     )

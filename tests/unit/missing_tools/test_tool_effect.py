@@ -1,4 +1,4 @@
-"""When the demand for a tool counts as gone, and when as unchanged."""
+"""When the demand for a tool counts as gone, as unchanged or as undecided."""
 
 import itertools
 import math
@@ -11,11 +11,11 @@ from tarsy_scoring.missing_tools.tool_effect import FEWEST_SESSIONS, ChainDemand
 
 
 @table
-def test_verdicts(chains: list[list[int]], verdict: str) -> None:
+def test_verdict_follows_the_demand_with_and_without_the_tool(chains: list[list[int]], verdict: str) -> None:
     assert measure_demand([ChainDemand(*chain) for chain in chains]).verdict == verdict
 
 
-def test_verdicts_are_those_of_the_exact_test() -> None:
+def test_verdicts_equal_those_of_the_exact_binomial_test() -> None:
     for before, sessions in itertools.product((3, 40, 150), (50, 800)):
         exposure = sessions / 1000
         confirming, missing = (share * exposure / (1 + share * exposure) for share in (1 / 4, 1 / 2))
@@ -30,7 +30,7 @@ def test_verdicts_are_those_of_the_exact_test() -> None:
 
 
 def test_a_chain_that_always_asked_less_is_no_success() -> None:
-    """The tool went to the chain that hardly asked; pooled over both chains the rate would seem to fall."""
+    """Only the chain that hardly asked got the tool; pooled over both chains, demand would seem to fall."""
     busy, quiet = ChainDemand(100, 50, 0, 0), ChainDemand(100, 5, 100, 5)
 
     found = measure_demand([busy, quiet])
@@ -40,7 +40,7 @@ def test_a_chain_that_always_asked_less_is_no_success() -> None:
     assert found.left == 1
 
 
-def test_chains_are_expected_to_ask_as_they_did() -> None:
+def test_expected_demand_of_each_chain_is_its_earlier_demand() -> None:
     found = measure_demand([ChainDemand(100, 50, 10, 5), ChainDemand(100, 5, 200, 10)])
 
     assert found.expected == pytest.approx(15)

@@ -1,4 +1,4 @@
-"""Which sessions measure a tool, and how far it has come."""
+"""Which sessions count for the demand for a tool, and the state of a tool in the ledger."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class Day:
 
 
 def on(day: int, *, has: bool = False, chain: str = "k", judge: str | None = "judge-1", is_known: bool = True) -> Day:
-    """Sessions of a day whose agents had the tool, or not, or nobody knows."""
+    """Sessions of a day whose agents had the tool, lacked it, or have unknown tools."""
     return Day(day, Group(chain, judge, (WITH_IT if has else WITHOUT) if is_known else None))
 
 
 def measured(
     sessions: Mapping[Day, int], asked: Mapping[Day, int], *, built: int | None = None
 ) -> tuple[Demand | None, bool]:
-    """Of so many sessions so many asked; `built` is a day, counted from the first."""
+    """The demand in these sessions, of which some asked for the tool; `built` is a day, counted from the first."""
     rows, those = list[tuple[Group, range, list[int]]](), set[int]()
     begin = 0
     for one, count in sessions.items():
@@ -46,7 +46,7 @@ def measured(
 
 
 def sides(*what: Mapping[Day, int], **said: int | None) -> tuple[int, ...] | None:
-    """Without the tool and with it: sessions, and those that asked."""
+    """Sessions without the tool and those of them that asked; then the same with the tool."""
     demand, _ = measured(*what, **said)
     if demand is None:
         return None
@@ -58,7 +58,7 @@ def said(state: SaidState, day: int) -> Saying:
     return Saying("node_pressure", state, at, "ada", at, None)
 
 
-def test_nothing_to_compare() -> None:
+def test_without_sessions_on_both_sides_there_is_no_demand() -> None:
     cases: list[tuple[dict[Day, int], int | None]] = [
         ({on(0): 40, on(5): 30}, None),
         ({on(0, has=True): 40, on(5, has=True): 30}, None),
@@ -73,42 +73,42 @@ def test_nothing_to_compare() -> None:
         assert measured(sessions, sessions, built=built) == (None, False)
 
 
-def test_once_it_is_there_sessions_without_it_say_nothing() -> None:
+def test_sessions_that_lack_the_tool_after_its_arrival_do_not_count() -> None:
     before, mixed, after = on(0), on(7), on(5, has=True)
 
     assert sides({before: 40, mixed: 20, after: 30}, {before: 10, mixed: 9}) == (40, 10, 30, 0)
 
 
-def test_what_somebody_built_counts_from_that_day() -> None:
+def test_a_tool_said_to_be_built_counts_from_that_day() -> None:
     older, before, after, late = on(0, is_known=False), on(2, has=True), on(3, has=True), on(4)
     sessions = {older: 40, before: 20, after: 30, late: 50}
 
     assert sides(sessions, {older: 10, before: 5, late: 9}, built=3) == (60, 15, 30, 0)
 
 
-def test_what_does_not_count_does_not_ask() -> None:
+def test_sessions_that_do_not_count_add_no_demand() -> None:
     ago, unknown, before, after = on(-1), on(0, is_known=False), on(0), on(5, has=True)
     sessions = {ago: 10, unknown: 20, before: 40, after: 30}
 
     assert sides(sessions, {ago: 10, unknown: 20, before: 5}) == (40, 5, 30, 0)
 
 
-def test_what_no_judge_judged_shows_nothing() -> None:
+def test_sessions_without_a_judge_do_not_count() -> None:
     before, after = on(0), on(5, has=True)
-    nobody = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
+    unjudged = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
 
-    assert sides({before: 40, after: 30} | nobody, {before: 10, after: 1} | dict.fromkeys(nobody, 5)) == (40, 10, 30, 1)
-    assert measured({before: 40} | nobody, {before: 10}) == (None, False)
+    assert sides({before: 40, after: 30} | unjudged, {before: 10, after: 1} | dict.fromkeys(unjudged, 5)) == (40, 10, 30, 1)
+    assert measured({before: 40} | unjudged, {before: 10}) == (None, False)
 
 
-def test_each_chain_by_its_own_day() -> None:
+def test_each_chain_is_split_at_its_own_day() -> None:
     early, late, always = (on(5, has=True, chain=c) for c in ("early", "late", "always"))
     sessions = {on(0, chain="early"): 10, early: 20, on(4, chain="late"): 30, late: 40, always: 50}
 
     assert sides(sessions, {early: 1, late: 2, always: 3}) == (40, 0, 60, 3)
 
 
-def test_the_judge_may_be_what_has_changed() -> None:
+def test_demand_measured_under_another_judge_is_marked() -> None:
     before, after, other = on(0), on(5, has=True), on(6, has=True, judge="judge-2")
     elsewhere = on(6, has=True, chain="elsewhere")
 
@@ -116,7 +116,7 @@ def test_the_judge_may_be_what_has_changed() -> None:
     assert not measured({before: 40, after: 1, other: 30}, {before: 10})[1]
 
 
-def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None:
+def test_judges_that_swapped_chains_have_no_chain_in_common() -> None:
     sessions = {
         on(0): 40,
         on(5, has=True, judge="judge-2"): 30,
@@ -129,7 +129,7 @@ def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None
     assert not measured(one_chain_is_enough, {})[1]
 
 
-def test_another_judge_decides_nothing() -> None:
+def test_sessions_of_another_judge_decide_nothing() -> None:
     before, other, same = on(0), on(5, has=True, judge="judge-2"), on(5, has=True)
     for asked in (0, 80):
         demand, has_other_judge = measured({before: 100, other: 80}, {before: 30, other: asked})
@@ -142,7 +142,7 @@ def test_another_judge_decides_nothing() -> None:
         assert decided.verdict != "undecided"
 
 
-def test_states() -> None:
+def test_state_follows_from_decision_and_demand() -> None:
     cases: list[tuple[Saying | None, Demand | None, str]] = [
         (None, None, "open"),
         (said("planned", 0), None, "planned"),
@@ -159,12 +159,12 @@ def test_states() -> None:
 
 
 def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime, datetime]]:
-    """State, since and when it was said, in days; the newest first."""
+    """What was said: state, since which day, and on which day; the newest first."""
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     return [(state, noon + timedelta(days=since), noon + timedelta(days=at)) for state, since, at in said]
 
 
 @table
-def test_since_when(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
+def test_state_is_dated_by_its_history(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
     expected = None if since is None else before(("open", since, since))[0][1]
     assert since_when(state, before(*history)) == expected

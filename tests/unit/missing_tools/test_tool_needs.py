@@ -1,4 +1,4 @@
-"""What a model puts together counts only where the scores it names say so."""
+"""A need that a model reports counts only where the scores that it names hold its quotes."""
 
 import json
 import re
@@ -33,7 +33,7 @@ Answer = Callable[[str], dict[str, Any]]
 
 
 class Model:
-    """Answers questions in order, with what a function makes of what it was shown; an error is raised instead."""
+    """Answers questions in order; a function makes the answer from the question, and an error is raised."""
 
     def __init__(self, *answers: dict[str, Any] | Answer | Exception) -> None:
         self._answers = list(answers)
@@ -63,7 +63,7 @@ class Model:
 
 
 def needs(*quotes: tuple[str, str], title: str = "Node memory") -> dict[str, Any]:
-    """An answer with one need that stands on these quotes."""
+    """An answer with one need that these quotes support."""
     return {"needs": [{"title": title, "what": "shows it", "quotes": [{"review": r, "quote": q} for r, q in quotes]}]}
 
 
@@ -72,13 +72,13 @@ def group(*members: str) -> dict[str, Any]:
 
 
 def far_apart(*notes: Note) -> tuple[list[Note], int]:
-    """These notes so long that a question has room for one of them, and that room."""
+    """These notes, made so long that a question has room for one of them, and that room in tokens."""
     long = [replace(note, text=f"{note.text} {'x' * 600}") for note in notes]
     return long, estimate_tokens(long[0].text) + 10
 
 
 async def found_in(notes: Sequence[Note], budget_tokens: int, model: Model) -> Findings:
-    """What one model finds, whichever chains it is asked about."""
+    """The findings of one model, which is asked about all chains."""
     return await find_needs(notes, lambda chains: model, budget_tokens, provider="default")
 
 
@@ -94,13 +94,13 @@ async def test_a_need_stands_on_quotes_of_its_scores() -> None:
 
 
 @table
-async def test_what_no_score_says_is_left_out(review: str, quote: str) -> None:
+async def test_a_quote_that_no_score_holds_is_dropped(review: str, quote: str) -> None:
     found = await found_in([MEMORY, LOGS], 10_000, Model(needs((review, quote))))
 
     assert (found.needs, found.quotes_dropped) == ([], 1)
 
 
-async def test_an_answer_is_no_flood() -> None:
+async def test_an_answer_is_bounded() -> None:
     quote = {"review": "S1", "quote": "nobody could see the node's memory"}
     twice = {"review": "S2", "quote": "memory pressure of the node"}
     flood = [{"title": f"{n} {'t' * 999}", "what": "w" * 9999, "quotes": [quote]} for n in range(199)]
@@ -141,7 +141,7 @@ async def test_needs_of_different_readings_are_put_together() -> None:
     assert (second.title, second.quotes[0].score_id) == ("Old logs", LOGS.score_id)
 
 
-async def test_where_the_list_is_too_long_for_one_look_it_is_said() -> None:
+async def test_needs_that_do_not_fit_one_question_stay_apart() -> None:
     notes = [Note(uuid.uuid4(), f"the tool of number {n} {'x' * 40} was missing") for n in range(4)]
     model = Model(
         *(needs(("S1", f"the tool of number {n}"), title=f"Tool {n} {'y' * 60}") for n in range(4)),
@@ -153,7 +153,7 @@ async def test_where_the_list_is_too_long_for_one_look_it_is_said() -> None:
     assert {q.score_id for need in found.needs for q in need.quotes} == {note.score_id for note in notes}
 
 
-async def test_what_was_found_before_it_stopped_is_told() -> None:
+async def test_needs_found_before_a_failure_are_kept() -> None:
     for error in (MoneySpent("spent", 1), JudgeUnavailable("away"), DatabaseAway("away")):
         model = Model(needs(("S1", "nobody could see the node's memory")), error)
 
@@ -163,7 +163,7 @@ async def test_what_was_found_before_it_stopped_is_told() -> None:
         assert (found.notes_read, found.left_out) == (1, [LeftOut(None, 1, str(error))])
 
 
-async def test_stopped_while_needs_are_put_together() -> None:
+async def test_needs_are_kept_if_putting_them_together_fails() -> None:
     model = Model(
         needs(("S1", "nobody could see the node's memory")),
         needs(("S1", "memory pressure of the node")),
@@ -196,7 +196,7 @@ UNSAFE = [
 ]
 
 
-async def test_no_note_leaves_as_it_is() -> None:
+async def test_notes_are_masked_and_cleaned_before_they_are_sent() -> None:
     for text, gone in UNSAFE:
         model = Model({"needs": []})
 
@@ -206,7 +206,7 @@ async def test_no_note_leaves_as_it_is() -> None:
         assert LOGS.text in model.shown[0]
 
 
-async def test_no_word_of_a_model_leaves_as_it_is() -> None:
+async def test_texts_of_a_model_are_masked_and_cleaned() -> None:
     quotes = (MEMORY, "nobody could see the node's memory"), (PRESSURE, "memory pressure of the node")
     for text, gone in UNSAFE:
         answers = [needs(("S1", quote), title=f"Tool {text}") for _, quote in quotes]
@@ -223,7 +223,7 @@ async def test_no_word_of_a_model_leaves_as_it_is() -> None:
         assert gone not in need.title + need.what
 
 
-async def test_two_safe_words_may_be_a_secret_together() -> None:
+async def test_a_secret_that_title_and_text_form_together_is_masked() -> None:
     first = needs(("S1", "nobody could see the node's memory"), title="The root password")
     first["needs"][0]["what"] = "hunter2Xy9"
     model = Model(first, needs(("S1", "memory pressure of the node")), {"groups": []})
@@ -234,7 +234,7 @@ async def test_two_safe_words_may_be_a_secret_together() -> None:
     assert "hunter2Xy9" not in model.shown[2]
 
 
-async def test_a_secret_at_the_cut_is_no_half_secret() -> None:
+async def test_a_secret_at_the_cut_is_masked_first() -> None:
     model = Model({"needs": []})
     text = "x " * ((LONGEST_NOTE - 10) // 2) + "AKIAIOSFODNN7EXAMPLE"
 
@@ -243,7 +243,7 @@ async def test_a_secret_at_the_cut_is_no_half_secret() -> None:
     assert "AKIA" not in model.shown[0]
 
 
-async def test_a_quote_of_what_was_masked() -> None:
+async def test_a_quote_of_masked_text_counts() -> None:
     note = replace(LOGS, text="The key AKIAIOSFODNN7EXAMPLE was not shown to anybody.")
     model = Model(needs(("S1", "The key [REDACTED:aws_key] was not shown")))
 
@@ -276,7 +276,7 @@ async def test_no_question_holds_two_chains() -> None:
     assert (need.scores, found.chains, found.is_put_together) == (2, ["b", "a"], True)
 
 
-async def test_a_chain_that_cannot_be_read_is_told_alone() -> None:
+async def test_a_chain_that_cannot_be_read_is_left_out_alone() -> None:
     notes = [replace(MEMORY, chain_id="paused"), replace(PRESSURE, chain_id="b")]
     model = Model(Paused("paused by ada", 5), needs(("S1", "memory pressure of the node")))
 
@@ -286,12 +286,12 @@ async def test_a_chain_that_cannot_be_read_is_told_alone() -> None:
     assert ([need.scores for need in found.needs], found.chains, found.is_put_together) == ([1], ["b"], True)
 
 
-async def test_nothing_to_read_asks_nothing() -> None:
+async def test_without_notes_no_question_is_asked() -> None:
     found = await found_in([], 10_000, Model())
 
     assert (found.needs, found.is_put_together, found.stopped_by) == ([], True, None)
 
 
-def test_batches_hold_what_the_budget_holds() -> None:
+def test_batches_fit_the_budget() -> None:
     assert batches("abcde", [10, 10, 90, 10, 10], 40) == [["a", "b"], ["c"], ["d", "e"]]
     assert batches([], [], 40) == []

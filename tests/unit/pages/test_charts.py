@@ -1,4 +1,4 @@
-"""Pictures show the numbers they were given, join no two judges, and hold nothing but text and shapes."""
+"""Pictures show the numbers they were given, join no two judges, and hold only text and shapes."""
 
 import itertools
 import re
@@ -26,7 +26,7 @@ HOSTILE = '"><script>alert(1)</script><svg onload=alert(2) style="x">'
 
 
 def day(number: int, judge: str = "a", average: float = 60.0, **more: int) -> TrendPoint:
-    """The n-th day from Monday on."""
+    """The trend point of the n-th day after Monday."""
     lowest, highest = more.get("lowest", int(average) - 10), more.get("highest", int(average) + 10)
     return TrendPoint(MONDAY + timedelta(days=number), judge, "c", average, lowest, highest, more.get("count", 3))
 
@@ -80,8 +80,8 @@ def test_judges_are_numbered_as_they_appear() -> None:
     assert number_judges(reversed(days("zza(ab)"))) == {"z": 1, "a": 2, "b": 3}
 
 
-def test_a_break_stands_where_a_judge_begins_and_a_word_with_it() -> None:
-    """A dashed line and a word at each beginning but the first, also where an earlier judge comes back."""
+def test_a_break_with_a_label_stands_where_a_judge_begins() -> None:
+    """A dashed line and a label mark each beginning but the first, also where an earlier judge returns."""
     picture = trend_picture(days("aabbaa"), "Scores")
     assert words(picture, "break-word") == ["judge 1", "new judge: 2", "new judge: 1"]
     breaks = [float(e.get("x1", "")) for e in of_class(picture, "break")]
@@ -91,8 +91,8 @@ def test_a_break_stands_where_a_judge_begins_and_a_word_with_it() -> None:
     assert len(of_class(picture, "average")) == 3, "one line per run"
 
 
-def test_words_never_lie_over_each_other() -> None:
-    """Where judges change every day there is a dashed line for each, and words where there is room."""
+def test_labels_never_overlap() -> None:
+    """Where judges change every day, each change has a dashed line, and a label where there is room."""
     picture = trend_picture(days("abcdefghij" * 4), "Scores")
     assert len(of_class(picture, "break")) == 39
     placed = [(float(e.get("x", "")), e.text or "") for e in of_class(picture, "break-word")]
@@ -101,8 +101,8 @@ def test_words_never_lie_over_each_other() -> None:
         assert x + len(text) * LETTER <= next_x
 
 
-def test_a_word_at_the_right_edge_is_not_cut_off() -> None:
-    """It begins before its line where there is no room behind it."""
+def test_a_label_at_the_right_edge_is_not_cut_off() -> None:
+    """It begins before its line where there is no room after it."""
     picture = trend_picture(days("a" * 60 + "b"), "Scores")
     last = of_class(picture, "break-word")[-1]
     assert last.text == "new judge: 2"
@@ -149,8 +149,8 @@ def test_counts_are_bars_that_add_up() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 60, 366, 1_500, 5_000])
-def test_dates_have_room(count: int) -> None:
-    """At most eight dates, the first is the first day, and none lies over another."""
+def test_dates_do_not_overlap(count: int) -> None:
+    """There are at most eight dates, the first is the first day, and none overlaps another."""
     picture = trend_picture([day(0), day(count - 1, average=50)] if count > 1 else [day(0)], "Scores")
     placed = [(float(e.get("x", "")), e.text or "") for e in of_class(picture, "middle")]
     for x, text in placed:
@@ -180,7 +180,7 @@ def test_everything_stays_within_the_picture() -> None:
                     assert 0 <= y <= height
 
 
-def test_a_trend_in_words() -> None:
+def test_a_trend_is_described_in_words() -> None:
     text = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
     assert text == (
         "5 scores from 2026-01-05 to 2026-01-07. "
@@ -199,7 +199,7 @@ def test_a_picture_has_a_name_and_a_description() -> None:
 
 
 def test_judges_differ_by_shape_and_by_look() -> None:
-    """Never by colour alone: neighbours have other shapes, and the mark beside a name is that of the line."""
+    """Neighbours never differ by colour alone, and the mark beside a name is that of the line."""
     marks = [judge_mark(n) for n in (1, 2, 3, 4)]
     shapes = {re.sub(r"look-\d", "", m) for m in marks}
     assert len(shapes) == 4
@@ -225,7 +225,7 @@ def test_without_numbers_there_is_no_picture(empty: Markup) -> None:
 
 
 def test_text_stays_text() -> None:
-    """Names come from sessions and judges."""
+    """Names come from sessions and judges, so they are escaped."""
     for picture in (bar_picture([Bar(HOSTILE, 1, HOSTILE)], HOSTILE), trend_picture([day(0, HOSTILE)], HOSTILE)):
         elements = list(parsed(picture).iter())
         assert {e.tag for e in elements} <= {"svg", "title", "desc", "text", "rect", "line", "circle"}

@@ -1,4 +1,4 @@
-"""How numbers of the pages across sessions become pictures and rows."""
+"""The figures of the insights pages as pictures and table rows."""
 
 from datetime import date, timedelta
 from urllib.parse import urlencode
@@ -93,7 +93,7 @@ def test_categories_stand_under_their_criteria() -> None:
     assert view.categories[1][1][0].most is None
 
 
-def test_a_rubric_gives_shares() -> None:
+def test_a_value_of_a_rubric_is_at_most_one() -> None:
     criteria = next(c for c in load_criteria() if c.rubric)
     view = distributed(1, 0, 0, categories=[category(criteria.rubric[0].id, 0.4, criteria.name)])
     assert view.categories[0][1][0].most == 1.0
