@@ -1,4 +1,4 @@
-"""Adds TLS to a PostgreSQL without it: a proxy that speaks the server's side of TLS and refuses other clients."""
+"""Adds TLS to a PostgreSQL without it: a proxy that speaks the server's side of TLS and nothing else."""
 
 import asyncio
 import ssl

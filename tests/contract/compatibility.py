@@ -1,4 +1,4 @@
-"""Decides whether a schema may replace an older one of the same version for programs that know the old one."""
+"""Decides whether a schema may replace an older one of its version for programs that know the old one."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ ANY_TYPE = frozenset({"string", "integer", "number", "boolean", "null", "object"
 
 @dataclass
 class Facts:
-    """Constraints of one level of a schema on a value, alternatives merged; covers the shapes of our models."""
+    """Constraints of one level of a schema, alternatives merged; covers the shapes of our models."""
 
     types: frozenset[str] = frozenset()
     words: frozenset[Any] | None = None

@@ -1,4 +1,4 @@
-"""Admission of requests, as tables: every disposition, and the order of the reasons."""
+"""Admission of requests as tables: every disposition, and which of several reasons counts."""
 
 import copy
 import itertools
@@ -23,7 +23,7 @@ def disposition(request: Request, state: SessionState | None = None, of: Policy 
     return admit(request, state or SessionState(), of or policy()).disposition
 
 
-def test_dispositions() -> None:
+def test_each_request_has_its_disposition() -> None:
     new, no_chain = SessionState(), {"auto_score_statuses": ()}
     event, others = session_completed(), {"criteria": OTHER_CRITERIA}
     table = [
@@ -75,7 +75,7 @@ def test_the_first_reason_counts() -> None:
         assert disposition(session_completed(**changes), state, of) == expected
 
 
-def test_the_chain_of_the_event_goes_before_the_stored_one() -> None:
+def test_the_chain_of_the_event_precedes_the_stored_one() -> None:
     of = policy(cli={"criteria": OTHER_CRITERIA})
     table = [
         ("cli", "kubernetes", "cli", OTHER_CRITERIA),
@@ -146,7 +146,7 @@ def test_state_follows_within_a_batch() -> None:
     assert [disposition(r, state) for r in requests] == ["accepted", "in_progress", "deferred", "in_progress"]
 
 
-def test_another_purpose_stands_beside_the_score() -> None:
+def test_another_purpose_does_not_touch_the_production_score() -> None:
     purposes: tuple[Purpose, ...] = ("consistency", "anchor", "shadow")
     for purpose, force, state in itertools.product(purposes, (True, False), (SessionState(), running(), scored())):
         before = copy.deepcopy(state)

@@ -1,4 +1,4 @@
-"""The audit of dependencies: what stops a build, what does not, and that silence is not taken for an answer."""
+"""The audit of dependencies: findings that stop a build, and index failures that do not pass for a result."""
 
 import datetime
 import importlib.util
@@ -33,7 +33,7 @@ def package(name: str, *vulnerabilities: str, aliases: tuple[str, ...] = ()) -> 
     return {"name": name, "version": "1.0", "vulns": found}
 
 
-def test_what_stops_a_build(audit: ModuleType) -> None:
+def test_vulnerabilities_stop_a_build_unless_accepted(audit: ModuleType) -> None:
     yesterday = ACCEPTED | {"until": TODAY - datetime.timedelta(days=1)}
     cases: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], int]] = {
         "clean": ([package("one"), package("two")], [], 0),
@@ -48,30 +48,30 @@ def test_what_stops_a_build(audit: ModuleType) -> None:
         assert audit.tell(audit.weigh(report(*packages), accepted, TODAY)) == status, name
 
 
-def test_a_package_nobody_knows_is_not_called_clean(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_package_is_not_called_clean(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = {"name": "own", "skip_reason": "Dependency not found on PyPI"}
     status = audit.tell(audit.weigh(report(package("one"), unknown), [], TODAY))
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
     assert status == 0
-    assert "1 of 2 packages looked at" in told.out
-    assert "knows nothing of 1 packages: own" in told.err
+    assert "1 of 2 packages looked at" in printed.out
+    assert "knows nothing of 1 packages: own" in printed.err
 
 
-def test_an_index_that_does_not_answer(
+def test_an_index_that_does_not_answer_is_reported(
     audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Work goes on, and the log says that nothing was audited."""
+    """The build goes on, and the log says that nothing was audited."""
     for stderr, says in (("Traceback\nConnectionError: no route to the index", "no route"), ("", "ended with 1")):
         ended = subprocess.CompletedProcess([], 1, "", stderr)
         monkeypatch.setattr(subprocess, "run", lambda *_, ended=ended, **__: ended)
         assert audit.main() == 0
-        told = capsys.readouterr()
-        assert "did not happen" in told.err
-        assert says in told.err
+        printed = capsys.readouterr()
+        assert "did not happen" in printed.err
+        assert says in printed.err
 
 
-def test_a_vulnerability_ends_the_whole_with_1(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vulnerability_gives_exit_status_1(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     found = '{"dependencies": [{"name": "one", "version": "1", "vulns": [{"id": "GHSA-9"}]}]}'
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, found, ""))
 
@@ -91,5 +91,5 @@ def test_nothing_is_accepted_without_a_reason_and_a_date(audit: ModuleType) -> N
             audit.read_accepted(text)
 
 
-def test_the_list_as_it_stands(audit: ModuleType) -> None:
+def test_the_committed_list_is_valid(audit: ModuleType) -> None:
     audit.read_accepted(audit.ACCEPTED.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Many callers, few writes: merging, isolation of a bad item, and what a cancelled caller leaves."""
+"""The batcher merges the writes of many callers, isolates a bad item, and survives a cancelled caller."""
 
 import asyncio
 import contextvars
@@ -12,7 +12,7 @@ from tarsy_scoring.postgres.batching import Batcher
 
 
 class Writes:
-    """A write that remembers its batches, and waits where a test holds it."""
+    """A write that records its batches, and waits while a test holds it."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -36,7 +36,7 @@ async def test_an_idle_batcher_writes_at_once() -> None:
     assert writes.batches == [[4]]
 
 
-async def test_what_arrives_during_a_write_goes_into_the_next() -> None:
+async def test_items_that_arrive_during_a_write_go_into_the_next() -> None:
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes, limit=100)
@@ -73,8 +73,8 @@ async def test_a_bad_item_does_not_fail_its_neighbours(error: Exception) -> None
     assert writes.batches == [[0, 1, 2], [0], [1], [2]]
 
 
-async def test_what_comes_just_as_all_writers_end_is_written() -> None:
-    """Two writes end at the same moment, and a caller comes again before any other task runs."""
+async def test_an_item_that_arrives_as_all_writers_end_is_written() -> None:
+    """Two writes end at the same moment, and a caller submits again before any other task runs."""
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes)
@@ -94,7 +94,7 @@ async def test_what_comes_just_as_all_writers_end_is_written() -> None:
     assert await once == 10
 
 
-async def test_a_cancelled_caller_leaves_its_item_in() -> None:
+async def test_the_item_of_a_cancelled_caller_is_still_written() -> None:
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes)
@@ -110,7 +110,7 @@ async def test_a_cancelled_caller_leaves_its_item_in() -> None:
     assert writes.batches == [[0, 1]]
 
 
-async def test_a_write_belongs_to_none_of_its_callers() -> None:
+async def test_a_write_has_no_context_of_its_callers() -> None:
     """Log lines of a write must not carry the context of its first caller."""
     caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
     seen: list[str] = []

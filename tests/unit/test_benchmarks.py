@@ -57,14 +57,14 @@ def test_cpu_between_two_moments_is_interpolated(since: float, until: float, use
     assert meter.used_s("measured", since, until) == pytest.approx(used)
 
 
-def test_the_yardstick_is_the_bare_client_under_the_same_load() -> None:
+def test_the_service_is_compared_with_the_bare_client_under_equal_load() -> None:
     service = result("service", 0.2, 180)
     others: Sequence[Result] = [result("bare", 2.0, 50), result("bare", 0.2, 90, slots=50)]
     assert ratio_to_bare(service, [service, *others]) is None
     assert ratio_to_bare(service, [service, *others, result("bare", 0.2, 240)]) == pytest.approx(0.75)
 
 
-def test_a_missed_target_is_told() -> None:
+def test_a_missed_target_is_reported() -> None:
     slow = [result("bare", 0.2, 200), result("service", 0.2, 119), result("service", 2.0, 48, peak_rss=300 * 2**20)]
     assert {name: t["is_met"] for name, t in targets(slow).items()} == {
         "ratio_to_bare_at_200ms": False,
@@ -74,7 +74,7 @@ def test_a_missed_target_is_told() -> None:
     assert targets([result("service", 2.0, 1, slots=50)]) == {}
 
 
-def test_sessions_are_as_large_as_is_said() -> None:
+def test_sessions_have_the_stated_size() -> None:
     session = make_session("bench", 1)
     events = session["stages"][0]["executions"][0]["events"]
     context = build_context(parse_session(session), "0123456789abcdef", 100_000)
@@ -84,7 +84,7 @@ def test_sessions_are_as_large_as_is_said() -> None:
     assert session == make_session("bench", 1)
 
 
-def test_percentiles_are_requests_that_were_measured() -> None:
+def test_percentiles_are_latencies_of_measured_requests() -> None:
     found = summarize([0.001] * 99 + [0.5], failed={"503": 2, "TimeoutError": 1}, answer_bytes=10)
     assert (found.p50_ms, found.p95_ms, found.p99_ms, found.max_ms) == (1.0, 1.0, 500.0, 500.0)
     assert (found.requests, found.failed) == (103, {"503": 2, "TimeoutError": 1})

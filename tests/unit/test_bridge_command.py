@@ -1,4 +1,4 @@
-"""The command `bridge` refuses wrong options before it connects; events and their ids."""
+"""The command `bridge` refuses invalid options before it connects; its events have stable ids."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def ended(**changes: Any) -> EndedSession:
     return EndedSession(**fields)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_setting_is_named() -> None:
     for changes, says in (
         ({}, "SCORING_TIMELINE_DATABASE_URL is not set"),
         ({"SCORING_KAFKA_BOOTSTRAP_SERVERS": ""}, "KAFKA_BOOTSTRAP_SERVERS is not set"),
@@ -46,33 +46,33 @@ def test_what_is_missing_is_named() -> None:
         assert says in str(refused.exception)
 
 
-def test_a_time_that_is_none_or_to_come_is_refused() -> None:
+def test_an_invalid_or_future_time_is_refused() -> None:
     for since, says in (("last week", "2026-01-31"), ("2999-01-01", "in the future")):
         refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
         assert refused.exit_code == 2
         assert says in refused.output
 
 
-def test_an_event_id_is_of_one_end_of_one_session() -> None:
+def test_each_end_of_each_session_has_its_own_event_id() -> None:
     for other in ({"session_id": "two"}, {"status": "timed_out"}, {"ended_at": NOW + timedelta(microseconds=1)}):
         assert event_id_of(ended()) != event_id_of(ended(**other))
 
 
-def test_an_event_id_is_the_same_for_ever() -> None:
-    """Nothing else that TARSy may change about a session makes old events new, nor does another version of ours."""
+def test_an_event_id_never_changes() -> None:
+    """No other field of a session and no later version of ours makes an old event new."""
     changed = ended(labels={}, chain_id=None, alert_type="x", created_at=NOW)
 
     assert event_id_of(changed) == event_id_of(ended()) == uuid.UUID("49f24d30-8029-5260-b35a-8029322ff976")
 
 
 def test_a_problem_is_logged_once_per_session() -> None:
-    """Of a bounded number of sessions; the oldest is forgotten first."""
+    """The number of remembered sessions is bounded; the oldest is forgotten first."""
     logged = LogOnce(2)
 
     assert [logged.is_first(session_id) for session_id in "aabcba"] == [True, False, True, True, False, True]
 
 
-def test_message_is_what_intake_understands() -> None:
+def test_intake_understands_the_message() -> None:
     key, value, headers = message_of(ended(chain_id=None), NOW)
 
     event = decode_session_completed(value)

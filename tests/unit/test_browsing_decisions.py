@@ -1,4 +1,4 @@
-"""What lists, exports and analytics compute by themselves: cursors, cells, shares, the order of tools."""
+"""Computations of lists, exports and analytics: cursors, cells, shares, and whether a tool exists."""
 
 import base64
 import csv
@@ -33,8 +33,8 @@ PLACES: list[tuple[Place, Sort]] = [
 ]
 
 
-def test_a_cursor_tells_its_place() -> None:
-    """To the microsecond, in characters that addresses leave alone."""
+def test_a_cursor_gives_its_place_back() -> None:
+    """It is exact to the microsecond and needs no escaping in a URL."""
     for place, sort in PLACES:
         cursor = write_cursor(place, FILTERS, sort)
         assert read_cursor(cursor, FILTERS, sort) == place
@@ -53,7 +53,7 @@ def test_a_cursor_belongs_to_its_list() -> None:
 
 
 def test_the_same_filters_written_otherwise_have_the_same_cursors() -> None:
-    """The order of labels and the zone of a time are not part of what is looked for."""
+    """The order of labels and the time zone do not change a filter."""
     same = replace(
         FILTERS, labels=dict(reversed(FILTERS.labels.items())), since=ENDED.astimezone(timezone(timedelta(hours=2)))
     )
@@ -88,21 +88,21 @@ FORGED = {
 }
 
 
-def test_forged_cursors() -> None:
-    """No other error is raised, and nothing of the cursor reaches the database."""
+def test_forged_cursors_are_refused() -> None:
+    """No other error is raised, and no part of such a cursor reaches the database."""
     for name, cursor in FORGED.items():
         with pytest.raises(InvalidCursor):
             pytest.fail(f"{name}: {read_cursor(cursor, Filters(), 'newest')}")
 
 
-def test_totals_that_do_not_exist() -> None:
+def test_cursors_with_impossible_totals_are_refused() -> None:
     for total in (-1, 101, True, 1.5, None):
         cursor = write_cursor(Place(total, "s"), Filters(), "score_asc")  # type: ignore[arg-type]
         with pytest.raises(InvalidCursor):
             read_cursor(cursor, Filters(), "score_asc")
 
 
-def test_what_is_looked_for_by_prefix_is_no_pattern() -> None:
+def test_special_characters_of_a_prefix_are_escaped() -> None:
     assert Filters(prefix=r"50%_\a").arguments[-1] == r"50\%\_\\a%"
 
 
@@ -110,7 +110,7 @@ def test_what_is_looked_for_by_prefix_is_no_pattern() -> None:
 
 
 def cells(*values: Any) -> list[str]:
-    """The cells as a reader of CSV gets them."""
+    """The cells as a CSV reader gets them."""
     [row] = csv.reader(io.StringIO(csv_lines([values])))
     return row
 
@@ -133,15 +133,15 @@ INSIDE: list[tuple[Any, str]] = [
 
 
 def test_no_text_is_a_formula() -> None:
-    """Nor a part of one, for readers that take `;`, a tab or a line break for the end of a cell."""
+    """No part of a text is one either, for readers that end a cell at `;`, a tab or a line break."""
     for text, written in [*((text, "'" + text) for text in FORMULAS), *INSIDE]:
         assert cells(text) == [written]
     for text in ("plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"):
         assert cells("first", text) == ["first", text]
 
 
-def test_values_that_are_no_text() -> None:
-    """A number is one, also below zero; nothing is an empty cell; times are UTC."""
+def test_values_other_than_text_are_written_plainly() -> None:
+    """Numbers may be negative, null is an empty cell, and times are in UTC."""
     at = datetime(2026, 3, 10, 14, tzinfo=timezone(timedelta(hours=2)))
 
     assert cells(67, -1.5, None, True, False, at, {"b": 1.5}, {}) == [
@@ -154,14 +154,14 @@ def test_a_label_cannot_leave_its_cell() -> None:
 
 
 def exported(**columns: Any) -> ExportedScore:
-    """A score of which only what is named is known."""
+    """A score in which only the named columns are known."""
     row = unstored_row("session-1", "kubernetes", "c", "h", ENDED) | {"status": "completed"} | columns
     tools = [{"tool_name": "=evil()", "rationale": "r"}, {"tool_name": "node_cpu", "rationale": "r"}]
     return ExportedScore(document(row, tools, [], [], {}), "PodCrashLoop", {"guidance": "v2"})
 
 
 def test_a_row_has_a_cell_for_every_column() -> None:
-    """Also where a layer did not run."""
+    """This holds also where a layer did not run."""
     row = dict(zip(CSV_COLUMNS, csv_row(exported(total_score=67)), strict=True))
 
     assert row["total_score"] == 67
@@ -174,7 +174,7 @@ def test_a_row_has_a_cell_for_every_column() -> None:
     assert [row[f"usage_{name}"] for name in NO_USAGE] == [None] * len(NO_USAGE)
 
 
-def test_a_row_shows_what_was_measured() -> None:
+def test_a_row_shows_the_measured_values() -> None:
     score = exported(
         score_id=UUID(int=1),
         interaction={"total_commands": 7, "error_rate": 0.25, "completed": True},
@@ -197,7 +197,7 @@ def test_a_row_shows_what_was_measured() -> None:
 
 
 def test_a_share_is_never_above_one() -> None:
-    """A score that came between the two counts is in the second alone."""
+    """A score stored between the two counts is only in the second."""
     [tag] = tag_shares({"kubernetes": 1}, [{"tag": "late", "chain_id": "kubernetes", "scores": 2}]).tags
 
     assert tag.share == tag.by_chain[0].share == 1.0
@@ -216,7 +216,7 @@ ASKED = [
     [("node-cpu", True), ("metrics.Node_CPU", True), ("node_cpu.usage", False), ("node", False)],
     ids=["other-spelling", "behind-a-server", "as-a-server", "a-part"],
 )
-def test_whether_a_tool_exists(called: str, exists: bool) -> None:
+def test_a_tool_exists_if_a_called_tool_has_its_name(called: str, exists: bool) -> None:
     tools = wanted_tools(TOOLS, ASKED, [called], "sessions")
 
     assert {tool.tool_name: tool.exists for tool in tools}["node_cpu"] is exists

@@ -1,4 +1,4 @@
-"""What commands print for people, by their templates, from the documents that scripts read."""
+"""The text that commands print from their templates, out of the documents that scripts read."""
 
 import uuid
 from dataclasses import asdict
@@ -34,7 +34,7 @@ def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str,
     return capsys.readouterr().out.splitlines()
 
 
-def test_score() -> None:
+def test_score_prints_interaction_and_findings() -> None:
     ended = CliRunner().invoke(score, [str(EXAMPLES / "demo-log-tool-loop.json"), "--no-judge"])
     lines = ended.stdout.splitlines()
     assert lines[0] == "demo-log-tool-loop  no judge"
@@ -44,7 +44,7 @@ def test_score() -> None:
     assert all(line.startswith("  ") for line in lines[2:])
 
 
-def test_consistency(capsys: pytest.CaptureFixture[str]) -> None:
+def test_consistency_prints_totals_spread_and_flips(capsys: pytest.CaptureFixture[str]) -> None:
     judgements = [judgement("s", 70), judgement("s", 50), judgement("s", None, "failed", error_kind="refused")]
     document = consistency.document_of(uuid.uuid4(), judgements) | {"cost_in_words": "unknown"}
     lines = shown(capsys, "consistency.txt", document)
@@ -65,7 +65,7 @@ def test_consistency(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_pairs_of_criteria(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_of_criteria_are_printed_with_their_differences(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("a", "b")
     judgements = {
         Order(session, "shadow", name): judgement(session, total, criteria=name)
@@ -86,7 +86,7 @@ def test_pairs_of_criteria(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[5] == "cost: 1.00 USD"
 
 
-def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_are_printed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     sessions = [
         ScoredSession(value, "k", "alert", total, None, None, (), None)
         for value, totals in {"v1": range(40, 60), "v\n2": range(60, 80)}.items()
@@ -100,7 +100,7 @@ def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert [*total[:6], total[-1]] == ["total_score", "49.5", "(n=20)", "69.5", "(n=20)", "+20.0", "higher"]
 
 
-def test_calibration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibration_prints_kappa_and_the_confusion_table(capsys: pytest.CaptureFixture[str]) -> None:
     labels = [Label(f"s-{i}", band, None) for i, band in enumerate(("wrong", "correct", "partial"))]
     scores = [LabelledScore(f"s-{i}", total, "m", "a" * 64, "f" * 64) for i, total in enumerate((10, 80, 90))]
     found = calibrate(labels, scores, {"a" * 64: DEFAULT_BANDS})
@@ -114,7 +114,7 @@ def test_calibration(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_prints_the_source_of_each_amount(capsys: pytest.CaptureFixture[str]) -> None:
     chains = {None: 1, "kubernetes": 3}
     rescore.show_estimate(Estimate(4, chains, Amount(1234.5, 2, 1, 1), Amount(None, 0, 0, 4)))
     rescore.show_estimate(Estimate(0, {}, Amount(None, 0, 0, 0), Amount(0.0, 0, 0, 0)))
@@ -126,7 +126,7 @@ def test_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_anchors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_anchors_are_printed_with_state_and_judges(capsys: pytest.CaptureFixture[str]) -> None:
     anchor = {"session_id": "s-1", "chain_id": None, "alert_type": "P\nod", "judgements": 1, "error_kind": "refused"}
     judges = [{"chain_id": "k", "fingerprint": "f" * 64, "criteria": "m"}]
     document = {"anchors": [anchor | {"state": "given_up"}], "judges": judges, "states": STATES}
@@ -136,7 +136,7 @@ def test_anchors(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_are_printed_with_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
     letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny"}
     origin = {"original_topic": "t", "original_partition": 2, "original_offset": 3}
     nowhere = dict.fromkeys(origin)

@@ -14,7 +14,7 @@ HOSTILE = "evil\x1b[31m\x1b]0;title\x07\r\n\u202etxt\u200b"
 
 
 def test_foreign_text_is_harmless() -> None:
-    """It moves no cursor, sets no title, hides and turns nothing."""
+    """It moves no cursor, sets no title, and neither hides nor reverses text."""
     assert one_line(HOSTILE) == "evil [31m ]0;title txt"
     assert one_line("  größer   日本 ") == "größer 日本"
     assert plain_lines("  a\n  b\x1b[2J\n") == "  a\n  b [2J\n"
@@ -23,7 +23,7 @@ def test_foreign_text_is_harmless() -> None:
 @pytest.mark.parametrize(
     "asked", [["score", HOSTILE], ["export", "--min", HOSTILE], [HOSTILE]], ids=["file", "option", "command"]
 )
-def test_a_complaint_quotes_harmlessly(
+def test_an_error_message_quotes_hostile_text_harmlessly(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["tarsy-scoring", *asked])
@@ -37,7 +37,7 @@ def test_a_complaint_quotes_harmlessly(
 
 
 def numbers(command: click.Command, *path: str) -> Iterator[tuple[list[str], click.Parameter]]:
-    """Every option of the command line that takes a number with a fraction, and how its command is called."""
+    """Every option of the command line that takes a float, and the path of its command."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -49,8 +49,8 @@ def numbers(command: click.Command, *path: str) -> Iterator[tuple[list[str], cli
             yield [*path], parameter
 
 
-def test_every_number_is_finite() -> None:
-    """No limit is lifted by what is no number: status 2, before anything is read."""
+def test_every_float_option_must_be_finite() -> None:
+    """NaN and infinity cannot lift a limit: the command ends with status 2 before it reads anything."""
     found = list(numbers(cli))
     assert len(found) > 3
     for path, parameter in found:

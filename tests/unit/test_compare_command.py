@@ -1,4 +1,4 @@
-"""What `compare` says of pairs, which values it chooses, and what it refuses before anything is read."""
+"""`compare`: the mean of pairs, the values it chooses, and the arguments that it refuses at once."""
 
 import uuid
 from typing import Any
@@ -35,7 +35,7 @@ def judgement(criteria: str, total: int | None) -> Judgement:
 
 
 def mean_difference(*differences: int | None) -> dict[str, Any]:
-    """What a document says of the mean of these differences; None is a pair without both totals."""
+    """The mean in the document of these differences; None is a pair without both totals."""
     pairs = [Pair(judgement("strict", 50), judgement("lenient", None if d is None else 50 + d)) for d in differences]
     found: dict[str, Any] = document_of(RUN, ("strict", "lenient"), pairs)["mean_difference"]
     return found
@@ -45,7 +45,7 @@ def mean_difference(*differences: int | None) -> dict[str, Any]:
 
 
 def test_the_mean_of_paired_differences_has_an_interval() -> None:
-    """Over the sessions that have both totals."""
+    """Only sessions with both totals count."""
     found = mean_difference(4, 6, 5, 10, 0, None, 5)
 
     assert (found["n"], found["value"]) == (6, 5)
@@ -68,10 +68,9 @@ def sessions(*values: str) -> list[ScoredSession]:
         pytest.param(("a", ""), None, ("a", ""), id="an-empty-value-is-one"),
     ],
 )
-def test_values_that_are_compared(
+def test_wanted_values_or_the_only_two_are_compared(
     found: tuple[str, ...], wanted: tuple[str, str] | None, chosen: tuple[str, str]
 ) -> None:
-    """Those wanted, else the two that there are."""
     assert choose_values("guidance", sessions(*found), wanted) == chosen
 
 
@@ -84,15 +83,15 @@ def test_values_that_are_compared(
         pytest.param(("a",), None, ScoringError, r"one value, 'a' \(1 scored session\)", id="one-session"),
     ],
 )
-def test_values_that_cannot_be_compared(
+def test_values_that_cannot_be_compared_are_refused(
     found: tuple[str, ...], wanted: tuple[str, str] | None, error: type[Exception], words: str
 ) -> None:
-    """What another command line would mend was asked wrongly; what the data lack is a failure."""
+    """Where another command line would help it is a usage error; missing data is a failure."""
     with pytest.raises(error, match=words):
         choose_values("guidance", sessions(*found), wanted)
 
 
-# --- asked wrongly -------------------------------------------------------------------------------------
+# --- invalid arguments ---------------------------------------------------------------------------------
 
 CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
 
@@ -112,8 +111,8 @@ CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
         pytest.param(CRITERIA, "name the sessions", id="no-sessions"),
     ],
 )
-def test_what_was_asked_wrongly_ends_with_two(arguments: list[str], words: str) -> None:
-    """Before anything is read, and with what would help."""
+def test_invalid_arguments_end_with_status_2(arguments: list[str], words: str) -> None:
+    """The command refuses them before it reads anything, and says what would help."""
     ended = CliRunner().invoke(compare, arguments)
 
     assert ended.exit_code == 2, ended.output

@@ -1,4 +1,4 @@
-"""`tarsy-scoring criteria`: what prompt authors see, and what their scripts read."""
+"""`tarsy-scoring criteria`: its text for prompt authors, and its JSON for their scripts."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_list_needs_no_configuration() -> None:
     assert [c["name"] for c in listed if c["is_default"]] == ["investigation-methodology"]
 
 
-def test_list_tells_where_criteria_come_from_and_who_uses_them(tmp_path: Path, configured: dict[str, str]) -> None:
+def test_list_shows_where_criteria_come_from_and_who_uses_them(tmp_path: Path, configured: dict[str, str]) -> None:
     listed = {c["name"]: c for c in document(invoke("list", "--json", **configured))}
     own = listed["own"]
     assert (own["strategy"], own["is_default"], own["chains"]) == ("two_turn", True, ["security"])
@@ -119,7 +119,7 @@ def test_show_prompt_prints_the_opening_messages_without_evidence() -> None:
 
 
 @pytest.mark.parametrize("command", [("show", "own"), ("diff", "own", "own")], ids=["show", "diff"])
-def test_a_name_is_meant_before_a_path(tmp_path: Path, command: tuple[str, ...], configured: dict[str, str]) -> None:
+def test_an_argument_is_first_a_name(tmp_path: Path, command: tuple[str, ...], configured: dict[str, str]) -> None:
     with CliRunner().isolated_filesystem(tmp_path):
         write(Path.cwd() / "own", name="from-the-file")
         assert "from-the-file" not in invoke(*command, "--json", **configured).stdout
@@ -186,7 +186,7 @@ def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
 # --- validate ------------------------------------------------------------------------------------------
 
 
-def test_validate_tells_name_strategy_and_hash_of_valid_files(tmp_path: Path) -> None:
+def test_validate_prints_name_strategy_and_hash_of_valid_files(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", name="other")
     shown = invoke("validate", a, b, SCORING_CONFIG="/does/not/exist")
     assert (shown.exit_code, shown.stderr) == (0, "")
@@ -195,7 +195,7 @@ def test_validate_tells_name_strategy_and_hash_of_valid_files(tmp_path: Path) ->
     assert "b.yaml: valid (other, " in shown.stdout
 
 
-def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
+def test_validate_prints_every_fault_of_every_file(tmp_path: Path) -> None:
     good = write(tmp_path / "good.yaml")
     bad = tmp_path / "bad.yaml"
     bad.write_text("name: two words\nsystem_prompt: x\nprompt: x\npromt: x\n", encoding="utf-8")
@@ -204,15 +204,15 @@ def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
     shown = invoke("validate", str(bad), good, str(worse), str(tmp_path / "missing.yaml"))
     assert shown.exit_code == 2
     assert shown.stdout.startswith(f"{good}: valid (own, ")
-    told = shown.stderr.splitlines()
-    assert [line.split(": ")[0] for line in told] == [
+    reported = shown.stderr.splitlines()
+    assert [line.split(": ")[0] for line in reported] == [
         f"{bad}, line 1",
         f"{bad}, line 3",
         f"{bad}, line 4",
         f"{worse}, line 2",
         str(tmp_path / "missing.yaml"),
     ]
-    assert told[2] == f"{bad}, line 4: promt: no such key; did you mean 'prompt'?"
+    assert reported[2] == f"{bad}, line 4: promt: no such key; did you mean 'prompt'?"
 
 
 def test_validate_as_json_has_an_entry_per_file(tmp_path: Path) -> None:

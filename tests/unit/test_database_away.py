@@ -1,4 +1,4 @@
-"""What is said of a database that cannot be used: where it is and what would help, never who we are there."""
+"""Messages about a database that cannot be used name its place and a remedy, never the user or password."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ def url_to(place: str) -> str:
     return f"postgresql://{USER}:{PASSWORD}@{place}"
 
 
-def test_place_of_a_url() -> None:
+def test_place_of_a_url_has_no_credentials() -> None:
     table = {
         url_to("db.internal:6432/scores"): "db.internal:6432/scores",
         url_to("db.internal"): "db.internal",
@@ -34,7 +34,7 @@ def test_place_of_a_url() -> None:
     assert {url: place_of(url) for url in table} == table
 
 
-def test_urls_that_may_work() -> None:
+def test_valid_urls_are_accepted() -> None:
     for url in (
         url_to("db/scores?sslmode=verify-full&application_name=tarsy-scoring"),
         url_to("one:1,[::1]:65535,two/scores"),
@@ -43,7 +43,7 @@ def test_urls_that_may_work() -> None:
         check_url(url, "SCORING_DATABASE_URL")
 
 
-async def test_urls_that_can_never_work() -> None:
+async def test_invalid_urls_are_refused() -> None:
     """The message names the variable and never quotes the URL."""
     table = [
         ("db/scores?application_name=x&sslmode=", "no such sslmode; give one of disable, allow"),
@@ -71,7 +71,7 @@ async def test_urls_that_can_never_work() -> None:
 
 
 class FailingDatabase(Database):
-    """Fails like this instead of connecting."""
+    """A database whose transactions raise these errors in order; None succeeds."""
 
     def __init__(self, *errors: Exception | None) -> None:
         super().__init__(url_to("db.internal:6432/scores"), "public", pool_size=1)
@@ -88,8 +88,8 @@ async def nothing(_connection: Connection) -> None:
     return None
 
 
-async def test_a_database_that_is_away() -> None:
-    """The server's own message may name the user, so it stays out."""
+async def test_the_message_says_why_a_database_is_away() -> None:
+    """The server's own message is not quoted, since it may name the user."""
     table = [
         (OSError("Multiple exceptions: [Errno 111] ..."), "Multiple exceptions: "),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known; correct the host"),
@@ -118,32 +118,34 @@ async def test_a_database_that_is_away() -> None:
         assert away.value.__cause__ is error
 
 
-async def test_nobody_listens_there() -> None:
+async def test_a_closed_port_is_named() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused, and no other process takes it
         port = taken.getsockname()[1]
         database = Database(url_to(f"127.0.0.1:{port}/scores"), "public", pool_size=1)
         await database.open()
 
-        with pytest.raises(DatabaseAway) as told:
+        with pytest.raises(DatabaseAway) as away_error:
             await database.once(nothing)
 
         await database.close()
-    assert str(told.value).startswith(f"the database at 127.0.0.1:{port}/scores is away: connection refused; start")
+    assert str(away_error.value).startswith(
+        f"the database at 127.0.0.1:{port}/scores is away: connection refused; start"
+    )
 
 
-async def test_what_the_driver_cannot_mean_is_a_configuration_error() -> None:
+async def test_a_setting_that_the_driver_refuses_is_a_configuration_error() -> None:
     wrong = asyncpg.ClientConfigurationError(f"No such TLS version: x;password={PASSWORD}\nHINT: more")
     database = FailingDatabase(wrong)
 
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as away_error:
         async with asyncio.timeout(10):
             await database.persist(nothing)
 
-    assert str(told.value) == "SCORING_DATABASE_URL, db.internal:6432/scores: No such TLS version"
+    assert str(away_error.value) == "SCORING_DATABASE_URL, db.internal:6432/scores: No such TLS version"
 
 
-async def test_what_worked_once_is_not_the_configuration() -> None:
+async def test_a_setting_that_worked_before_is_no_configuration_error() -> None:
     """A certificate file may be missing while it is replaced."""
     gone = asyncpg.ClientConfigurationError('root certificate file "/tls/ca.crt" does not exist')
     database = FailingDatabase(None, gone, None)

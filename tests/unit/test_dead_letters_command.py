@@ -1,4 +1,4 @@
-"""`dead-letters` while the brokers are away: which ones, and what would help."""
+"""`dead-letters` names the brokers that are away or lack the topic, and what would help."""
 
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -17,10 +17,10 @@ HAS = "tarsy_scoring.commands.dead_letters.has_topic"
 
 
 @pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address of brokers where nobody listens."""
+def closed_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of brokers at which no server listens."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused, and no other process takes it
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         monkeypatch.setenv("SCORING_KAFKA_BOOTSTRAP_SERVERS", address)
         yield address
@@ -28,7 +28,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics that the brokers have."""
+    """The topics of the brokers."""
     there = ["scoring-dead-letters"]
 
     async def has(_options: Mapping[str, Any], topic: str) -> bool:
@@ -41,22 +41,22 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "arguments", [["list"], ["list", "--json"], ["show", "0:1"], ["replay", "--all"]], ids="-".join
 )
-def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None:
-    told = CliRunner().invoke(dead_letters, arguments)
+def test_brokers_that_are_away_are_named(closed_port: str, arguments: list[str]) -> None:
+    ended = CliRunner().invoke(dead_letters, arguments)
 
-    assert isinstance(told.exception, BrokerAway)
-    message = str(told.exception)
-    assert f"topic scoring-dead-letters at the brokers {nobody}" in message
+    assert isinstance(ended.exception, BrokerAway)
+    message = str(ended.exception)
+    assert f"topic scoring-dead-letters at the brokers {closed_port}" in message
     assert "no answer" in message
     assert "correct SCORING_KAFKA_BOOTSTRAP_SERVERS" in message
     assert "Error" not in message
     assert "AddressFamily" not in message
-    assert told.stdout == ""
+    assert ended.stdout == ""
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", "0:1"], ["replay", "0:1"], ["replay", "--all"]], ids="-".join)
-def test_a_topic_that_nobody_made(
-    nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+def test_a_missing_topic_is_named(
+    closed_port: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     """Reading an absent topic would take 10 s to fail, so its existence is checked first."""
 
@@ -67,18 +67,18 @@ def test_a_topic_that_nobody_made(
     monkeypatch.setattr(READ, never)
     topics.clear()
 
-    told = CliRunner().invoke(dead_letters, arguments)
+    ended = CliRunner().invoke(dead_letters, arguments)
 
-    assert isinstance(told.exception, StartRefused)
-    message = str(told.exception)
-    assert f"there is no topic scoring-dead-letters at the brokers {nobody}" in message
+    assert isinstance(ended.exception, StartRefused)
+    message = str(ended.exception)
+    assert f"there is no topic scoring-dead-letters at the brokers {closed_port}" in message
     assert "SCORING_CREATE_TOPICS=true" in message
 
 
 @pytest.mark.parametrize("place", ["x", "0", "0:", "0:-1", "0:1 ", "0:1:2"])
 @pytest.mark.parametrize("command", ["show", "replay"])
-def test_what_is_no_place_is_asked_wrongly(nobody: str, command: str, place: str) -> None:
-    told = CliRunner().invoke(dead_letters, [command, "--", place])
+def test_an_invalid_place_is_refused(closed_port: str, command: str, place: str) -> None:
+    ended = CliRunner().invoke(dead_letters, [command, "--", place])
 
-    assert told.exit_code == 2
-    assert "PARTITION:OFFSET" in told.stderr
+    assert ended.exit_code == 2
+    assert "PARTITION:OFFSET" in ended.stderr

@@ -1,4 +1,4 @@
-"""The demo's own processes."""
+"""The demo ends the processes that it started."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import pytest
 from infrastructure import wait_until
 from tarsy_scoring_lab import demo
 
-# Says that it was asked to end, and goes on.
+# Records that it was asked to end, and goes on.
 STUBBORN = """#!/bin/sh
 trap 'touch "$FOLDER/asked"' TERM
 touch "$FOLDER/ready"
@@ -19,8 +19,8 @@ while :; do sleep 0.05; done
 """
 
 
-async def test_whoever_does_not_wait_leaves_no_program_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second signal cuts the waiting for a program off, and not its end: its database is about to go."""
+async def test_an_interrupted_end_leaves_no_program_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second signal ends the wait for the program, which is then killed: its database is about to go."""
     program = tmp_path / "program"
     program.write_text(STUBBORN)
     program.chmod(0o700)

@@ -1,4 +1,4 @@
-"""About what a selection takes: out of what earlier scores took, and never invented."""
+"""Estimates of tokens and cost for a selection, from earlier scores; an unknown amount is never invented."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tarsy_scoring.queue.selection import Amount, Usage, add_up
 KNOWN, AVERAGE = Usage(1000, 0.02), Usage(3000, 0.04)
 
 
-def test_own_scores_before_the_average_before_nothing() -> None:
+def test_own_scores_precede_the_average_of_the_chain() -> None:
     chains = {"a": "kubernetes", "b": "kubernetes", "c": "billing", "d": None}
 
     estimate = add_up(chains, {"a": KNOWN}, {"kubernetes": AVERAGE})
@@ -25,7 +25,7 @@ def test_own_scores_before_the_average_before_nothing() -> None:
         pytest.param(Usage(1000, 0.0), Usage(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
     ],
 )
-def test_tokens_and_cost_are_known_apart(own: Usage, average: Usage | None, cost: Amount) -> None:
+def test_tokens_and_cost_are_estimated_separately(own: Usage, average: Usage | None, cost: Amount) -> None:
     estimate = add_up({"a": "kubernetes"}, {"a": own}, {"kubernetes": average} if average else {})
 
     assert estimate.tokens == Amount(1000, 1, 0, 0)

@@ -1,4 +1,4 @@
-"""The shipped example sessions: the product reads each whole, and each shows what the README promises of it."""
+"""The shipped example sessions: each can be read whole and shows what the README says of it."""
 
 import itertools
 import json
@@ -140,7 +140,7 @@ def test_long_result_has_a_summary_and_the_next_one_a_failed_summary() -> None:
 
 
 def test_remediation_acts_and_its_chat_is_marked() -> None:
-    """The marker stands in the chat alone, so that a leak into the judge's context can be seen."""
+    """Only the chat holds the marker, so that a leak into the judge's context can be seen."""
     stages = {stage["stage_type"]: stage for stage in SESSIONS["demo-volume-full-remediation"]["stages"]}
     assert list(stages) == ["investigation", "action", "exec_summary", "chat"]
     assert stages["action"]["executions"][-1]["events"][-1]["content"].endswith("\n\nYES")

@@ -23,8 +23,8 @@ NOWHERE = {"SCORING_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"}
         pytest.param(["--prefix", ""], "--prefix", id="nothing to begin with"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: list[str], words: str) -> None:
-    """Exit status 2 and the option, with the checks of the API, before anything is connected to."""
+def test_invalid_options_are_refused(options: list[str], words: str) -> None:
+    """The checks of the API apply: exit status 2 with the option, before any connection."""
     result = CliRunner().invoke(export, options, env=NOWHERE)
 
     assert result.exit_code == 2, result.output

@@ -1,4 +1,4 @@
-"""Gates on real files and real processes: no way out of the work directory, and nothing runs on."""
+"""Gates on real files and processes: no path leaves the work directory, and no process survives its gate."""
 
 import asyncio
 import contextlib
@@ -27,13 +27,13 @@ from unit.timeline.sessions import call, of_events
 GATES: TypeAdapter[Any] = TypeAdapter(tuple[Gate, ...])
 SESSION = of_events(call("x"), session_id="session-1", final_analysis="OOMKilled")
 SECRET = "hunter2"
-# Far beyond what anything here takes; a test that reaches it has failed.
+# Far longer than any wait here takes; a test that reaches it has failed.
 PATIENCE_S = 60.0
 
 
 @pytest.fixture
 def work_dir(tmp_path: Path) -> Path:
-    """The directory of `session-1`, beside something that no gate may reach."""
+    """The work directory of `session-1`, beside files that no gate may reach."""
     directory = tmp_path / "sessions" / "session-1"
     directory.mkdir(parents=True)
     (tmp_path / "secret").write_text(SECRET)
@@ -104,7 +104,7 @@ async def test_same_command_runs_once_for_all_gates(work_dir: Path) -> None:
     assert (work_dir / "runs").read_text() == "run\nrun\nrun\n"
 
 
-async def test_command_that_may_not_run_does_not(work_dir: Path) -> None:
+async def test_command_that_is_not_allowed_does_not_run(work_dir: Path) -> None:
     nowhere = "no work directory is configured: set gates.work_dir"
     not_allowed = "commands are not allowed here: set gates.allow_commands: true"
     for changes, says in ({"allow_commands": False}, not_allowed), ({"work_dir": None}, nowhere):
@@ -116,7 +116,7 @@ async def test_command_that_may_not_run_does_not(work_dir: Path) -> None:
     assert (await result(allowed(work_dir, work_dir=None), "file_exists", path="report.md")).message == nowhere
 
 
-async def test_work_directory_that_is_not_there_is_named(work_dir: Path) -> None:
+async def test_missing_work_directory_is_named(work_dir: Path) -> None:
     for changes, says in [
         ({"work_dir": str(work_dir / "no-{session_id}")}, f"there is no work directory {work_dir}/no-session-1"),
         ({"work_dir": str(work_dir / "report.md")}, f"the work directory {work_dir}/report.md is not a directory"),
@@ -129,7 +129,7 @@ async def test_work_directory_that_is_not_there_is_named(work_dir: Path) -> None
             assert says in decided.message
 
 
-async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work_dir: Path) -> None:
+async def test_work_directory_may_not_be_a_link_that_leads_out(work_dir: Path) -> None:
     (work_dir / "tree").symlink_to("/")
     (work_dir / "mine").symlink_to("out")
     template = str(work_dir.parent / "{session_id}")
@@ -142,7 +142,7 @@ async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work
     assert inside.passed
 
 
-async def test_id_that_is_no_session_id_reaches_no_path(work_dir: Path) -> None:
+async def test_invalid_session_id_reaches_no_path(work_dir: Path) -> None:
     session = of_events(session_id="../session-1")
     gates = GATES.validate_python([{"type": "file_exists", "path": "report.md"}])
 
@@ -211,10 +211,10 @@ SWAPS = {
     ids=["to-be-there", "to-be-read"],
 )
 @pytest.mark.parametrize(("path", "swapped", "target"), SWAPS.values(), ids=SWAPS)
-async def test_what_is_swapped_after_it_was_checked_is_not_followed(
+async def test_link_swapped_in_after_the_check_is_not_followed(
     work_dir: Path, path: str, swapped: str, target: str, gate: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the check and the opening a file, a directory, the work directory itself becomes a link."""
+    """The file, a directory or the work directory itself becomes a link between check and opening."""
     (work_dir.parent / "session-2" / "rows.json").write_text(SECRET)
     (work_dir.parent / "session-2" / "report.md").write_text(SECRET)
     real_path = os.path.realpath
@@ -258,7 +258,7 @@ ODD = {
 
 
 @pytest.mark.usefixtures("odd_files")
-async def test_what_is_no_file_is_not_read(work_dir: Path) -> None:
+async def test_only_regular_files_are_read(work_dir: Path) -> None:
     (work_dir / "loop").symlink_to("loop")
     (work_dir / "dangling").symlink_to("nowhere")
 
@@ -272,7 +272,7 @@ async def test_what_is_no_file_is_not_read(work_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("swap", [os.mkfifo, lambda path: os.symlink("../../secret", path)], ids=["fifo", "link"])
-async def test_what_takes_the_place_of_a_file_at_the_last_moment_is_not_read(
+async def test_file_replaced_at_the_last_moment_is_not_read(
     work_dir: Path, swap: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at, real_stat = work_dir / "report.md", os.stat
@@ -310,7 +310,7 @@ async def test_large_file_is_searched_in_its_first_part(work_dir: Path) -> None:
     assert (await result(allowed(work_dir, max_output_bytes=5), "file_contains", path="large", substring="e")).passed
 
 
-async def test_looking_leaves_no_descriptor_open(work_dir: Path) -> None:
+async def test_gates_leave_no_descriptor_open(work_dir: Path) -> None:
     make_ways_out(work_dir)
     gates = [
         {"type": "file_contains", "path": "out/rows.json", "substring": "x"},
@@ -332,7 +332,7 @@ async def test_looking_leaves_no_descriptor_open(work_dir: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has ended: who reaps an orphan is not our business."""
+    """Whether the process has not ended; a zombie has, whichever process reaps it."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -344,14 +344,14 @@ def pids_in(file: Path) -> list[int]:
 
 
 async def all_end(file: Path) -> None:
-    """The processes whose ids stand in the file end; their end is a matter of the kernel's, and not instant."""
+    """Wait for the end of the processes whose ids are in the file; the kernel ends them a little later."""
     pids = pids_in(file)
     assert pids
     await wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S, f"the end of {pids}")
 
 
 async def has_begun(file: Path) -> None:
-    """A command has written its line there."""
+    """Wait until the command has written a line to the file."""
     await wait_until(lambda: file.exists() and file.read_text().endswith("\n"), PATIENCE_S, f"a line in {file}")
 
 
@@ -389,7 +389,7 @@ async def test_cancel_ends_the_whole_group(work_dir: Path, command: str) -> None
     await all_end(work_dir / "pids")
 
 
-async def test_what_a_shell_leaves_running_ends_with_it(work_dir: Path) -> None:
+async def test_background_processes_end_with_their_shell(work_dir: Path) -> None:
     decided = await result(
         allowed(work_dir), "command_output_contains", command="sleep 600 & echo $! > pids; echo ok", substring="ok"
     )
@@ -400,7 +400,7 @@ async def test_what_a_shell_leaves_running_ends_with_it(work_dir: Path) -> None:
 
 
 async def test_process_that_leaves_the_group_is_not_waited_for(work_dir: Path) -> None:
-    """It goes on, by its own will, and may hold the output or fill it: the gate is decided all the same."""
+    """Such a process survives and may keep the output open or fill it; the gate is decided all the same."""
     flood = "trap '' PIPE; echo $$ > pids; while [ ! -e stop ]; do echo flood; done 2>/dev/null"
     command = f'setsid sh -c "{flood.replace("$", chr(92) + "$")}" & until [ -s pids ]; do sleep 0.01; done; echo ok'
     try:
@@ -413,7 +413,7 @@ async def test_process_that_leaves_the_group_is_not_waited_for(work_dir: Path) -
     await all_end(work_dir / "pids")
 
 
-async def test_flood_is_dropped_while_reading_goes_on(work_dir: Path) -> None:
+async def test_output_beyond_the_limit_is_read_and_dropped(work_dir: Path) -> None:
     command = "yes | head -c 20000000; echo done > finished"
 
     decided = await result(
@@ -424,7 +424,7 @@ async def test_flood_is_dropped_while_reading_goes_on(work_dir: Path) -> None:
     assert (work_dir / "finished").exists()
 
 
-async def test_flood_without_end_leaves_others_their_turn(work_dir: Path, let_pass: Callable[[float], None]) -> None:
+async def test_endless_output_does_not_block_the_event_loop(work_dir: Path, let_pass: Callable[[float], None]) -> None:
     settings = allowed(work_dir, max_output_bytes=1000, timeout_s=600)
     command = "echo begun > pids; yes"
     running = asyncio.create_task(result(settings, "command_output_contains", command=command, substring="n"))
@@ -450,7 +450,7 @@ async def test_output_up_to_the_limit_is_whole(work_dir: Path) -> None:
 WRITE_MUCH = "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); os.write(1, b'x' * 500_000 + b'END')"
 
 
-async def test_what_is_in_the_pipe_when_the_shell_ends_is_read(work_dir: Path) -> None:
+async def test_output_left_in_the_pipe_is_read_after_the_shell_ends(work_dir: Path) -> None:
     command = f'echo $$ > pids; until [ -e go ]; do sleep 0.01; done; exec {sys.executable} -c "{WRITE_MUCH}"'
     running = asyncio.create_task(
         result(allowed(work_dir), "command_output_contains", command=command, substring="END")
@@ -509,7 +509,7 @@ async def test_command_has_no_input_and_no_descriptor_of_ours(work_dir: Path) ->
     assert decided.passed
 
 
-async def test_how_a_command_ended_is_told(work_dir: Path) -> None:
+async def test_message_says_how_a_command_ended(work_dir: Path) -> None:
     for command, says in {
         "no-such-program": "exit status 127",
         "exit 3": "exit status 3",
@@ -552,8 +552,8 @@ async def test_all_gates_together_have_a_deadline(work_dir: Path, let_pass: Call
     assert not (work_dir / "ran").exists()
 
 
-async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share that is dead, or a path that is too dear, takes no thread from others and does not hold up our end."""
+async def test_a_gate_that_hangs_blocks_no_other_work(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead network share or an expensive path takes no thread of others and does not delay the end."""
     may_end = threading.Event()
     before = set(threading.enumerate())
 
@@ -579,7 +579,7 @@ async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypat
         may_end.set()
 
 
-async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_hanging_gates_is_bounded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tarsy_scoring.gates.run.MOST_THREADS", 2)
     may_end, hanging = threading.Event(), 0
 

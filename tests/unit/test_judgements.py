@@ -1,4 +1,4 @@
-"""What ordered judgements come to, and what is said of those that did not come to a total."""
+"""Summaries of ordered judgements: totals, cost and exit status, and reasons where there is no total."""
 
 import shlex
 import uuid
@@ -16,7 +16,7 @@ USAGE = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 200, "
 
 
 def judgement(total: int | None = 67, **changes: Any) -> Judgement:
-    """A completed one."""
+    """A completed judgement."""
     said: dict[str, Any] = {
         "score_id": uuid.uuid4(),
         "session_id": "session-1",
@@ -50,20 +50,20 @@ COSTS = {
 }
 
 
-def test_cost() -> None:
-    """A cost is added up where it is known, counted where it is not, and never made up."""
+def test_cost_adds_up_known_amounts_and_counts_unknown_ones() -> None:
+    """An unknown amount is never invented."""
     for words, (judgements, cost) in COSTS.items():
         assert (cost_of(judgements), str(cost_of(judgements))) == (cost, words)
 
 
-def test_exit_status() -> None:
-    """0 only where every judgement came to a total, be it 0."""
+def test_exit_status_is_0_only_if_every_judgement_has_a_total() -> None:
+    """A total of 0 is one."""
     others = [judgement(0), REFUSED, PENDING, NO_JUDGE]
     assert [status_of([judgement(), other]) for other in others] == [0, 1, 1, 1]
 
 
 def test_the_command_to_see_a_run_again_can_be_pasted() -> None:
-    """Whatever the shell would make of a name."""
+    """Names are quoted for the shell."""
     run = Run(RUN, ["consistency", "session 1", "-n", "3"], [])
 
     assert shlex.split(run.again) == ["tarsy-scoring", "consistency", "session 1", "-n", "3", "--run", str(RUN)]
@@ -72,8 +72,8 @@ def test_the_command_to_see_a_run_again_can_be_pasted() -> None:
 # --- consistency ---------------------------------------------------------------------------------------
 
 
-def test_consistency_of_judgements() -> None:
-    """Totals in the order of the judgements; what did not come to a total counts for nothing."""
+def test_consistency_counts_only_judgements_with_a_total() -> None:
+    """Totals are in the order of the judgements."""
     judgements = [
         judgement(70, flags=["ungrounded"]),
         REFUSED,
@@ -95,7 +95,7 @@ def test_consistency_of_judgements() -> None:
 
 
 def test_bands_are_those_of_the_criteria_that_judged() -> None:
-    """Two of three pairs differ where the criteria draws its edge at 60, none with the bands of badges."""
+    """Two of three pairs differ with the criteria's edge at 60, and none with the default bands."""
     bands = {"correct": [60, 100], "wrong": [0, 59]}
     judgements = [judgement(total, bands=bands) for total in (55, 65, 70)]
 
@@ -106,8 +106,8 @@ def test_bands_are_those_of_the_criteria_that_judged() -> None:
     assert [j["band"] for j in document["judgements"]] == ["wrong", "correct", "correct"]
 
 
-def test_consistency_without_totals() -> None:
-    """No number, and why; criteria that are not bound yet are none."""
+def test_consistency_without_totals_gives_the_reason() -> None:
+    """Criteria that are not bound yet are null."""
     unbound = judgement(None, status="pending", criteria=None, criteria_hash=None, usage=None)
 
     document = consistency.document_of(RUN, [unbound, unbound])
@@ -131,8 +131,8 @@ def pairs() -> list[compare.Pair]:
     return compare.pairs_of(found, criteria)
 
 
-def test_comparison_of_two_criteria() -> None:
-    """The second minus the first, over the sessions that have both."""
+def test_comparison_is_the_second_criteria_minus_the_first() -> None:
+    """Only sessions with both totals count."""
     document = compare.document_of(RUN, ("strict", "lenient"), pairs())
 
     assert [(s["session_id"], s["difference"]) for s in document["sessions"]] == [("a", 10), ("b", -2), ("c", None)]
@@ -148,10 +148,10 @@ def test_comparison_of_two_criteria() -> None:
     ]
 
 
-# --- asked wrongly -------------------------------------------------------------------------------------
+# --- invalid arguments ---------------------------------------------------------------------------------
 
 
-ASKED_WRONGLY: list[tuple[Any, list[str]]] = [
+INVALID_ARGUMENTS: list[tuple[Any, list[str]]] = [
     (consistency.consistency, []),
     (consistency.consistency, ["../etc"]),
     (consistency.consistency, ["s", "-n", "1"]),
@@ -166,6 +166,6 @@ ASKED_WRONGLY: list[tuple[Any, list[str]]] = [
 ]
 
 
-def test_what_was_asked_wrongly_ends_with_two() -> None:
-    """Before anything is ordered, also without a database."""
-    assert [CliRunner().invoke(command, arguments).exit_code for command, arguments in ASKED_WRONGLY] == [2] * 11
+def test_invalid_arguments_end_with_status_2() -> None:
+    """They are refused before anything is ordered, and without a database."""
+    assert [CliRunner().invoke(command, arguments).exit_code for command, arguments in INVALID_ARGUMENTS] == [2] * 11

@@ -1,4 +1,4 @@
-"""What is decided about calls without a database: circuits, pauses, calls per minute, money."""
+"""Decisions about calls without a database: circuits, pauses, calls per minute, budgets."""
 
 import uuid
 from dataclasses import replace
@@ -71,7 +71,7 @@ REFUSED = Result(is_refused=True, blocked_s=20.0, reason="HTTP 429")
 
 
 def test_only_an_answer_in_between_starts_the_count_again() -> None:
-    """A provider that alternates between 500 and 429 is not well, and what it refuses says nothing."""
+    """A provider that alternates between 500 and 429 is not healthy; a refusal says nothing of its health."""
     table = [
         (Result(), None),
         (Result(blocked_s=20.0), None),
@@ -86,7 +86,7 @@ def test_only_an_answer_in_between_starts_the_count_again() -> None:
         assert state.kind == kind, between
 
 
-def test_a_failure_that_asks_for_a_pause_is_both() -> None:
+def test_a_failure_that_asks_for_a_wait_counts_as_both() -> None:
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
         state = state_after(state, uuid.uuid4(), replace(FAILED, blocked_s=60.0), NOW)
@@ -106,7 +106,7 @@ def test_a_refused_probe_makes_way_for_the_next() -> None:
         assert state.blocked_for_s(later(40)) == (result.blocked_s or 0)
 
 
-def test_a_failure_told_twice_counts_once() -> None:
+def test_a_failure_reported_twice_counts_once() -> None:
     call_id = uuid.uuid4()
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
@@ -141,8 +141,8 @@ def test_each_failed_probe_doubles_the_cool_down() -> None:
     assert waits == [60, 120, 240, 300, 300]
 
 
-def test_the_probe_decides() -> None:
-    """An answer closes the circuit for good, and changes nothing else; another failure names it anew."""
+def test_the_probe_decides_about_the_circuit() -> None:
+    """An answer closes the circuit and keeps the other state; another failure names the new reason."""
     table = [(FAILED, "circuit"), (Result(opens="key"), "key"), (Result(), None), (Result(blocked_s=5.0), None)]
     for result, kind in table:
         probe = uuid.uuid4()
@@ -155,14 +155,14 @@ def test_the_probe_decides() -> None:
 
 
 def test_calls_from_before_it_opened_change_nothing() -> None:
-    """Hundreds may be under way when it opens: they neither close it nor lengthen its cool-down."""
+    """Hundreds of calls may be under way then; they neither close the circuit nor lengthen its cool-down."""
     state = opened(probe_id=uuid.uuid4(), probe_until=later(90))
     for result in (Result(), FAILED, Result(opens="key")):
         assert state_after(state, uuid.uuid4(), result, later(10)) == state
 
 
-def test_how_long_an_open_circuit_keeps_a_call_waiting() -> None:
-    """Until the cool-down is over; during a probe, not much longer than a probe takes."""
+def test_a_call_waits_for_the_cool_down_or_the_probe() -> None:
+    """During a probe, a call waits little longer than a probe takes."""
     probed, nearly_over = ({"probe_id": uuid.uuid4(), "probe_until": later(s)} for s in (330, 40))
     table = [
         (opened(), 10, 20),
@@ -178,8 +178,8 @@ def test_how_long_an_open_circuit_keeps_a_call_waiting() -> None:
         assert (refusal.due_s if refusal else None) == due_s, row
 
 
-def test_a_pause_that_the_provider_asked_for() -> None:
-    """The longest counts, and a nonsensical header stops calls for an hour at most."""
+def test_a_wait_that_the_provider_asks_for_is_kept() -> None:
+    """The longest wait counts, and an absurd header stops calls for at most an hour."""
     table = [([20.0], 20), ([20.0, 5.0], 20), ([5.0, 20.0], 20), ([1e9], 3600), ([0.0], 0)]
     for asked_s, waits_s in table:
         state = WELL
@@ -192,7 +192,7 @@ def test_a_pause_that_the_provider_asked_for() -> None:
 
 
 def test_of_calls_in_one_transaction_one_probes() -> None:
-    """The first one after the cool-down, for as long as its call may take; the others wait for what it meets."""
+    """The first after the cool-down probes, for as long as its call may take; the others wait."""
     half_open = opened(failed_calls=(uuid.uuid4(),), read_at=later(30))
     as_locked = {"main": half_open}
     locked = LockedState(settings_of({"timeout_s": 100}), as_locked=as_locked, states=dict(as_locked))
@@ -208,7 +208,7 @@ def test_of_calls_in_one_transaction_one_probes() -> None:
 # --- pauses --------------------------------------------------------------------------------------------
 
 
-def test_what_a_pause_covers() -> None:
+def test_a_pause_covers_its_chain_and_provider() -> None:
     table: list[tuple[str | None, str | None, set[str]]] = [
         (None, None, {"a/main", "a/spare", "b/main", "b/spare", "a/None", "b/None"}),
         ("a", None, {"a/main", "a/spare", "a/None"}),
@@ -223,7 +223,7 @@ def test_what_a_pause_covers() -> None:
         assert calls == covered
 
 
-# --- nothing in the way --------------------------------------------------------------------------------
+# --- without limits ------------------------------------------------------------------------------------
 
 
 def settings_of(provider: dict[str, Any] | None = None, *, daily_usd: float | None = None, **chain: Any) -> Settings:
@@ -242,11 +242,11 @@ CALL = Call("main", "kubernetes", uuid.uuid4(), 1_000, 0.02)
 
 
 def unopened(settings: Settings) -> Limits:
-    """Limits over a pool that was never opened, which cannot even be asked."""
+    """Limits over a pool that was never opened, so that any query fails."""
     return Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings)
 
 
-async def test_without_limits_and_trouble_the_database_is_left_alone() -> None:
+async def test_without_limits_and_failures_the_database_is_not_queried() -> None:
     limits = unopened(settings_of())
     for result in (Result(), Result(tokens=900, cost_usd=0.01)):
         await limits.settle(await limits.admit(CALL), result)
@@ -254,8 +254,8 @@ async def test_without_limits_and_trouble_the_database_is_left_alone() -> None:
     assert limits.standings() == Standings({"kubernetes": Standing()}, Standing())
 
 
-async def test_with_limits_the_database_is_asked() -> None:
-    """What counts over the fleet is never decided here alone."""
+async def test_with_limits_the_database_is_queried() -> None:
+    """Limits of the fleet are never decided in one process alone."""
     for settings in (
         settings_of({"requests_per_minute": 5}),
         settings_of({"tokens_per_minute": 5_000}),
@@ -268,7 +268,7 @@ async def test_with_limits_the_database_is_asked() -> None:
     assert (await unopened(settings_of(daily_budget_usd=5)).admit(other_chain)).is_charged is False
 
 
-async def test_a_call_without_a_price_under_a_budget() -> None:
+async def test_a_call_without_a_price_under_a_budget_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="prices_usd_per_million_tokens"):
         await unopened(settings_of(daily_usd=5)).admit(replace(CALL, most_usd=None))
 
@@ -277,7 +277,7 @@ async def test_a_call_without_a_price_under_a_budget() -> None:
 
 
 def window_of(*calls: tuple[float, int], requests: int | None = None, tokens: int | None = None) -> Window:
-    """A window in which calls were made so many seconds ago, the oldest first, each of so many tokens."""
+    """A window with calls made so many seconds ago, oldest first, each of so many tokens."""
     limits = ProviderSettings(requests_per_minute=requests, tokens_per_minute=tokens, max_reply_tokens=256)
     made = [(later(-ago_s), size) for ago_s, size in calls]
     return Window(limits, len(made), sum(size for _, size in made), made)
@@ -288,8 +288,8 @@ def locked_with(window: Window, state: ProviderState = WELL) -> LockedState:
     return LockedState(settings_of(), as_locked=as_locked, states=dict(as_locked), windows={"main": window})
 
 
-def test_how_long_a_window_keeps_a_call_waiting() -> None:
-    """Until enough of what it holds is a minute old; a call that is too large for any window gets an empty one."""
+def test_a_call_waits_until_the_window_has_room() -> None:
+    """Room comes as calls become a minute old; a call too large for any window gets an empty one."""
     two = ((50, 300), (20, 300))
     table = [
         (window_of(requests=1), 1_000, 0),
@@ -319,7 +319,7 @@ def test_calls_of_one_transaction_share_the_minute() -> None:
 
 
 def test_a_large_call_gets_in_line() -> None:
-    """Where smaller ones might pass it for ever: until it would have room, and 20 s to come for it."""
+    """Smaller calls could pass it for ever: its place holds until it would have room and for 20 s more."""
     in_line = replace(WELL, first_in_line=CALL.score_id, in_line_since=NOW, in_line_until=later(10 + 20))
     table = [
         (window_of((50, 9_500), tokens=10_000), [in_line]),
@@ -334,7 +334,7 @@ def test_a_large_call_gets_in_line() -> None:
 
 
 def test_a_large_call_is_not_passed_for_ever() -> None:
-    """Smaller calls go first while there is room for them, until the large one has waited for a whole window."""
+    """Smaller calls go first while there is room, until the large one has waited for a whole window."""
     for first, waited_s, held_s, is_admitted in (
         (uuid.uuid4(), 60, 20, False),
         (uuid.uuid4(), 60, 0.5, False),
@@ -351,7 +351,7 @@ def test_a_large_call_is_not_passed_for_ever() -> None:
         assert (locked.states["main"].first_in_line is None) is (first == CALL.score_id)
 
 
-# --- money ---------------------------------------------------------------------------------------------
+# --- budgets -------------------------------------------------------------------------------------------
 
 DAY_LEFT_S = 5_000.0
 
@@ -365,8 +365,8 @@ def locked_days(everyone: DayBudget, chain: DayBudget) -> LockedState:
     return LockedState(settings_of(), budgets={("all", ""): everyone, ("chain", "kubernetes"): chain})
 
 
-def test_what_a_call_waits_for_when_money_is_short() -> None:
-    """About 30 s where calls under way may free enough for it, in every budget it needs; else until after midnight."""
+def test_a_call_beyond_the_budget_waits_for_other_calls_or_midnight() -> None:
+    """About 30 s if calls under way may free enough in every budget it needs; else until after midnight."""
     no, others, tomorrow = (0, 0), (24, 36), (DAY_LEFT_S + 1, DAY_LEFT_S + 60)
     table = [
         (budget_of("1", "0.98"), budget_of(None), no),
@@ -386,8 +386,8 @@ def test_what_a_call_waits_for_when_money_is_short() -> None:
         assert least <= due_s <= most, row
 
 
-def test_calls_of_one_transaction_share_the_money() -> None:
-    """Each reserves its maximum at once, in the budget of all chains and in that of its own, and never half of it."""
+def test_calls_of_one_transaction_share_the_budgets() -> None:
+    """Each reserves its maximum in the budget of all chains and in that of its own, in both or in neither."""
     everyone, chain = budget_of("1"), budget_of("0.05")
     locked = locked_days(everyone, chain)
 
@@ -397,8 +397,8 @@ def test_calls_of_one_transaction_share_the_money() -> None:
     assert everyone.added == chain.added == sum(charge[-1] for charge in locked.charges) == Decimal("0.04")
 
 
-def test_a_budget_from_its_row() -> None:
-    """Its limit as in the settings; it moves for as long as a call may take, and a minute."""
+def test_a_budget_combines_its_row_with_the_settings() -> None:
+    """The limit is that of the settings; the budget moves for as long as a call may take, and a minute."""
     whole = {"day": NOW.date(), "scope": "chain", "chain_id": "kubernetes", "day_left_s": 60.0, "reserved_for_s": 0.0}
     whole |= {"charged_usd": Decimal(1), "reserved_usd": Decimal(0)}
     table: list[tuple[dict[str, Any], Decimal | None, bool]] = [
@@ -419,8 +419,8 @@ def test_a_budget_from_its_row() -> None:
 # --- budgets at start ----------------------------------------------------------------------------------
 
 
-def test_budgets_that_cannot_be_kept() -> None:
-    """Refused at start, with the key, the provider and what would help."""
+def test_budgets_that_cannot_be_kept_are_refused_at_the_start() -> None:
+    """The error has the key, the provider and what would help."""
     table = [
         (settings_of(daily_usd=5), None, r"budget\.daily_usd: .*'main'.*prices"),
         (settings_of(daily_budget_usd=5), None, r"chains\.kubernetes\.daily_budget_usd: "),
@@ -433,8 +433,8 @@ def test_budgets_that_cannot_be_kept() -> None:
             require_affordable(settings, {"main": most_usd})
 
 
-def test_budgets_that_can_be_kept() -> None:
-    """No budget needs no price, and neither does a chain without a judge."""
+def test_budgets_that_can_be_kept_are_accepted() -> None:
+    """Without a budget no price is needed, nor for a chain without a judge."""
     require_affordable(settings_of(), {"main": None})
     require_affordable(settings_of(daily_usd=0.4), {"main": 0.4})
     require_affordable(settings_of(daily_usd=0), {"main": 0.0})

@@ -1,4 +1,4 @@
-"""Dashboard and alert rules: every series exists, every alert has a runbook, and fires when it should and only then."""
+"""Dashboard and alert rules: their series exist, alerts have a runbook, and each fires only when it should."""
 
 import json
 import re
@@ -81,7 +81,7 @@ VALUES = {
 
 
 def unknown_parts(expression: str) -> list[str]:
-    """Names of series and labels, and values of closed sets, that no process exports."""
+    """Names of series and labels, and label values, that no process exports."""
     wrong: list[str] = []
     grouped = [label.strip() for group in _GROUPING.findall(expression) for label in group.split(",")]
     bare = _SPAN.sub("", _GROUPING.sub("", _SELECTOR.sub(r"\1", expression)))
@@ -100,7 +100,7 @@ def unknown_parts(expression: str) -> list[str]:
 
 
 def test_expressions_ask_only_for_series_that_exist() -> None:
-    """A metric that was renamed leaves an alert that never fires, and a panel that stays empty."""
+    """A renamed metric would leave an alert that never fires and a panel that stays empty."""
     expressions = {rule.get("alert") or rule["record"]: rule["expr"] for rule in RULES}
     for panel in PANELS:
         expressions |= {f"{panel['title']} {target['refId']}": target["expr"] for target in panel["targets"]}
@@ -136,8 +136,8 @@ def test_routes_in_rules_are_routes_of_the_api() -> None:
 # --- rules ---------------------------------------------------------------------------------------------
 
 
-def test_rules_look_at_each_installation_by_itself() -> None:
-    """`absent` is quiet for all installations as long as one has the series."""
+def test_rules_evaluate_each_installation_separately() -> None:
+    """`absent` stays silent for all installations as long as one has the series."""
     grouping = r"\b(?:and|unless|[-/])\s+(on \(namespace(?:, instance)?\)|sum by \(namespace\)|\()?"
     for rule in RULES:
         expression = rule["expr"]
@@ -147,7 +147,7 @@ def test_rules_look_at_each_installation_by_itself() -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """Anchors of its headings."""
+    """Anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -174,7 +174,7 @@ def test_the_page_lists_every_alert_with_its_severity_and_section() -> None:
 
 
 def asked() -> Iterator[tuple[str, bool]]:
-    """Alerts that a case asks about, and whether it expects them to fire."""
+    """Alerts that a case tests, and whether it expects them to fire."""
     for case in CASES:
         for test in case["promql_expr_test"]:
             if found := re.match(r'ALERTS\{alertname=~?"([^"]+)"', test["expr"]):
@@ -192,7 +192,6 @@ def test_every_alert_is_tested_both_ways() -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian's package prometheus has it)")
 @pytest.mark.parametrize("arguments", [("check", "alerts.yaml"), ("test", "alerts_test.yaml")], ids=["check", "test"])
 def test_promtool_accepts_the_rules(arguments: tuple[str, str]) -> None:
-    """With Prometheus' own tool."""
     assert PROMTOOL is not None
     what, file = arguments
 
@@ -221,8 +220,8 @@ def test_ids_are_unique_and_nothing_overlaps() -> None:
     assert [place["y"] for place in places] == sorted(place["y"] for place in places)
 
 
-def test_panels_explain_themselves() -> None:
-    """Description, unit and legend; data from the chosen source and namespace only."""
+def test_panels_have_description_unit_and_legend() -> None:
+    """They read only the chosen data source and namespace."""
     source = {"type": "prometheus", "uid": "${datasource}"}
     for panel in PANELS:
         assert panel["description"].endswith(".")

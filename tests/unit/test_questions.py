@@ -1,4 +1,4 @@
-"""The pages that answer questions are found, and lead on."""
+"""The pages that answer questions can be found and have working links."""
 
 import re
 from pathlib import Path
@@ -15,11 +15,11 @@ REFERENCES = {
 
 
 def anchor_of(heading: str) -> str:
-    """As a reader of Markdown makes them out of headings."""
+    """The anchor that a Markdown renderer makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
-def leads_somewhere(page: Path, link: str) -> bool:
+def is_valid_link(page: Path, link: str) -> bool:
     name, _, anchor = link.partition("#")
     target = (page.parent / name).resolve() if name else page
     if not target.is_file():
@@ -28,16 +28,15 @@ def leads_somewhere(page: Path, link: str) -> bool:
     return not anchor or anchor in map(anchor_of, headings)
 
 
-def test_links_lead_somewhere() -> None:
-    """To a file that exists, and to a heading in it."""
+def test_links_lead_to_existing_pages_and_headings() -> None:
     for page in [*PAGES, ROOT / "docs/comparing.md"]:
         links = LINKS.findall(page.read_text("utf-8"))
         assert links, page
-        assert [link for link in links if not leads_somewhere(page, link)] == [], page
+        assert [link for link in links if not is_valid_link(page, link)] == [], page
 
 
 def test_every_question_is_found_from_the_front_page() -> None:
-    """The README and the list of questions have each page of the folder, which leads to its reference."""
+    """README and list of questions link each page of the folder, which links its reference."""
     readme, listed = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/questions/README.md"))
     for question, reference in REFERENCES.items():
         assert f"](docs/questions/{question})" in readme

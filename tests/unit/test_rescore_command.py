@@ -13,7 +13,7 @@ def invoke(line: str) -> Result:
 
 
 @table
-def test_options_that_contradict_each_other(line: str, says: str) -> None:
+def test_contradictory_options_are_refused(line: str, says: str) -> None:
     ended = invoke(line)
 
     assert ended.exit_code == 2
@@ -21,8 +21,7 @@ def test_options_that_contradict_each_other(line: str, says: str) -> None:
 
 
 @table
-def test_options_that_go_together(line: str) -> None:
-    """The command gets as far as the database."""
+def test_valid_options_get_as_far_as_the_database(line: str) -> None:
     ended = invoke(line)
 
     assert isinstance(ended.exception, ConfigurationError)

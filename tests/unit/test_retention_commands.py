@@ -1,4 +1,4 @@
-"""`erase` and `prune`: what is kept for how long, and what cannot be meant."""
+"""`erase` and `prune`: how long each kind of record is kept, and which arguments are refused."""
 
 import click
 import pytest
@@ -13,11 +13,11 @@ from tarsy_scoring.records.retention import Keep
 
 
 def invoke(command: click.Command, *arguments: str) -> Result:
-    """Without a database: a command that gets as far as connecting was accepted."""
+    """Run a command without a database: one that gets as far as connecting was accepted."""
     return CliRunner().invoke(command, arguments)
 
 
-def was_let_through(ended: Result) -> bool:
+def was_accepted(ended: Result) -> bool:
     return isinstance(ended.exception, ConfigurationError) and "SCORING_DATABASE_URL" in str(ended.exception)
 
 
@@ -36,8 +36,8 @@ def was_let_through(ended: Result) -> bool:
         pytest.param(prune, ["--keep", "12h"], "'12h' is not a duration", id="keep-hours"),
     ],
 )
-def test_what_cannot_be_meant(command: click.Command, arguments: list[str], says: str) -> None:
-    """Status 2, before anything is opened."""
+def test_invalid_arguments_are_refused(command: click.Command, arguments: list[str], says: str) -> None:
+    """The command ends with status 2 before it opens anything."""
     ended = invoke(command, *arguments)
 
     assert ended.exit_code == 2
@@ -54,9 +54,8 @@ def test_what_cannot_be_meant(command: click.Command, arguments: list[str], says
         pytest.param(prune, ["--deleted-upstream", "--yes"], id="upstream"),
     ],
 )
-def test_what_can_be_meant(command: click.Command, arguments: list[str]) -> None:
-    """It gets as far as the database."""
-    assert was_let_through(invoke(command, *arguments))
+def test_valid_arguments_get_as_far_as_the_database(command: click.Command, arguments: list[str]) -> None:
+    assert was_accepted(invoke(command, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -74,21 +73,21 @@ def test_what_can_be_meant(command: click.Command, arguments: list[str]) -> None
         pytest.param(None, {"events_days": 60, "records_days": 45}, None, Keep(None, None, 60, 45), id="log-alone"),
     ],
 )
-def test_how_long_what_is_kept(days: int | None, own: dict[str, int], asked: int | None, keep: Keep) -> None:
-    """Text and events never outlive scores, records are what redeliveries are known by."""
+def test_each_kind_is_kept_for_its_time(days: int | None, own: dict[str, int], asked: int | None, keep: Keep) -> None:
+    """Text and events never outlive scores; records recognise events that are delivered again."""
     settings = Settings(retention_days=days, config=Config(retention=RetentionSettings(**own)))
 
     assert Keep.of(settings, asked) == keep
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "36501"])
-def test_a_retention_that_cannot_be_meant(value: str) -> None:
+def test_an_invalid_retention_is_refused(value: str) -> None:
     """A typing error must not delete anything."""
     with pytest.raises(ConfigurationError, match="SCORING_RETENTION_DAYS"):
         load_settings({"SCORING_RETENTION_DAYS": value})
 
 
 def test_records_for_less_than_a_month_are_refused() -> None:
-    """They are what keeps a redelivered event from being scored again."""
+    """Without its record, an event that is delivered again would be scored again."""
     with pytest.raises(ValueError, match="30"):
         RetentionSettings(records_days=29)

@@ -1,4 +1,4 @@
-"""The picks of a day: each judge has its share, and every draw gives the same picks."""
+"""The review picks of a day: each judge has its share, and every draw gives the same picks."""
 
 from collections import Counter
 from datetime import date
@@ -47,22 +47,22 @@ def day_of(judge: str, scores: int) -> list[dict[str, Any]]:
         pytest.param({"outcome": "fail"}, False, id="no-gates"),
     ],
 )
-def test_what_contradicts_itself(columns: dict[str, Any], contradicts: bool) -> None:
-    """A total outside the stated band, or gates that passed beside a judge who failed it; and no flag besides."""
+def test_contradiction_of_judge_or_gates_is_a_reason(columns: dict[str, Any], contradicts: bool) -> None:
+    """A total outside the stated band, or passed gates and a failing judge; `flag` is no further reason."""
     reasons = reasons_to_review(candidate(row(**columns), OUTCOMES), OUTCOMES)
     assert ("contradiction" in reasons) == contradicts
     assert "flag" not in reasons
 
 
-def test_what_else_makes_a_score_worth_a_look() -> None:
-    """Its flags, its spread and the edges of its own criteria."""
+def test_flags_spread_and_band_edges_are_reasons() -> None:
+    """The edges are those of the score's own criteria."""
     found = candidate(row(total=61, flags=["ungrounded"], spread=20), OUTCOMES)
     assert reasons_to_review(found, OUTCOMES) == ("flag", "samples apart", "band edge")
     assert "band edge" not in reasons_to_review(candidate(row(total=61), OUTCOMES), DEFAULT_BANDS)
 
 
 def test_each_judge_has_its_own_share() -> None:
-    """However many scores another one gave; where there are few, all of them are picked for sure."""
+    """The scores of other judges do not matter; of few scores, all are picked with certainty."""
     found = pick([*day_of("busy", 300), *day_of("idle", 3)], {}, DAY)
     judges = Counter(p.score_id.partition("-")[0] for _, p in found)
     assert judges == {"busy": PICKS_A_DAY, "idle": 3}
@@ -71,8 +71,8 @@ def test_each_judge_has_its_own_share() -> None:
     assert sorted(place for place, p in found if p.score_id.startswith("idle")) == [0, 1, 2]
 
 
-def test_whoever_draws_draws_the_same() -> None:
-    """In whatever order the database gives the scores; another day draws others."""
+def test_picks_of_a_day_are_always_the_same() -> None:
+    """The order of the rows does not matter; another day has other picks."""
     rows = day_of("judge-1", 100)
     assert pick([], {}, DAY) == []
     assert pick(rows, {}, DAY) == pick(rows[::-1], {}, DAY)

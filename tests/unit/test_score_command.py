@@ -1,4 +1,4 @@
-"""`score FILE`: what a dry run foretells, what is said of a session that cannot be scored, and what helps."""
+"""`score FILE`: the plan of a dry run, and the reaction to a session that cannot be scored."""
 
 import json
 from collections.abc import Callable
@@ -61,11 +61,11 @@ def dry(timeline: Any = PLAIN, chain: dict[str, Any] | None = None, **provider: 
     return offline.dry_run(settings_of(chain, provider), load_criteria(), timeline, None)
 
 
-# --- what a dry run foretells ----------------------------------------------------------------------
+# --- a dry run -------------------------------------------------------------------------------------
 
 
-def test_calls_are_those_of_the_plan() -> None:
-    """Every reading and the follow-up, each once; what may have to be asked again is not among them."""
+def test_dry_run_counts_the_calls_of_the_plan() -> None:
+    """Every reading and the follow-up count once; reminders and repairs do not count."""
     for timeline, chain, calls in (
         (PLAIN, {}, 2),
         (PLAIN, {"criteria": "investigation-structured"}, 1),
@@ -80,7 +80,7 @@ def test_calls_are_those_of_the_plan() -> None:
 
 
 def test_the_cost_is_that_of_each_call_with_a_full_answer() -> None:
-    """The follow-up reads the evidence, the first answer and its own prompt; nothing is cached."""
+    """The follow-up reads the evidence, the first answer and its own prompt; no input is cached."""
     found = dry(chain={"samples": 3})
 
     follow_up = estimate_tokens(load_criteria().get("investigation-methodology").follow_up_prompt or "")
@@ -88,8 +88,7 @@ def test_the_cost_is_that_of_each_call_with_a_full_answer() -> None:
     assert found.cost_usd == pytest.approx((read * 1 + 4 * REPLY * 10) / 1e6)
 
 
-def test_nobody_asked_costs_nothing_and_no_price_is_no_cost() -> None:
-    """Zero is a price; unknown is none."""
+def test_cost_is_zero_without_a_judge_and_null_without_a_price() -> None:
     assert dry(chain={"judge": {"enabled": False}}).cost_usd == 0
     unpriced = {"prices_usd_per_million_tokens": None, "base_url": "http://127.0.0.1/v1"}
     assert dry(**unpriced).cost_usd is None
@@ -127,21 +126,20 @@ PLANS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_people_are_told_what_the_plan_comes_to(run: Run) -> None:
-    """In words that do not promise more than was computed."""
+def test_dry_run_prints_calls_and_cost(run: Run) -> None:
+    """The text promises no more than was computed."""
     for chain, says in PLANS:
-        told = run(SESSION, "--dry-run", chain=chain)
+        result = run(SESSION, "--dry-run", chain=chain)
 
-        assert (told.exit_code, says in told.stderr) == (0, True), told.output
-        assert "at most" not in told.stderr
-        assert ("reminders and repairs not counted" in told.stderr) is ("judge" not in chain)
+        assert (result.exit_code, says in result.stderr) == (0, True), result.output
+        assert "at most" not in result.stderr
+        assert ("reminders and repairs not counted" in result.stderr) is ("judge" not in chain)
 
 
-def test_programs_are_told_the_calls(run: Run) -> None:
-    """Beside tokens and cost."""
-    told = json.loads(run(SESSION, "--dry-run", "--json", chain={"samples": 2}).stdout)
+def test_dry_run_as_json_has_calls_tokens_and_cost(run: Run) -> None:
+    result = json.loads(run(SESSION, "--dry-run", "--json", chain={"samples": 2}).stdout)
 
-    assert (told["calls"], sorted(told)) == (3, ["calls", "cost_usd", "coverage", "flags", "messages", "tokens"])
+    assert (result["calls"], sorted(result)) == (3, ["calls", "cost_usd", "coverage", "flags", "messages", "tokens"])
 
 
 UNSCORABLE = [
@@ -156,10 +154,10 @@ def test_a_session_that_cannot_be_scored_is_a_failed_document(
     run: Run, session: dict[str, Any], arguments: tuple[str, ...], why: type[Exception]
 ) -> None:
     """One document with all keys on stdout and status 1, as for a judge that gave no score."""
-    told = run(session | {"chain_id": "k2"}, *arguments, "--json", chain={"criteria": "no-such"})
+    result = run(session | {"chain_id": "k2"}, *arguments, "--json", chain={"criteria": "no-such"})
 
-    assert (told.exit_code, told.stderr) == (1, "")
-    document = json.loads(told.stdout)
+    assert (result.exit_code, result.stderr) == (1, "")
+    document = json.loads(result.stdout)
     jsonschema.validate(document, SCHEMA)
     assert (document["session_id"], document["chain_id"], document["status"]) == ("one", "k2", "failed")
     assert document["error_kind"] == why.error_kind  # type: ignore[attr-defined]
@@ -173,25 +171,25 @@ def test_a_session_that_cannot_be_scored_is_a_failed_document(
 
 
 @pytest.mark.parametrize(("session", "arguments", "why"), UNSCORABLE)
-def test_where_no_score_document_is_asked_for_one_sentence_tells_it(
+def test_an_unscorable_session_is_an_error_without_a_document(
     run: Run, session: dict[str, Any], arguments: tuple[str, ...], why: type[Exception]
 ) -> None:
-    """It ends the command as an error of its kind; nothing is printed that could be taken for an answer."""
+    """The command raises the error and prints nothing that could pass for an answer."""
     for asked in ((), ("--dry-run",), ("--dry-run", "--json")):
-        told = run(session, *arguments, *asked, chain={"criteria": "no-such"})
+        result = run(session, *arguments, *asked, chain={"criteria": "no-such"})
 
-        assert (type(told.exception), told.stdout) == (why, "")
-
-
-def test_the_chain_that_was_named_stands_in_the_failed_document(run: Run) -> None:
-    """`--chain` goes before what the file says."""
-    told = run(SESSION | {"status": "in_progress", "chain_id": "own"}, "--json", "--chain", "k")
-
-    assert json.loads(told.stdout)["chain_id"] == "k"
+        assert (type(result.exception), result.stdout) == (why, "")
 
 
-def test_a_file_that_can_be_read_only_once_is_known_by_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe is empty the second time."""
+def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
+    """`--chain` precedes the chain in the file."""
+    result = run(SESSION | {"status": "in_progress", "chain_id": "own"}, "--json", "--chain", "k")
+
+    assert json.loads(result.stdout)["chain_id"] == "k"
+
+
+def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe is empty the second time, so the document takes the session id from the file name."""
 
     def read_once(path: Path) -> Any:
         path.write_text("", encoding="utf-8")
@@ -207,19 +205,19 @@ def test_a_file_that_can_be_read_only_once_is_known_by_its_name(run: Run, monkey
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", {"status": "completed"}, SESSION | {"session_id": "a b"}], ids=lambda c: str(c)[:20]
 )
-def test_a_file_that_is_no_session_is_asked_wrongly(run: Run, content: Any) -> None:
-    """No document: there is no session that it could be about."""
-    told = run(content, "--json")
+def test_a_file_without_a_session_is_a_configuration_error(run: Run, content: Any) -> None:
+    """No document is printed, since there is no session that it could be about."""
+    result = run(content, "--json")
 
-    assert isinstance(told.exception, ConfigurationError)
-    assert told.stdout == ""
+    assert isinstance(result.exception, ConfigurationError)
+    assert result.stdout == ""
 
 
 def test_a_session_full_of_unstorable_text_is_printed(run: Run) -> None:
-    """NUL and halves of characters do not break the one document."""
-    told = run(poisoned(), "--no-judge", "--json", chain={"command_pattern": "(?s)kubectl (.*)"})
+    """NUL and lone surrogates do not break the one document."""
+    result = run(poisoned(), "--no-judge", "--json", chain={"command_pattern": "(?s)kubectl (.*)"})
 
-    document = json.loads(told.stdout)
+    document = json.loads(result.stdout)
     jsonschema.validate(document, SCHEMA)
     assert (document["status"], document["error_kind"]) == ("failed", "evidence_incomplete")
     assert [text for text in texts_of(document) if text != storable(text)] == []

@@ -1,4 +1,4 @@
-"""What an attempt decides by itself: waiting, room in the window, sums, and who answered."""
+"""Decisions of an attempt without I/O: backoff, sums of usage, and the judge's fingerprint."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ TURN = Turn(
 
 
 def test_backoff_doubles_up_to_ten_minutes() -> None:
-    """10 s doubling to 10 min, and a fifth of it either way."""
+    """It starts at 10 s and varies by a fifth either way."""
     for burned, expected in {1: 10, 2: 20, 4: 80, 7: 600, 50: 600}.items():
         jittered = [backoff_s(burned, jitter) for jitter in (0, 1, -1)]
         assert jittered == pytest.approx([expected, expected * 1.2, expected * 0.8])
@@ -53,7 +53,7 @@ def test_sums_of_money_have_the_digits_of_prices() -> None:
     assert sum_usage([replace(TURN, cost_usd=cost) for cost in costs])["cost_usd"] == 0.314786
 
 
-def test_who_answers_and_how_it_is_asked_change_the_fingerprint() -> None:
+def test_model_provider_and_sampling_change_the_fingerprint() -> None:
     """Scores of different judges never look comparable."""
     judges = [
         (ProviderSettings(), TURN),
@@ -67,8 +67,8 @@ def test_who_answers_and_how_it_is_asked_change_the_fingerprint() -> None:
     assert len({judge_fingerprint("c", *judge) for judge in judges}) == len(judges)
 
 
-def test_what_a_turn_says_does_not_change_the_fingerprint() -> None:
-    """The fingerprint is of the judge, not of the answer."""
+def test_the_content_of_a_turn_does_not_change_the_fingerprint() -> None:
+    """The fingerprint identifies the judge, not the answer."""
     settings = ProviderSettings()
     other = replace(TURN, reply="else", input_tokens=7, latency_ms=9, cost_usd=None)
 

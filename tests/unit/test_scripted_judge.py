@@ -1,4 +1,4 @@
-"""The scripted judge answers in the form that is asked for, states what it is, and goes wrong as ordered."""
+"""The scripted judge answers in the requested form, says that it is one, and fails as scripted."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ def test_total_follows_from_the_transcript_without_its_nonce() -> None:
 
 @table
 def test_masking_leaves_the_honest_total(attacked: str, masked: str) -> None:
-    """A judge that obeys nothing is no reason to suspect tampering: the two texts have one checksum."""
+    """Both texts have one checksum, so that a judge that ignores the attack is not suspected of tampering."""
     with_attack, with_mask = (prompt(data=f"[E2] before\n{text}\nafter") for text in (attacked, masked))
     assert read_transcript(with_attack).checksum == read_transcript(with_mask).checksum
     assert read_transcript(with_mask).checksum != read_transcript(prompt(data="[E2] before\nother\nafter")).checksum
@@ -168,7 +168,7 @@ def test_form_is_that_of_the_prompt_and_not_of_the_evidence() -> None:
     assert json.loads(write_reply(task)) == {"outcome": "good"}
 
 
-def test_answer_cites_what_is_there() -> None:
+def test_answer_cites_existing_entries() -> None:
     cited = re.findall(r"\[(E\d+)\]", reply(number=3))
     assert len(cited) == 3
     assert all(f"[{entry}]" in evidence(3) for entry in cited)
@@ -235,8 +235,8 @@ async def test_calls_hang_and_drop(
     assert (await ask(client)).choices
 
 
-async def test_faults_meet_only_calls_that_fit(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
-    """A mere latency precedes the next fault."""
+async def test_faults_apply_only_to_matching_calls(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
+    """A latency does not use up the call: the next fault applies too."""
     fits: dict[str, Any] = {"turn": "missing_tools", "match": 'say "no"', "times": 1}
     judge.script(Fault(kind="latency", **fits), Fault(kind="status", **fits))
     assert await text_of(client, "analysis", 'say "no"')

@@ -1,4 +1,4 @@
-"""The warning at start: a judge that also works as an agent."""
+"""The warning at the start about a judge that also works as an agent."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ async def warned(settings: Settings, sessions: FakeSessions) -> list[tuple[Any, 
 
 
 async def test_the_judge_that_is_an_agent_is_named() -> None:
-    """Once per provider, and only that one, however the model is spelt."""
+    """Once per provider, whatever the spelling of the model; other providers are not named."""
     settings = judged_by(main="openai/gpt-4.1", spare="other-model")
 
     assert await warned(settings, FakeSessions(a=worked_by("x"), b=worked_by("gpt-4.1-2025-04-14"))) == [
@@ -38,13 +38,12 @@ async def test_the_judge_that_is_an_agent_is_named() -> None:
     ]
 
 
-async def test_a_judge_of_its_own_is_no_news() -> None:
-    """No warning without a reason."""
+async def test_a_judge_that_is_no_agent_gives_no_warning() -> None:
     assert await warned(judged_by(main="judge-1"), FakeSessions(a=worked_by("gpt-4.1"))) == []
 
 
-async def test_a_source_that_cannot_be_read_is_no_reason_to_complain() -> None:
-    """The worker goes on, and no warning is logged."""
+async def test_a_source_that_cannot_be_read_gives_no_warning() -> None:
+    """The worker goes on."""
 
     class Away(FakeSessions):
         async def recent_agent_models(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""How the factor between real and estimated tokens follows what calls report."""
+"""How the token factor of a provider follows the token counts that its calls report."""
 
 import pytest
 from hypothesis import given
@@ -30,14 +30,14 @@ def follow(factor: float, *ratios: float, estimated: int = ESTIMATED) -> float:
         pytest.param([0.0], 1.0, id="nothing-read"),
     ],
 )
-def test_it_rises_at_once(ratios: list[float], factor: float) -> None:
-    """A prompt that is too long is a call for nothing; steps keep contexts the same."""
+def test_the_factor_rises_at_once(ratios: list[float], factor: float) -> None:
+    """A prompt that is too long wastes a call; steps of 0.05 keep contexts the same."""
     assert follow(1.0, *ratios) == factor
 
 
 @pytest.mark.parametrize(("estimated", "factor"), [(999, 1.0), (1_000, 2.0)], ids=["small", "large-enough"])
-def test_a_small_prompt_teaches_nothing(estimated: int, factor: float) -> None:
-    """Of ten tokens a provider makes thirty by what it adds itself."""
+def test_small_prompts_do_not_change_the_factor(estimated: int, factor: float) -> None:
+    """A provider may add twenty tokens of its own to a prompt of ten."""
     assert follow(1.0, 2.0, estimated=estimated) == factor
 
 
@@ -55,13 +55,13 @@ def test_a_small_prompt_teaches_nothing(estimated: int, factor: float) -> None:
     ],
 )
 def test_one_absurd_report_is_forgotten(ratios: list[float], factor: float) -> None:
-    """After twenty lower ones in a row, and not a step before."""
+    """Only after twenty lower reports in a row."""
     assert follow(4.0, *ratios) == factor
 
 
 @given(st.lists(st.floats(0, 6), max_size=80))
-def test_it_always_covers_the_report_that_came_last(ratios: list[float]) -> None:
-    """A multiple of 0.05 from 1 to 4, and never below what was just reported."""
+def test_the_factor_covers_the_latest_report(ratios: list[float]) -> None:
+    """It is a multiple of 0.05 from 1 to 4, and never below the latest report."""
     factor = follow(1.0, *ratios)
 
     assert 1 <= factor <= 4

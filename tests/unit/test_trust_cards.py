@@ -1,4 +1,4 @@
-"""What labels of people become in the card of a judge."""
+"""How labels of reviewers become the trust card of a judge."""
 
 import uuid
 from typing import Any
@@ -39,8 +39,8 @@ def row(score: int = 0, total: int = 70, by: str = "ada", **columns: Any) -> dic
         pytest.param({"number": 20}, ((0, 1), (0, 0)), 50, id="a-number-has-a-band"),
     ],
 )
-def test_what_a_label_says(said: dict[str, Any], counts: object, difference: float | None) -> None:
-    """Its band, in the row, beside the judge's, in the column; and total less number where it gives one or agrees."""
+def test_a_label_gives_band_and_difference(said: dict[str, Any], counts: object, difference: float | None) -> None:
+    """Row: the label's band; column: the judge's; the difference is the total less the label's number."""
     found = card_of([row(**said)], BANDS)
     assert found.confusion.counts == counts
     assert found.mean_difference.value == difference
@@ -58,24 +58,24 @@ def test_what_a_label_says(said: dict[str, Any], counts: object, difference: flo
         pytest.param("50-74", DEFAULT_BANDS, {50, 55, 60}, id="a-default-band-by-its-name"),
     ],
 )
-def test_which_numbers_may_stand_beside_an_outcome(word: str, bands: tuple[Band, ...], expected: set[int]) -> None:
-    """Those of its band; without bands of the criteria, all but those of the other end."""
+def test_a_number_must_not_contradict_its_outcome(word: str, bands: tuple[Band, ...], expected: set[int]) -> None:
+    """It must be in the outcome's band; without bands of the criteria, not in the opposite one."""
     assert {n for n in (0, 20, 49, 50, 55, 60, 75, 100) if contradicted(word, n, bands) is None} == expected
 
 
-def test_what_belongs_to_no_band_is_named() -> None:
-    """Who agrees with a total between two bands says no band either."""
+def test_a_label_without_a_band_is_named() -> None:
+    """Agreeing with a total between two bands names no band either."""
     found = card_of([row(total=55, agrees=True)], BANDS)
     assert (found.matched, len(found.unplaced)) == (0, 1)
 
 
-def test_two_scores_of_one_session_are_two() -> None:
-    """A label is about a score: nothing says that the other one is right as well."""
+def test_labels_of_two_scores_of_one_session_count_separately() -> None:
+    """A label is about one score and says nothing about another."""
     assert card_of([row(1, agrees=True), row(2, outcome="wrong")], BANDS).matched == 2
 
 
-def test_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the rows; scores that were not picked do not count among them."""
+def test_only_the_newest_labels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of scores picked for review the newest count; labels of other scores do not use up that number."""
     monkeypatch.setattr(labels, "MOST_COUNTED", 2)
     newest = [row(1, agrees=True), row(1, by="bob", agrees=True), row(2, agrees=True)]
     others = [row(3, outcome="wrong"), row(4, agrees=True, inclusion_probability=None)]
@@ -83,8 +83,7 @@ def test_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.matched, found.picked, found.confusion.counts) == (2, 1, ((0, 0), (0, 2)))
 
 
-def test_a_card_is_made_once() -> None:
-    """As long as there is no new label."""
+def test_a_card_is_computed_once_until_a_new_label() -> None:
     rows = [row(n, agrees=n % 3 > 0 or None, outcome=None if n % 3 else "wrong") for n in range(30)]
     first = card_of(rows, BANDS)
     assert card_of([dict(r) for r in rows], BANDS) is first

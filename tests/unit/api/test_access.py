@@ -289,7 +289,7 @@ def test_changed_tokens_file_takes_effect_without_a_restart(tokens_file: Path, w
     assert refusal(rules, request(bearer("fresh"))).status == 401
 
 
-def test_broken_tokens_file_leaves_the_last_good_tokens_in_force(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+def test_broken_tokens_file_keeps_the_last_good_tokens(tokens_file: Path, with_tokens: dict[str, str]) -> None:
     rules = access(with_tokens)
     for content in [*BROKEN.values(), None]:
         if content is None:

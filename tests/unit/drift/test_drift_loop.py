@@ -50,7 +50,7 @@ async def test_no_failure_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass while another process leads makes no look."""
+    """A pass that another process takes does not count as a look."""
     clock, stopping = 1000.0, asyncio.Event()
     passed_s = iter((0.0, 1.0, 1.0, LOOK_EVERY_S - 1.0, 1.0, 1.0))
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: clock))

@@ -68,7 +68,9 @@ def test_report_states_each_finding_and_the_anchors() -> None:
     assert "judge aaaaaaaaaaaa -> bbbbbbbbbbbb" in text
     assert "Anchors: 39 judged by the current judge, 1 gone: the source no longer has it." in text
     assert "40 anchors, 400 sessions before and 300 after" in text
-    assert "40 anchors, sessions left out\n" in report_text(a_finding(look="anchors", compared_before=0, compared_after=0))
+    assert "40 anchors, sessions left out\n" in report_text(
+        a_finding(look="anchors", compared_before=0, compared_after=0)
+    )
     assert "the agents changed, probably" in report_text(a_finding(cause="agents", is_clear=False))
     assert "undecided" in report_text(a_finding(cause=None, is_clear=False))
     empty = markdown(DriftReport([], None, {}, []))

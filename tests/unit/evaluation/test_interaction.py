@@ -332,7 +332,7 @@ def test_tool_duration_adds_up_known_durations(durations_ms: list[int | None], t
 
 
 @table
-def test_agent_tokens_add_up_without_those_of_scoring(tokens: list[list[int | None]], expected: list[int] | None) -> None:
+def test_agent_tokens_leave_out_scoring(tokens: list[list[int | None]], expected: list[int] | None) -> None:
     agents = [execution(name=str(n), input_tokens=i, output_tokens=o) for n, (i, o) in enumerate(tokens)]
     judge = stage(execution(name="judge", input_tokens=1000, output_tokens=1000), stage_type="scoring")
 

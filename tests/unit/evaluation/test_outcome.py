@@ -22,8 +22,10 @@ def rates(error: float | None, first_try: float | None, iteration: float | None)
 
 
 @table
-def test_outcome_passes_if_every_gate_and_the_threshold_do(passed: list[bool], total: int | None, threshold: float | None, value: str | None) -> None:
-    """A missing gate or threshold decides nothing, and only a failure has a reason."""
+def test_outcome_needs_every_check(
+    passed: list[bool], total: int | None, threshold: float | None, value: str | None
+) -> None:
+    """Every gate and the threshold must pass; an absent one decides nothing. Only a failure has a reason."""
     outcome = decide_outcome([PASSED if p else FAILED for p in passed], total, threshold)
 
     assert outcome.value == value
@@ -67,7 +69,7 @@ def test_a_weighted_score_without_a_total_decides_nothing() -> None:
 
 
 @table
-def test_threshold_of_the_chain_precedes_that_of_the_rubric(chain: float | None, rubric: float | None, threshold: float | None) -> None:
+def test_threshold_of_the_chain_comes_first(chain: float | None, rubric: float | None, threshold: float | None) -> None:
     assert threshold_of(chain, rubric) == threshold
 
 

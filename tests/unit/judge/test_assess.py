@@ -1,4 +1,4 @@
-"""The order of a judgement: samples, the masked reading, and the questions and checks of the chosen reading."""
+"""The order of a judgement: samples, the masked reading, then follow-up and checks of the chosen reading."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -82,7 +82,7 @@ def test_a_description_holds_identifiers_and_no_free_text(said: dict[str, Any], 
 def test_each_error_has_a_meaning_and_an_account_for_the_circuit(
     said: dict[str, Any], meaning: str, account: dict[str, Any]
 ) -> None:
-    """A failure counts for the circuit, a refused request does not, and a bad key or used-up quota opens it."""
+    """A failure counts for the circuit, a refused request does not; a bad key or used-up quota opens it."""
     found = response(said)
     assert found.meaning == meaning
     assert found.account() == {"reason": f"HTTP {found.status}", **account}

@@ -1,4 +1,4 @@
-"""Which citations of an analysis hold: ids of entries that exist, and quotations that are in the cited entry."""
+"""Which citations of an analysis hold: ids of existing entries, and quotations from the cited entry."""
 
 import time
 

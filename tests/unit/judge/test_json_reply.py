@@ -1,4 +1,4 @@
-"""Extraction of JSON from replies, however it is wrapped, and the fields that a structured answer must hold."""
+"""Extraction of JSON from replies, however it is wrapped, and the required fields of a structured answer."""
 
 import json
 import time

@@ -59,7 +59,7 @@ def _with(template: str, secret: str) -> tuple[str, str]:
 
 
 class Planted:
-    """Gives each place its own text, with a secret of every kind and every model's name, and remembers them."""
+    """Gives each place its own text, with a secret of every kind and every model's name; keeps secrets."""
 
     def __init__(self) -> None:
         self.secrets: list[str] = []

@@ -86,7 +86,7 @@ Connect = Callable[[ProviderSettings, Endpoint], JudgeClient]
 
 @pytest.fixture(scope="module")
 def connect() -> Iterator[Connect]:
-    """One client for all, whose making takes far longer than a call."""
+    """One client for all tests, since creating it takes far longer than a call."""
     client = JudgeClient("main", ProviderSettings(model="m"), None)
     called = client.endpoint
 
@@ -173,7 +173,7 @@ TIGHT = ProviderSettings(model="m", context_window_tokens=24_000, max_reply_toke
 
 
 async def test_missing_tools_get_what_an_enlarged_answer_leaves(connect: Connect) -> None:
-    """The repeated answer is longer than the normal limit, so the follow-up has less than a whole one left."""
+    """The repeated answer exceeds the normal limit, so the follow-up has less than a whole limit left."""
     endpoint = Endpoint(Reply(1, "two_turn", is_cut=True), Reply(0.75, "two_turn"), Reply(0.1, "words"))
 
     judgement = await judged(connect(TIGHT, endpoint))
@@ -212,7 +212,7 @@ async def test_reminders_go_on_in_a_full_window(connect: Connect) -> None:
 async def test_a_reply_limit_shrinks_to_what_is_left(
     prompt: int, token_factor: float, reply_limit_factor: int, limit: int | None, *, connect: Connect
 ) -> None:
-    """At least a quarter of `max_reply_tokens`, or more than a cut answer had, must be left to send a request."""
+    """A request needs room for a quarter of `max_reply_tokens`, or for more than a cut answer had."""
     endpoint = Endpoint(Reply(0.1, "words"))
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=2_000), endpoint)
     question = Question("analysis", exactly(prompt), reply_limit_factor=reply_limit_factor)

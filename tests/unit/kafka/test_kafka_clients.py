@@ -294,7 +294,7 @@ async def test_brokers_that_go_away_during_the_join_are_waited_for(
     await consumer.stop()
 
 
-async def test_a_cancellation_inside_the_library_does_not_reach_the_caller(consumer: Consumer, built: list[Library]) -> None:
+async def test_a_cancellation_inside_the_library_is_contained(consumer: Consumer, built: list[Library]) -> None:
     built[0].stop_error = asyncio.CancelledError()
 
     await consumer.stop()

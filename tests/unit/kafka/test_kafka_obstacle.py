@@ -158,7 +158,7 @@ async def test_an_empty_cluster_after_a_token_login_is_a_refusal(monkeypatch: py
 @pytest.mark.parametrize(
     "error", [ValueError("Server sent wrong signature!"), AssertionError()], ids=["scram", "plain"]
 )
-async def test_a_broker_that_does_not_prove_its_identity_is_a_refusal(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_a_broker_without_proof_of_identity_refuses(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
     class Client:
         is_closed = False

@@ -1,4 +1,4 @@
-"""Topic functions close their connections however they end, and wait for brokers only where waiting can help."""
+"""Topic functions close their connections however they end, and wait for brokers where that can help."""
 
 import asyncio
 from collections.abc import Callable

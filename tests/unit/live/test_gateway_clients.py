@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from websockets.frames import Frame, Opcode
 
-from live import FakeSocket, connected_to, event, silent_client_of, of_type, placed, records, unplaced, until
+from live import FakeSocket, connected_to, event, of_type, placed, records, silent_client_of, unplaced, until
 from tables import table
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits, InvalidRequest, parse_request
@@ -222,7 +222,7 @@ class TestProtocol:
         assert len(await socket.answer()) == 1
 
     async def test_an_unknown_channel_is_an_error(self, socket: FakeSocket) -> None:
-        """The connection stays open. A long name comes back shortened, so that waiting requests stay small."""
+        """The connection stays open. A long name comes back shortened, to keep waiting requests small."""
         channels = ["cancellations", "session:", "session:../x", "session:a b", "sessions:", "Sessions", "session"]
         channels += ["*", "ü", "session:" + "a" * 10_000]
         for channel in channels:
@@ -297,7 +297,7 @@ async def test_a_database_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyP
 
 class TestLimits:
     async def test_an_old_connection_is_closed(self) -> None:
-        """Access is checked only at the handshake, so no connection may outlive a lost permission for ever."""
+        """Access is checked only at the handshake, so a connection must not outlive a lost permission."""
         began = time.monotonic()
         async with silent_client_of(placed(life_s=0.2)) as socket:
             assert await close_code(socket) == 4009

@@ -9,7 +9,7 @@ from pydantic_core import from_json, to_json
 from structlog.testing import capture_logs
 
 from insights_messages import START_US, drift, key_of, record, windows
-from live import connected_to, silent_client_of, of_type, placed
+from live import connected_to, of_type, placed, silent_client_of
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.live import signals

@@ -33,7 +33,7 @@ def on(day: int, *, has: bool = False, chain: str = "k", judge: str | None = "ju
 def measured(
     sessions: Mapping[Day, int], asked: Mapping[Day, int], *, built: int | None = None
 ) -> tuple[Demand | None, bool]:
-    """The demand in these sessions, of which some asked for the tool; `built` is a day, counted from the first."""
+    """The demand in these sessions, of which some asked; `built` is a day, counted from the first."""
     rows, those = list[tuple[Group, range, list[int]]](), set[int]()
     begin = 0
     for one, count in sessions.items():
@@ -97,7 +97,12 @@ def test_sessions_without_a_judge_do_not_count() -> None:
     before, after = on(0), on(5, has=True)
     unjudged = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
 
-    assert sides({before: 40, after: 30} | unjudged, {before: 10, after: 1} | dict.fromkeys(unjudged, 5)) == (40, 10, 30, 1)
+    assert sides({before: 40, after: 30} | unjudged, {before: 10, after: 1} | dict.fromkeys(unjudged, 5)) == (
+        40,
+        10,
+        30,
+        1,
+    )
     assert measured({before: 40} | unjudged, {before: 10}) == (None, False)
 
 
@@ -116,7 +121,7 @@ def test_demand_measured_under_another_judge_is_marked() -> None:
     assert not measured({before: 40, after: 1, other: 30}, {before: 10})[1]
 
 
-def test_judges_that_swapped_chains_have_no_chain_in_common() -> None:
+def test_judges_that_swapped_chains_share_none() -> None:
     sessions = {
         on(0): 40,
         on(5, has=True, judge="judge-2"): 30,
@@ -165,6 +170,8 @@ def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime,
 
 
 @table
-def test_state_is_dated_by_its_history(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
+def test_state_is_dated_by_its_history(
+    state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None
+) -> None:
     expected = None if since is None else before(("open", since, since))[0][1]
     assert since_when(state, before(*history)) == expected

@@ -14,7 +14,7 @@ NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def card(labels: int) -> Calibration:
-    """A judge who is right three times of four."""
+    """A trust card of a judge that is right on three of four labels."""
     said = [("wrong", 20.0), ("correct", 80.0), ("partial", 50.0), ("partial", 70.0)]
     given = [(Label(f"s-{n}", said[n % 4][0]), said[n % 4][1]) for n in range(labels)]
     scores = [LabelledScore(one.session_id, total, "methodology", "hash-1", "judge-1") for one, total in given]
@@ -34,8 +34,8 @@ def alone(**values: object) -> str:
     return rendering.templates().from_string(source).render(values)
 
 
-def test_a_card_tells_its_numbers_and_the_table() -> None:
-    """Kappa with its interval, how many labels are missing, and what was said by band."""
+def test_a_card_shows_its_figures_and_the_table() -> None:
+    """Kappa with its interval, the number of missing labels, and a row per band."""
     found = card(40)
     text = shown("trust_card.html", card=found, card_id="card")
     assert found.kappa.value is not None
@@ -47,7 +47,7 @@ def test_a_card_tells_its_numbers_and_the_table() -> None:
     assert "left out" not in text
 
 
-def test_a_card_without_labels_says_how_many_it_takes() -> None:
+def test_a_card_without_labels_says_how_many_are_needed() -> None:
     found = card(0)
     text = shown("trust_card.html", card=found, card_id="card")
     assert "Agreement is unknown" in text
@@ -57,7 +57,7 @@ def test_a_card_without_labels_says_how_many_it_takes() -> None:
 
 
 def test_a_queue_says_why_each_score_is_in_it() -> None:
-    """A reason, a random draw, both or neither; text from outside stays text."""
+    """A reason, a random draw, both or neither; text from sessions is escaped."""
     pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
     pick |= {"criteria": None, "scored_at": NOW, "labels": 0}
     picks = [
@@ -83,7 +83,7 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
 
 
 def test_labels_show_their_author_and_content() -> None:
-    """Agreement, own outcome and number, the reason as text, and whether it counts; the form has every band."""
+    """Agreement, own outcome and number, escaped reason, and whether it counts; the form has every band."""
     one = {"by": "alice", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
     own = one | {"by": "bob", "agrees": False, "outcome": "wrong", "number": 12.5, "reason": "<i>no</i>"}
     given = [one | {"inclusion_probability": 0.5}, own | {"inclusion_probability": None}]

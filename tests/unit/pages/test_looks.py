@@ -13,7 +13,7 @@ GROUNDS = ("paper", "sheet", "sunk")
 TINTED = ("good", "fair", "weak", "busy", "plain")
 SERIES = tuple(f"series-{n}" for n in range(1, 7))
 
-# Text, and what it stands on: pages, sheets and chips; badges and notes; the accent's button.
+# Text with its background: pages, sheets and chips; badges and notes; the accent's button.
 WORDS = [
     *((ink, ground) for ink in ("ink", "quiet") for ground in GROUNDS),
     *(("accent", ground) for ground in ("paper", "sheet", "sunk")),
@@ -68,29 +68,29 @@ def test_contrast_is_that_of_the_standard() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read(scheme: str) -> None:
-    """Text has a contrast of 4.5 at least to what it stands on."""
+def test_text_has_enough_contrast(scheme: str) -> None:
+    """Text has a contrast of at least 4.5 to its background."""
     known = colours(scheme)
     weak = {pair: contrast(known[pair[0]], known[pair[1]]) for pair in WORDS}
     assert not {pair: ratio for pair, ratio in weak.items() if ratio < 4.5}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_shapes_can_be_seen(scheme: str) -> None:
-    """What means something and is no text has a contrast of 3 at least."""
+def test_meaningful_shapes_have_enough_contrast(scheme: str) -> None:
+    """Lines, marks and bars with a meaning have a contrast of at least 3."""
     known = colours(scheme)
     weak = {pair: contrast(known[pair[0]], known[pair[1]]) for pair in SHAPES}
     assert not {pair: ratio for pair, ratio in weak.items() if ratio < 3}
 
 
-def test_dark_leaves_no_colour_light() -> None:
-    """A variable that one block has and the other lacks would be a colour of the wrong scheme."""
+def test_dark_scheme_replaces_every_colour() -> None:
+    """A variable that only one block sets would keep a colour of the wrong scheme."""
     light, dark = colours("light"), colours("dark")
     assert light.keys() == dark.keys()
     assert [name for name in light if light[name] == dark[name]] == []
 
 
-def test_nothing_turns_for_who_wants_no_motion() -> None:
+def test_nothing_moves_if_reduced_motion_is_preferred() -> None:
     [rules] = re.findall(r"@media \(prefers-reduced-motion: reduce\) \{(.*?\})\s*\}", SHEETS[0], re.DOTALL)
     moving = set(re.findall(r"(\.[\w-]+) \{[^}]*(?:animation|transition):", SHEETS[0].replace(rules, "")))
     assert moving == {".spinner"}

@@ -1,4 +1,4 @@
-"""Text of judges and agents on a page: readable, and harmless even if it is hostile."""
+"""Text of judges and agents on a page: it is readable, and harmless even if it is hostile."""
 
 import time
 from html.parser import HTMLParser
@@ -54,7 +54,7 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_the_parser_alone_lets_nothing_through() -> None:
-    """The first wall, as if there were no second."""
+    """The first of two defences, tested without the second."""
     for text in HOSTILE.values():
         html = markdown.PARSER.render(text, {})
         assert {tag for tag, _ in Elements(html).found} <= markdown.TAGS
@@ -62,7 +62,7 @@ def test_the_parser_alone_lets_nothing_through() -> None:
 
 
 def test_the_cleaner_alone_lets_nothing_through() -> None:
-    """The second wall, as if the parser had let raw HTML pass."""
+    """The second defence, tested as if the parser had let raw HTML pass."""
     for text in HOSTILE.values():
         html = markdown.CLEANER.clean(f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>')
         found = Elements(html).found
@@ -71,8 +71,8 @@ def test_the_cleaner_alone_lets_nothing_through() -> None:
         assert set(links(html)) <= {None}  # a script that is never closed swallows them
 
 
-def test_a_link_leads_away_without_a_word_of_us() -> None:
-    """No opener, no recommendation, no address of ours."""
+def test_a_link_reveals_nothing_about_this_site() -> None:
+    """It carries no opener, no referrer and no endorsement."""
     [(_, _), (tag, attributes)] = Elements(render("[x](https://a.example/b)")).found
     assert (tag, attributes["href"]) == ("a", "https://a.example/b")
     assert {"noopener", "nofollow", "noreferrer"} == set((attributes["rel"] or "").split())
@@ -93,7 +93,7 @@ def test_a_link_leads_away_without_a_word_of_us() -> None:
     ids=["in brackets", "a range", "emphasised", "code", "inside a link", "parts of words", "no ids", "in a list"],
 )
 def test_citations_lead_to_their_entries(text: str, linked: list[str]) -> None:
-    """Those that the page shows; others stay text."""
+    """Ids of entries that the page shows become links; others stay text."""
     assert links(render(text, {"E3", "E7"})) == linked
 
 
@@ -113,13 +113,13 @@ def test_cited_entries_are_listed_once_in_order() -> None:
     ids=["in order", "a level left out", "the highest not first", "back again", "deeper than there are"],
 )
 def test_headings_are_an_outline_below_that_of_the_page(levels: tuple[int, ...], shown: tuple[int, ...]) -> None:
-    """It begins where the page's own ends and leaves no level out, whatever the text does."""
+    """The outline begins below the page's own and skips no level, whatever the text does."""
     found = [tag for tag, _ in Elements(render("\n\n".join("#" * level + " x" for level in levels))).found]
     assert found == [f"h{level}" for level in shown]
 
 
 def test_invisible_characters_are_removed() -> None:
-    """NUL, escape sequences, and what turns the rest of a line round."""
+    """NUL, escape sequences and direction overrides are removed."""
     assert legible("a\0b\x1b[31m\u202ec\u2066\n\td\x85") == "ab[31mc\n\td"
     assert "\u202e" not in render("x \u202e y\0")
 
@@ -130,15 +130,15 @@ def test_lines_stay_lines_where_they_mean_something() -> None:
     assert "<br" not in render("one sentence\nof an agent", keeps_lines=False)
 
 
-def test_a_very_long_text_is_shown_as_it_is() -> None:
-    """Parsing has its price, and what is as long as that was not written to be read."""
+def test_a_very_long_text_is_shown_without_parsing() -> None:
+    """Parsing it would cost too much, and such a text was not written to be read."""
     html = render("<b>" + "# x\n" * MAX_CHARACTERS)
     assert html.startswith("<pre>&lt;b&gt;# x")
 
 
 @pytest.mark.parametrize("piece", ["[", "![[", "*a ", "`", "_*", "|a", "> ", "- ", "<", "E1 ", "[a](<", "&#"])
-def test_text_made_to_be_slow_is_not(piece: str) -> None:
-    """Repetition of what opens something: within a few times what honest text of the length takes."""
+def test_hostile_repetition_is_rendered_in_bounded_time(piece: str) -> None:
+    """It takes at most a few times as long as ordinary text of the same length."""
     began = time.process_time()
     render((piece * MAX_CHARACTERS)[:MAX_CHARACTERS], {"E1"})
     assert time.process_time() - began < 5

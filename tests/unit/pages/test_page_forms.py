@@ -1,4 +1,4 @@
-"""Forms of pages: what they mean, and which mistakes they report."""
+"""Forms of pages: the queries they give, and the mistakes they report."""
 
 from datetime import UTC, date, datetime
 from urllib.parse import parse_qsl, urlencode
@@ -59,8 +59,7 @@ def test_every_field_is_a_filter() -> None:
     )
 
 
-def test_mistakes_are_reported_with_their_field() -> None:
-    """The form keeps what was given."""
+def test_invalid_fields_are_reported_and_kept_in_the_form() -> None:
     mistakes = [
         *(("min", "101"), ("min", "-1"), ("max", "5.5"), ("max", "٣"), ("max", "9" * 300), ("label", "team")),
         *(("label", "=a"), ("status", "lost"), ("sort", "random"), ("outcome", "maybe"), ("since", "yesterday")),
@@ -92,7 +91,7 @@ def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
 # --- pages across sessions -----------------------------------------------------------------------------
 
 
-def test_without_days_it_is_the_last_ninety() -> None:
+def test_without_days_the_period_is_the_last_ninety_days() -> None:
     found = period_form(chain=" databases ")
     assert found.values == {"chain": "databases", "criteria": "", "since": "2026-01-01", "until": ""}
     assert found.selection == Selection("databases", None, datetime(2026, 1, 1, tzinfo=UTC), None)
@@ -107,7 +106,7 @@ def test_both_days_are_included() -> None:
     )
 
 
-def test_a_period_in_words() -> None:
+def test_a_period_is_described_in_words() -> None:
     assert period_form(since="2026-01-01", until="2026-01-31").period == "2026-01-01 to 2026-01-31"
     assert period_form(since="2026-01-01").period == "since 2026-01-01"
     assert period_form(until="2026-01-31").period == "until 2026-01-31"
@@ -133,14 +132,14 @@ def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
 # --- forms that are sent with POST ---------------------------------------------------------------------
 
 
-def test_a_tool_form_is_a_request_of_the_api() -> None:
+def test_a_tool_form_is_read_as_a_request_of_the_api() -> None:
     found = read_as(SayingRequest, form_fields(b"tool=Node+Pressure&state=planned&note="))
     assert (found.tool, found.state, found.note, found.since) == ("Node Pressure", "planned", None, None)
     merge = read_as(MergeRequest, form_fields(b"name=tail%5Flogs&tool="))
     assert (merge.name, merge.tool) == ("tail_logs", None)
 
 
-def test_a_wrong_tool_form_is_refused() -> None:
+def test_an_invalid_tool_form_is_refused() -> None:
     for body, says in (
         (b"state=planned", "`tool`"),
         (b"tool=x&state=confirmed", "`state`"),
@@ -159,7 +158,7 @@ def label(**fields: str) -> bytes:
     return urlencode(fields).encode()
 
 
-def test_a_label_form_is_a_label() -> None:
+def test_a_label_form_is_read_as_a_label() -> None:
     for fields, expected in (
         ({"said": "agrees"}, (True, None, None, None)),
         ({"said": "agrees", "reason": " shown "}, (True, None, None, "shown")),
@@ -171,7 +170,7 @@ def test_a_label_form_is_a_label() -> None:
         assert (found.agrees, found.outcome, found.number, found.reason) == expected
 
 
-def test_a_wrong_label_form_is_refused_without_its_values() -> None:
+def test_an_invalid_label_form_is_refused_without_quoting_it() -> None:
     for body, says in (
         (label(reason="hm"), "label is empty"),
         (label(said="agrees", number="50"), "choose one of them"),

@@ -1,4 +1,4 @@
-"""Every template renders with everything that a page can show, and with nothing of it."""
+"""Every template renders with all values that a page can show, and with none of them."""
 
 import re
 import uuid
@@ -109,7 +109,7 @@ class Text(HTMLParser):
 
 
 def shown(template: str, **values: Any) -> str:
-    """The text of the page; a missing value is a word or left out, never None."""
+    """The text of the page, in which a missing value never shows as None."""
     words = " ".join(Text(bytes(page(template, here="/", **values).body).decode()).words.split())
     assert "None" not in words
     return words
@@ -138,7 +138,7 @@ def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> 
 
 
 @pytest.mark.parametrize("is_readable", [True, False], ids=["with-session", "without-session"])
-def test_a_full_score(is_readable: bool) -> None:
+def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     text = score_page(FULL, CONTENT, is_readable=is_readable)
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
@@ -165,7 +165,7 @@ def evil(value: Any, *, has_names: bool = False) -> Any:
 
 
 def test_hostile_text_in_every_field_stays_text() -> None:
-    """From the alert, agent, judge, event and requester."""
+    """This holds for text of alert, agent, judge, event and requester."""
     timeline = a_timeline(alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
     values = score_values(evil(FULL), CONTENT, timeline, is_readable=True)
     words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
@@ -177,7 +177,7 @@ def test_hostile_text_in_every_field_stays_text() -> None:
     assert "1337" not in html
 
 
-def test_a_score_without_results() -> None:
+def test_a_score_page_without_results_says_what_it_waits_for() -> None:
     text = score_page(PENDING, {}, is_readable=True)
     assert "Waiting: something new" in text
     assert "About this score" in text
@@ -211,8 +211,8 @@ def list_page(query: bytes, *found: ListedSession) -> str:
     return " ".join(bytes(answer.body).decode().split())
 
 
-def test_rows_of_the_list() -> None:
-    """The newest attempt is the badge, and the number stays in sight; known flags are explained once."""
+def test_rows_of_the_list_show_the_newest_attempt_and_the_score() -> None:
+    """The newest attempt gives the badge, the total stays visible, and each known flag is explained once."""
     new, failed, waiting, done = (
         row.partition("</tr>")[0]
         for row in list_page(
@@ -235,8 +235,8 @@ def test_rows_of_the_list() -> None:
     assert "means-new_flag" not in explained
 
 
-def test_a_list_offers_what_its_form_allows() -> None:
-    """Folded filters open when one is set, links leave out empty fields, a sought id may be looked up."""
+def test_a_list_reflects_its_form() -> None:
+    """Folded filters open if one is set, links omit empty fields, and a searched id may be looked up."""
     assert '<details class="rarer" id="rarer">' in list_page(b"q=a&chain=k&min=1&sort=newest")
     assert '<details class="rarer" id="rarer" open>' in list_page(b"label=a%3Db")
     assert 'href="/?q=a+b%26c&amp;cursor=next"' in list_page(b"q=a+b%26c&min=")
@@ -246,7 +246,7 @@ def test_a_list_offers_what_its_form_allows() -> None:
     assert "No sessions yet" in list_page(b"sort=newest")
 
 
-def test_criteria_with_and_without_changes() -> None:
+def test_criteria_page_renders_with_and_without_changes() -> None:
     values = {"name": "c", "criteria_hash": "h", "first_used_at": None, "is_current": False}
     before = {"name": "c", "criteria_hash": "g"}
     for older in ({}, CONTENT):
@@ -258,7 +258,7 @@ def test_criteria_with_and_without_changes() -> None:
 
 
 @pytest.mark.parametrize("name", ["<b>", None], ids=["named", "unnamed"])
-def test_pages_across_sessions(name: str | None) -> None:
+def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     form = read_period_form(b"", TODAY)
     shared: dict[str, Any] = {"chains": [], "criteria_names": []}
     category = CategoryAverage(name, "logical_flow", 1e9, 3)

@@ -1,4 +1,4 @@
-"""Frame, static files, values as text, and criteria as text."""
+"""Frame of a page, static files, and values and criteria as text."""
 
 import re
 from datetime import datetime, timedelta, timezone
@@ -19,8 +19,8 @@ def test_times_are_shown_in_utc() -> None:
     assert rendering.when(at) == "2026-03-02 10:00:05 UTC"
 
 
-def test_numbers_as_text() -> None:
-    """Unknown is not zero, points have at most two decimals, and what a user entered is not rounded."""
+def test_numbers_are_written_without_false_precision() -> None:
+    """Unknown is not zero, points have at most two decimals, and users' own numbers are not rounded."""
     for form, cases in {
         rendering.usd: {
             None: "unknown",
@@ -48,7 +48,7 @@ def test_numbers_as_text() -> None:
 
 @pytest.mark.parametrize("name", sorted(static_files()))
 def test_a_static_file_asks_for_nothing_from_elsewhere(name: str) -> None:
-    """No import, no font, no address but that of a namespace."""
+    """It has no import, no font and no URL but those of namespaces."""
     text = static_files()[name].content.decode()
     assert "@import" not in text
     assert "url(" not in text
@@ -56,14 +56,14 @@ def test_a_static_file_asks_for_nothing_from_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(t.name for t in TEMPLATES.iterdir() if t.name.endswith(".html")))
-def test_a_template_holds_nothing_inline(name: str) -> None:
-    """What the content security policy would not let run or apply."""
+def test_a_template_has_no_inline_script_or_style(name: str) -> None:
+    """The content security policy would block them."""
     text = TEMPLATES.joinpath(name).read_text()
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|\|\s*safe\b|autoescape", text)
     assert not re.search(r"<script(?![^>]*\ssrc=)", text)
 
 
-def test_a_page_lets_nothing_in_from_elsewhere() -> None:
+def test_content_security_policy_blocks_other_sites() -> None:
     policy = page("problem.html", 404, problem=_Problem(), request_id="r", back="/").headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -91,7 +91,7 @@ def test_criteria_are_listed_key_by_key() -> None:
 
 
 def test_changes_of_criteria_are_listed_line_by_line() -> None:
-    """Including keys that only one of them has."""
+    """This includes keys that only one of the two has."""
     [prompt, system] = changes({"prompt": "a\nb", "strategy": "s"}, {"prompt": "a\nc", "strategy": "s", "system": "n"})
     assert prompt.key == "prompt"
     assert [(mark, line) for _, mark, line in prompt.lines if mark in "+-"] == [("-", "b"), ("+", "c")]

@@ -1,4 +1,4 @@
-"""What a page shows of the session itself: what the judge was shown, and never a secret of it."""
+"""The session on a score's page: the text that the judge saw, without secrets."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tarsy_scoring.web.pages.session import MAX_ENTRY_CHARACTERS, ShownSession, 
 
 
 def test_alert_analysis_and_cited_entries() -> None:
-    """Under the ids that the judge cites; those that are not there are named."""
+    """They stand under the ids that the judge cites; ids without an entry are named."""
     shown = show(a_timeline(), ["E1", "E2", "E99"], cut=["E2"])
     assert (shown.alert.entry_id, shown.alert.text) == ("E1", "a pod restarts")
     assert shown.final_analysis == "out of memory"
@@ -23,7 +23,6 @@ def test_alert_analysis_and_cited_entries() -> None:
 
 
 def test_secrets_are_masked() -> None:
-    """In whatever is shown."""
     secret = "password=hunter2-hunter2"
     shown = show(a_timeline(alert_data=secret, final_analysis=secret), [])
     assert "hunter2" not in repr(shown)
@@ -42,7 +41,7 @@ def test_a_long_entry_is_cut_and_says_so() -> None:
     ids=["deleted", "runs again", "away"],
 )
 async def test_a_session_that_cannot_be_read_says_why(error: Any, is_gone: bool) -> None:
-    """The page of its score is there all the same."""
+    """The page of its score is shown all the same."""
     found = await read_session(FakeSessions(one=error), "one")
     assert isinstance(found, Unreadable)
     assert found.is_gone is is_gone

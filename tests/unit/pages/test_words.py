@@ -1,4 +1,4 @@
-"""What a score is called: every state has a word, and no state is a colour alone."""
+"""The words for a score: every state has one, and no state is shown by colour alone."""
 
 from typing import get_args
 
@@ -9,15 +9,15 @@ from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
 
 
 def test_a_total_is_in_its_band() -> None:
-    """The band is also a word."""
+    """The name of the band is shown, not its colour alone."""
     for totals, look in (((0, 49), "weak"), ((50, 74), "fair"), ((75, 100), "good")):
         for total in totals:
             shown = badge("completed", total)
             assert (shown.look, shown.text, shown.number) == (look, look, total)
 
 
-def test_a_state_without_a_number_says_so() -> None:
-    """An unknown one, too, since the list may grow."""
+def test_a_state_without_a_total_has_its_word() -> None:
+    """An unknown state has one too, since later versions may add states."""
     texts = {None: "Not scored", "not_scored": "Not scored", "pending": "Queued", "failed": "Failed"}
     texts |= {"timed_out": "Timed out", "cancelled": "Cancelled", "completed": "Completed", "odd_one": "odd one"}
     assert {status: (badge(status).text, badge(status).number) for status in texts} == {
@@ -32,7 +32,7 @@ def test_a_score_in_progress_says_what_it_does() -> None:
 
 
 def test_a_failure_is_never_a_number() -> None:
-    """Also where a row somehow holds one."""
+    """This holds even for a row that wrongly has a total."""
     document = {"status": "failed", "total_score": 90}
     assert badge_of(document).number is None
 
@@ -49,8 +49,8 @@ def test_every_word_of_the_interface_is_explained() -> None:
         assert set(known) == set(explained)
 
 
-def test_the_script_finds_a_badge_for_whatever_an_event_says() -> None:
-    """Phases, ends and bands, each once."""
+def test_the_script_has_one_badge_per_state() -> None:
+    """The states are phases, ends and bands."""
     states = [b.state for b in every_badge()]
     assert len(states) == len(set(states))
     assert set(get_args(Phase)) | {"completed", "failed", "timed_out", "cancelled", "good", "fair", "weak"} == set(

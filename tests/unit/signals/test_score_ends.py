@@ -1,4 +1,4 @@
-"""What rolling signals take from a scoring event, how windows lie, and how Faust logs in."""
+"""How rolling signals read the end of a score from an event, cut windows, and set up Faust."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def test_ends_of_production_scores_are_read(event: dict[str, Any], end: ScoreEnd
     assert read_score_end(json.dumps(event).encode()) == end
 
 
-def test_what_is_no_scoring_event_is_refused() -> None:
+def test_anything_but_a_scoring_event_is_refused() -> None:
     broken = [
         *(None, b"", b"{", b"[]", b"7", b"\xff", b"[" * 10_000, b'{"type": []}', b'{"type": "scoring.completed"}'),
         json.dumps(COMPLETED | {"total_score": 101}).encode(),

@@ -36,7 +36,7 @@ def test_flip_rate_is_the_share_of_pairs_in_different_bands() -> None:
     assert flip_rate([60]).reason == "a flip takes two judgements; there is one"
 
 
-def test_spread_as_worked_by_hand() -> None:
+def test_spread_equals_that_worked_by_hand() -> None:
     found = spread([60, 70, 64, 66])
 
     assert (found.n, found.lowest, found.highest, found.width, found.mean, found.median) == (4, 60, 70, 10, 65, 64)

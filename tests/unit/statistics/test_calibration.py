@@ -79,7 +79,7 @@ def test_each_criteria_and_fingerprint_is_calibrated_by_itself() -> None:
     assert found[0].confusion.agreeing == 2
 
 
-def test_sessions_that_were_picked_for_review_count_for_nothing() -> None:
+def test_sessions_that_were_picked_for_review_do_not_count() -> None:
     labels, scores = many(("correct", 90, 15), ("wrong", 20, 15), ("correct", 20, 3))
     clean = one(labels, scores)
     hard = [Label(f"hard-{i}", "correct", is_random=False) for i in range(50)]
@@ -130,7 +130,7 @@ def test_the_outcome_that_the_judge_stated_is_its_band() -> None:
     assert one(labels, scores, OUTCOME_BANDS).confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 
 
-def test_what_belongs_to_no_band_is_named_and_not_counted() -> None:
+def test_sessions_without_a_band_are_named_and_not_counted() -> None:
     gap = bands_of({"bad": (0, 40), "good": (60, 100)})
     labels = [Label("s-1", "partial"), Label("s-2", "correct"), Label("s-3", "wrong")]
 
@@ -177,8 +177,8 @@ MEANINGS = {
 }
 
 
-def test_the_meaning_in_plain_sentences() -> None:
-    """How well they agree, which way the judge leans, what the labels cannot show, and how many are missing."""
+def test_the_meaning_is_stated_in_sentences() -> None:
+    """Degree of agreement, direction of the judge's errors, limits of the labels, and labels still needed."""
     for name, (counts, meaning) in MEANINGS.items():
         assert one(*many(*counts)).meaning == meaning, name
     one_band = one([Label("s-1", "wrong")], [score("s-1", 20)], [Band("all", 0, 100)])
@@ -187,7 +187,7 @@ def test_the_meaning_in_plain_sentences() -> None:
 
 
 def test_a_label_means_one_band() -> None:
-    """The band it names, else the one of its word, else the one of its number."""
+    """The band that it names, else that of its word, else that of its number."""
     cases: list[tuple[Label, Sequence[Band], str | None]] = [
         (Label("s", "wrong"), OUTCOME_BANDS, "wrong"),
         (Label("s", "incorrect"), OUTCOME_BANDS, "wrong"),

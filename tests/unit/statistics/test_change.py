@@ -28,8 +28,8 @@ def test_strata_are_weighted_by_both_sizes() -> None:
     assert estimate_difference(strata).value == pytest.approx((4 + 4 / 3) / (7 / 3))
 
 
-def test_a_difference_of_mixtures_is_no_difference() -> None:
-    """Easy alerts score 40 points above hard ones and one group has more of them: plain means differ by 20."""
+def test_another_mix_of_strata_is_no_difference() -> None:
+    """Easy alerts score 40 points above hard ones; one group has more of them: plain means differ by 20."""
     easy, hard = draws(1, 40, 80, 5), draws(2, 40, 40, 5)
     plain = estimate_difference([Stratum(easy[:10] + hard[:30], easy[10:] + hard[30:])])
     within = estimate_difference([Stratum(easy[:10], easy[10:]), Stratum(hard[:30], hard[30:])])
@@ -86,7 +86,7 @@ def test_the_order_of_values_and_strata_changes_nothing() -> None:
     assert chance_of(strata, 300) == chance_of(turned, 300)
 
 
-def test_blocks_of_resamples_are_one_sample() -> None:
+def test_resampling_in_blocks_gives_one_sample() -> None:
     """3,000 values are drawn in blocks of some 350 rows."""
     first, second = draws(1, 3000), draws(2, 3000)
 
@@ -97,7 +97,7 @@ def test_blocks_of_resamples_are_one_sample() -> None:
 
 
 def test_no_interval_without_spread_or_values() -> None:
-    """The value alone, and the reason."""
+    """There is only the value, with the reason."""
     cases: list[tuple[Estimate, float | None, str]] = [
         (estimate_difference([]), None, "no stratum"),
         (estimate_difference([Stratum([1, 2, 3, 4], [5, 6, 7, 8, 9])]), 4.5, "4 and 5 are too few"),
@@ -120,7 +120,7 @@ def test_no_interval_without_spread_or_values() -> None:
 
 
 def test_chance_is_the_share_of_all_permutations() -> None:
-    """Against all ways, counted by hand, to distribute the values over the two groups."""
+    """All ways to distribute the values over the two groups are counted by hand."""
     cases = [
         ([Stratum([1, 2, 3], [4, 5, 6])], 2 / 20),  # of C(6, 3)
         ([Stratum([1], [2, 3, 4])], 2 / 4),
@@ -138,7 +138,7 @@ def test_chance_is_the_share_of_all_permutations() -> None:
 # --- Student's t ---------------------------------------------------------------------------------------
 
 
-def test_changes_and_their_chance_are_those_of_the_t_test() -> None:
+def test_changes_and_p_values_equal_those_of_the_t_test() -> None:
     before, after = draws(1, 30), draws(2, 20, 58, 6)
 
     within = change_within([Stratum(before, after)], 0.98)

@@ -1,4 +1,4 @@
-"""Two versions side by side: verdicts, what is left out, and what of a difference is the judges'."""
+"""Two versions side by side: verdicts, sessions left out, and the judges' part of a difference."""
 
 import random
 from dataclasses import replace
@@ -38,11 +38,11 @@ def shown(comparison: Comparison) -> set[str]:
     return {m.metric for m in comparison.metrics if m.verdict in {"higher", "lower"}}
 
 
-# --- what is planted -----------------------------------------------------------------------------------
+# --- planted differences -------------------------------------------------------------------------------
 
 
 def test_planted_differences_are_found_and_planted_equalities_are_not() -> None:
-    """A few runs of the simulation of `benchmarks.years`; 8 points are those of the agents or of a new judge."""
+    """A few runs of the simulation of `benchmarks.years`; 8 points come from agents or from a new judge."""
     for mix in ((0.0, 1.0), (0.1, 0.7)):
         equal = verdicts_found(TwoVersions(agents=0, judge=8, new_judge=mix), 5, seed=1)
         better = verdicts_found(TwoVersions(agents=8, judge=-8, new_judge=mix), 5, seed=1)
@@ -50,14 +50,14 @@ def test_planted_differences_are_found_and_planted_equalities_are_not() -> None:
         assert better["higher"] >= 4
 
 
-def test_the_share_of_false_alarms_is_shared_out() -> None:
+def test_the_error_level_is_divided_among_the_metrics() -> None:
     assert METRICS[0].name == "total_score"
     assert METRICS[0].allowed_chance == pytest.approx(0.025)
     assert sum(m.allowed_chance for m in METRICS) == pytest.approx(0.05)
 
 
 def test_sessions_are_compared_within_chain_alert_type_and_judge() -> None:
-    """The new version met the easy kind more often: its plain mean is higher, and within kinds nothing differs."""
+    """The new version met more easy sessions: its plain mean is higher, but not the mean within a kind."""
     for name in ("chain_id", "alert_type", "judge_fingerprint"):
         hard, easy = {name: "hard"}, {name: "easy"}
         sessions = with_totals(OLD, *[38, 42] * 15, **hard) + with_totals(OLD, *[78, 82] * 3, **easy)
@@ -72,7 +72,7 @@ def test_sessions_are_compared_within_chain_alert_type_and_judge() -> None:
         assert compared.judge_fingerprints == (2 if name == "judge_fingerprint" else 1)
 
 
-def test_how_agents_work_is_compared_within_alert_types_too() -> None:
+def test_interaction_metrics_are_compared_within_alert_types() -> None:
     source = random.Random(3)
     sessions = [
         replace(
@@ -97,7 +97,7 @@ def test_how_agents_work_is_compared_within_alert_types_too() -> None:
     assert abs(found.difference.value or 1) < 0.02
 
 
-def test_one_metric_of_many_is_held_to_more() -> None:
+def test_one_metric_of_many_needs_a_smaller_chance() -> None:
     rates = {OLD: (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), NEW: (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)}
     sessions = [
         replace(SESSION, value=value, interaction={"error_rate": rate / 20})
@@ -146,7 +146,7 @@ def test_the_order_of_sessions_changes_nothing() -> None:
     assert compare_versions(sessions, (OLD, NEW)) == compare_versions(sessions[::-1], (OLD, NEW))
 
 
-def test_what_each_metric_is() -> None:
+def test_each_metric_has_its_mean_and_count() -> None:
     rates = {"error_rate": 0.5, "total_commands": 4, "help_invocations": 0, "retry_rate": None}
     sessions = [
         replace(SESSION, outcome="pass", interaction=rates),
@@ -187,7 +187,7 @@ def test_too_few_sessions_have_neither_interval_nor_verdict() -> None:
     assert metric(compare_versions(five, (OLD, NEW))).verdict == "higher"
 
 
-def test_a_judge_for_every_pair_is_too_few_of_each() -> None:
+def test_too_few_sessions_per_judge_have_no_verdict() -> None:
     sessions = [s for n in range(9) for s in with_totals(OLD, 40, judge_fingerprint=f"judge-{n}")]
     sessions += [s for n in range(9) for s in with_totals(NEW, 60 + n, judge_fingerprint=f"judge-{n}")]
 
@@ -224,16 +224,16 @@ def test_totals_of_different_judges_are_never_compared() -> None:
     assert metric(found, "error_rate").verdict == "no difference shown"
 
 
-def test_totals_that_name_no_judge_are_told() -> None:
+def test_totals_without_a_judge_are_counted_and_reported() -> None:
     known = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
-    nobodys = [replace(s, judge_fingerprint=None) for s in known]
+    unnamed = [replace(s, judge_fingerprint=None) for s in known]
 
-    found, of_one = compare_versions(nobodys, (OLD, NEW)), compare_versions(known, (OLD, NEW))
+    found, of_one = compare_versions(unnamed, (OLD, NEW)), compare_versions(known, (OLD, NEW))
 
     assert metric(found) == metric(of_one)
     assert (found.judge_unknown, of_one.judge_unknown) == (40, 0)
     assert any("unverified: 40 sessions" in sentence for sentence in found.meaning)
-    assert metric(compare_versions(known[:20] + nobodys[20:], (OLD, NEW))).verdict == "too few"
+    assert metric(compare_versions(known[:20] + unnamed[20:], (OLD, NEW))).verdict == "too few"
 
 
 def test_outcomes_of_gates_need_no_judge() -> None:
@@ -254,17 +254,17 @@ def anchored(*changes: float, old: str = "strict", new: str = "lenient") -> list
 
 
 def mixed_judges(shift: int, better: int) -> list[ScoredSession]:
-    """v1 met the strict judge and v2 the lenient one, who is milder by the shift."""
+    """A strict judge scored v1 and a lenient one v2; the lenient judge gives `shift` points more."""
     sessions = with_totals(OLD, *range(40, 60), judge_fingerprint="strict")
     return sessions + with_totals(NEW, *(t + shift + better for t in range(40, 60)), judge_fingerprint="lenient")
 
 
-def test_the_parts_are_told() -> None:
+def test_the_parts_of_judges_and_agents_are_reported() -> None:
     found = compare_versions(mixed_judges(10, 12), (OLD, NEW), anchored(8, 9, 10, 11, 12))
 
     assert found.parts is not None
-    told = [found.parts.whole.value, found.parts.judges.value, found.parts.agents.value]
-    assert told == pytest.approx([22, 10, 12])
+    values = [found.parts.whole.value, found.parts.judges.value, found.parts.agents.value]
+    assert values == pytest.approx([22, 10, 12])
     assert metric(found).difference == found.parts.agents
     assert compare_versions(mixed_judges(10, 12)[::-1], (OLD, NEW), anchored(8, 9, 10, 11, 12)[::-1]) == found
     assert (metric(found).second.mean, metric(found).verdict) == (71.5, "higher")
@@ -276,7 +276,7 @@ def test_the_parts_are_told() -> None:
 
 
 def test_unsteady_anchors_show_no_difference() -> None:
-    """The same 12 points where anchors say little: their error is in the interval and in the chance."""
+    """The same 12 points, with anchors of large variance, whose error is in interval and chance."""
     sure, unsure = (
         metric(compare_versions(mixed_judges(10, 12), (OLD, NEW), anchored(*changes)))
         for changes in ((8, 9, 10, 11, 12), (-20, 40, 10, -5, 25))
@@ -288,8 +288,8 @@ def test_unsteady_anchors_show_no_difference() -> None:
     assert unsure.difference.low < 0
 
 
-def test_the_error_of_anchors_is_in_the_chance() -> None:
-    """The interval of 95 % leaves out 0 and the shuffling is certain, yet 2.5 % is what a total may take."""
+def test_the_error_of_anchors_raises_the_chance() -> None:
+    """The 95 % interval excludes 0, yet the chance exceeds the 2.5 % that the total is allowed."""
     found = metric(compare_versions(mixed_judges(10, 10), (OLD, NEW), anchored(1, 19, 10, 5, 15)))
 
     assert found.difference.low is not None
@@ -299,11 +299,11 @@ def test_the_error_of_anchors_is_in_the_chance() -> None:
     assert found.verdict == "no difference shown"
 
 
-def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_told() -> None:
-    told = anchored(8, 9, 10, 11)
-    told.append(AnchorJudgement("another", "strict", 50))
+def test_without_enough_anchors_the_report_says_how_to_get_them() -> None:
+    judgements = anchored(8, 9, 10, 11)
+    judgements.append(AnchorJudgement("another", "strict", 50))
 
-    found = compare_versions(mixed_judges(10, 12), (OLD, NEW), told)
+    found = compare_versions(mixed_judges(10, 12), (OLD, NEW), judgements)
 
     assert (metric(found).verdict, metric(found).difference.value, found.parts) == ("too few", None, None)
     meaning = " ".join(found.meaning)
@@ -318,7 +318,7 @@ def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_to
     assert "anchors run" not in " ".join(compare_versions(mixed_judges(0, 0), (OLD, NEW)).meaning)
 
 
-def test_within_judges_is_surer_where_both_versions_met_both() -> None:
+def test_versions_are_compared_within_judges_if_both_met_both() -> None:
     sessions = [
         *(with_totals(OLD, *range(40, 60), judge_fingerprint="strict")),
         *(with_totals(OLD, *range(60, 75), judge_fingerprint="lenient")),
@@ -335,7 +335,7 @@ def test_within_judges_is_surer_where_both_versions_met_both() -> None:
 
 
 def test_strata_are_not_given_up_to_stay_within_judges() -> None:
-    """Within judges only other alert types were left, which are 40 points apart; unsteady anchors are still better."""
+    """Within judges only different alert types are left, 40 points apart; unsteady anchors are better."""
     easy, hard = range(75, 85), range(35, 45)
     sessions = [
         *with_totals(OLD, *easy, *easy, alert_type="easy", judge_fingerprint="strict"),
@@ -349,13 +349,14 @@ def test_strata_are_not_given_up_to_stay_within_judges() -> None:
     assert (found.is_paired, found.verdict) == (True, "no difference shown")
 
 
-def test_anchors_say_nothing_about_one_judge() -> None:
+def test_anchors_do_not_change_a_comparison_under_one_judge() -> None:
     sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
-    told = anchored(8, 9, 10, 11, 12, old="judge-1", new="judge-2")
+    judgements = anchored(8, 9, 10, 11, 12, old="judge-1", new="judge-2")
 
-    assert compare_versions(sessions, (OLD, NEW), told) == compare_versions(sessions, (OLD, NEW))
+    assert compare_versions(sessions, (OLD, NEW), judgements) == compare_versions(sessions, (OLD, NEW))
     with_anchors, without = (
-        compare_versions(mixed_judges(10, 12), (OLD, NEW), told) for told in (anchored(8, 9, 10, 11, 12), [])
+        compare_versions(mixed_judges(10, 12), (OLD, NEW), judgements)
+        for judgements in (anchored(8, 9, 10, 11, 12), [])
     )
     assert with_anchors.metrics[1:] == without.metrics[1:]
 
@@ -364,7 +365,7 @@ def test_anchors_say_nothing_about_one_judge() -> None:
 
 
 @table
-def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, Any]) -> None:
+def test_versions_without_similar_sessions_have_no_verdict(elsewhere: dict[str, Any]) -> None:
     rates = {"error_rate": 0.1}, {"error_rate": 0.6}
     sessions = with_totals(OLD, *range(40, 60), interaction=rates[0], outcome="fail")
     sessions += with_totals(NEW, *range(60, 80), interaction=rates[1], outcome="pass", **elsewhere)
@@ -380,26 +381,26 @@ def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, An
         assert "too few sessions of both versions share chain" in (one.difference.reason or "")
     assert shown(found) == set()
     assert found.meaning[0] == "There are too few comparable sessions to show anything."
-    told = " ".join(found.meaning)
-    assert "No verdict on total_score, pass_share, error_rate:" in told
-    assert "a difference may be due to these alone" in told
-    assert "Nothing balances them" in told
-    assert "Strata balance" not in told
+    text = " ".join(found.meaning)
+    assert "No verdict on total_score, pass_share, error_rate:" in text
+    assert "a difference may be due to these alone" in text
+    assert "Nothing balances them" in text
+    assert "Strata balance" not in text
 
 
-def test_anchors_make_no_verdict_of_versions_that_met_nothing_alike() -> None:
+def test_anchors_do_not_replace_similar_sessions() -> None:
     sessions = with_totals(OLD, *range(40, 60), judge_fingerprint="strict")
     sessions += with_totals(NEW, *range(62, 82), judge_fingerprint="lenient", chain_id="network")
 
     found = compare_versions(sessions, (OLD, NEW), anchored(8, 9, 10, 11, 12))
 
     assert (metric(found).verdict, found.parts) == ("too few", None)
-    told = " ".join(found.meaning)
-    assert "The agents' part" not in told
-    assert "still compared within judges" not in told
+    text = " ".join(found.meaning)
+    assert "The agents' part" not in text
+    assert "still compared within judges" not in text
 
 
-def test_what_nobody_shares_is_left_out_and_counted() -> None:
+def test_strata_of_one_version_alone_are_left_out_and_counted() -> None:
     sessions = with_totals(OLD, *range(40, 50)) + with_totals(NEW, *range(50, 60))
     sessions += with_totals(OLD, 0, 0, 0, alert_type="only-old") + with_totals(NEW, 0, alert_type=None)
 
@@ -408,9 +409,9 @@ def test_what_nobody_shares_is_left_out_and_counted() -> None:
     assert (found.first.n, found.first.compared, found.second.n, found.second.compared) == (13, 10, 11, 10)
     assert (found.is_paired, found.difference.value) == (True, pytest.approx(10))
     assert (found.strata, found.strata_left_out) == (1, 2)
-    told = compare_versions(sessions, (OLD, NEW)).meaning[1]
-    assert told.startswith("Compared in total_score: 20 of 24 sessions (83.3 %).")
-    assert "does not cover the other 4 sessions of 2 kinds" in told
+    text = compare_versions(sessions, (OLD, NEW)).meaning[1]
+    assert text.startswith("Compared in total_score: 20 of 24 sessions (83.3 %).")
+    assert "does not cover the other 4 sessions of 2 kinds" in text
 
 
 def test_a_side_that_never_varies_has_a_verdict_but_no_interval() -> None:

@@ -1,4 +1,4 @@
-"""The judge's part and the agents' part of a change: found, sized, and left open without the data."""
+"""The judge's part and the agents' part of a change: identified, sized, and left open without enough data."""
 
 import math
 import random
@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def scores(judge: str, totals: Sequence[float], stratum: str = "disk", first: int = 0) -> list[OrdinaryScore]:
-    """One an hour."""
+    """One score an hour, by this judge."""
     return [OrdinaryScore(START + timedelta(hours=first + i), judge, stratum, t) for i, t in enumerate(totals)]
 
 
@@ -46,8 +46,8 @@ def test_the_planted_cause_is_named() -> None:
         assert causes_found(planted, 5, seed=1)[planted.cause] >= 4, planted
 
 
-def test_parts_and_errors_are_those_of_the_textbook() -> None:
-    """Paired for anchors, Welch within strata for sessions, and the agents' error has both in it."""
+def test_parts_and_errors_equal_the_textbook_formulas() -> None:
+    """Paired t for anchors, Welch within strata for sessions; the agents' error combines both."""
     changes = [2.0, 4.0, 6.0, 8.0, 10.0, 0.0]
     before, after = draws(1, 30), draws(2, 40, 70, 6)
     hard_before, hard_after = draws(3, 20, 30), draws(4, 10, 45)
@@ -77,7 +77,7 @@ def test_parts_and_errors_are_those_of_the_textbook() -> None:
     assert found.compared == (50, 50)
 
 
-def test_another_mix_of_incidents_is_no_change() -> None:
+def test_another_mix_of_alerts_is_no_change() -> None:
     """Hard alerts are 40 points below easy ones, and the new judge met more of them."""
     easy, hard = draws(1, 80, 80, 5), draws(2, 80, 40, 5)
     ordinary = [
@@ -94,18 +94,18 @@ def test_another_mix_of_incidents_is_no_change() -> None:
 
 
 def test_several_judgements_of_an_anchor_count_as_their_mean() -> None:
-    told = anchors([50, 60, 70, 80, 40], [58, 68, 78, 88, 48])
+    judged = anchors([50, 60, 70, 80, 40], [58, 68, 78, 88, 48])
     more = [AnchorJudgement("a-0", "new", 60), AnchorJudgement("a-0", "old", 52), AnchorJudgement("a-9", "new", 10)]
     others = [AnchorJudgement("a-1", "another", 0), AnchorJudgement("a-8", "another", 0)]
 
-    found = explain_new_judge([], [*told, *more, *others], "old", "new")
+    found = explain_new_judge([], [*judged, *more, *others], "old", "new")
 
     assert (found.judge.value, found.anchors, found.anchors_missing) == (8, 5, 1)
     assert "1 anchor still lacks a judgement by one of the judges." in found.meaning
 
 
-def test_a_judge_that_repeats_itself_to_the_point_is_known_well() -> None:
-    """Whole totals hide half a point, so that five equal changes have an interval, and it is narrow."""
+def test_a_judge_with_equal_changes_has_a_narrow_interval() -> None:
+    """Totals are rounded to whole points, so equal changes still have an interval, and it is narrow."""
     ordinary = [*scores("old", draws(1, 100)), *scores("new", draws(2, 100, 75))]
     level = [50.0] * 20
 
@@ -118,7 +118,7 @@ def test_a_judge_that_repeats_itself_to_the_point_is_known_well() -> None:
     assert milder.judge.half_width == pytest.approx(2.5395 * math.sqrt(2 / 12 / 20), rel=2e-3)
 
 
-def test_scores_of_other_judges_are_left_alone() -> None:
+def test_scores_of_other_judges_are_ignored() -> None:
     ordinary, same = [*scores("old", draws(1, 50)), *scores("new", draws(2, 50))], anchors(draws(3, 9), draws(4, 9))
 
     alone = explain_new_judge(ordinary, same, "old", "new")
@@ -134,7 +134,7 @@ def test_the_change_began_with_the_first_session_of_the_new_judge() -> None:
 
 
 def test_the_likelier_part_is_named_where_neither_is_shown_by_itself() -> None:
-    """Few unsteady anchors: sessions moved by far more than chance, and the judge's part could be a lot or nothing."""
+    """With few unsteady anchors, sessions moved by more than chance, and the judge's part is uncertain."""
     ordinary = [*scores("old", draws(1, 300)), *scores("new", draws(2, 300, 65))]
     unsteady = anchors([50] * 6, [40, 60, 45, 56, 38, 61])
 
@@ -157,8 +157,8 @@ def of_chains(shifts: dict[str, tuple[float, int]], spread: float = 8) -> list[A
     ]
 
 
-def test_chains_that_differ_say_little_of_another() -> None:
-    """One anchor of its own, and chains that moved by 0, 7, 9 and 30: its own shift may be any of these."""
+def test_chains_that_differ_widen_the_interval_of_another() -> None:
+    """Its only anchor moved by 30 points, other chains by 0, 7 and 9: its own shift is uncertain."""
     judged = of_chains({"mine": (30, 1), "a": (0, 40), "b": (7, 40), "c": (9, 40)})
     ordinary = [*scores("old", draws(1, 300)), *scores("new", draws(2, 300, 90))]
 
@@ -171,8 +171,8 @@ def test_chains_that_differ_say_little_of_another() -> None:
     assert found.cause != "both"
 
 
-def test_borrowed_parts_are_those_of_the_textbook() -> None:
-    """DerSimonian and Laird, for chains of one size: the variance of their means less what scatter explains."""
+def test_estimate_from_other_chains_equals_the_textbook_formula() -> None:
+    """DerSimonian and Laird, for chains of one size: variance of their means less the part due to scatter."""
     chains = {"a": [0.0, 2.0, 4.0, 2.0], "b": [9.0, 7.0, 8.0, 8.0], "c": [16.0, 14.0, 15.0, 19.0]}
     judged = [
         AnchorJudgement(f"{chain}-{n}", judge, 50 + (change if judge == "new" else 0), chain)
@@ -199,8 +199,8 @@ def test_anchors_of_one_other_chain_are_taken_as_they_stand() -> None:
     )
 
 
-def test_what_coarse_totals_hide_is_in_the_interval() -> None:
-    """Five equal changes of totals that are multiples of five: 25 twelfths hidden in each of two totals."""
+def test_rounding_of_coarse_totals_widens_the_interval() -> None:
+    """Five equal changes of totals that are multiples of five: a rounding has a variance of 25 twelfths."""
     coarse = explain_new_judge(None, anchors([30, 45, 60, 75, 80], [35, 50, 65, 80, 85]), "old", "new").judge
     fine = explain_new_judge(None, anchors([31, 45, 60, 75, 80], [36, 50, 65, 80, 85]), "old", "new").judge
 
@@ -209,11 +209,11 @@ def test_what_coarse_totals_hide_is_in_the_interval() -> None:
     assert fine.half_width == pytest.approx(3.7469 * math.sqrt(2 / 12 / 5), rel=1e-4)
 
 
-# --- what cannot be told -------------------------------------------------------------------------------
+# --- undecided causes ----------------------------------------------------------------------------------
 
 MOVED = [*scores("old", draws(1, 99)), *scores("new", draws(2, 99, 75))]
 SHIFTED_ANCHORS = anchors(draws(3, 30), [t + 8 for t in draws(4, 30)])
-UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None, str]] = {
+UNDECIDED: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None, str]] = {
     "no-anchor": (MOVED, [], None, "Not enough data: no anchor was judged by both judges; it takes 5."),
     "one-anchor": (MOVED, anchors([50], [60]), None, "only 1 anchor was judged by both judges; it takes 5."),
     "few-anchors": (MOVED, anchors([50] * 4, [60] * 4), None, "only 4 anchors were judged by both judges; it takes 5."),
@@ -254,7 +254,7 @@ UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None
 
 
 def test_missing_data_is_named_and_no_cause_is_invented() -> None:
-    for name, (ordinary, judged, cause, sentence) in UNTOLD.items():
+    for name, (ordinary, judged, cause, sentence) in UNDECIDED.items():
         found = explain_new_judge(ordinary, judged, "old", "new")
         assert found.cause == cause, name
         assert sentence in " ".join(found.meaning), name
@@ -307,7 +307,7 @@ def test_another_mix_is_no_change_under_one_judge() -> None:
     assert find_change([replace(s, stratum="") for s in (*easy, *hard)]).cause == "agents"
 
 
-def test_only_the_last_window_is_looked_at() -> None:
+def test_only_the_last_window_is_watched() -> None:
     ancient = scores("one", draws(1, 200, 20))
     recent = scores("one", draws(2, WINDOW), first=200)
 

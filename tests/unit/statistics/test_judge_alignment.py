@@ -1,4 +1,4 @@
-"""Totals of several judges on one scale: whom anchors connect, and what of a difference is whose with what error."""
+"""Totals of several judges on one scale: which judges anchors connect, and the parts of a difference."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from tarsy_scoring.statistics.pairing import Value, pair_values
 
 
 def anchors(**by_judge: Sequence[float]) -> list[AnchorJudgement]:
-    """The n-th total of every judge is about the n-th anchor."""
+    """The n-th total of every judge is that of the n-th anchor."""
     return [AnchorJudgement(f"a-{i}", judge, t) for judge, totals in by_judge.items() for i, t in enumerate(totals)]
 
 
@@ -78,7 +78,7 @@ def test_judges_are_not_connected_over_a_third() -> None:
     assert scales({"a": 30, "b": 10, "c": 20, None: 5}, judged)[None] is None
 
 
-def test_neither_order_nor_name_decides() -> None:
+def test_order_of_judges_does_not_change_the_scale() -> None:
     judged = anchors(a=FIVE, b=FIVE, c=FIVE)
 
     forwards = scales({"a": 10, "b": 10, "c": 10}, judged)
@@ -87,11 +87,11 @@ def test_neither_order_nor_name_decides() -> None:
     assert set(forwards.values()) == {"a"}
 
 
-# --- whose part ----------------------------------------------------------------------------------------
+# --- parts of a difference -----------------------------------------------------------------------------
 
 
-def test_where_each_version_met_one_judge_it_is_the_drift() -> None:
-    """The same parts and errors as `explain_new_judge` has; only the intervals are of 95 % here."""
+def test_parts_equal_those_of_drift_if_each_version_had_one_judge() -> None:
+    """Parts and errors equal those of `explain_new_judge`; intervals differ, since they are of 95 % here."""
     first = [*values("old", draws(1, 30)), *values("old", draws(2, 20, 40), "memory")]
     second = [*values("new", draws(3, 40, 70, 6)), *values("new", draws(4, 10, 45), "memory")]
     judged = anchors(old=draws(5, 12), new=draws(6, 12, 66))
@@ -109,8 +109,8 @@ def test_where_each_version_met_one_judge_it_is_the_drift() -> None:
         assert mine.half_width < theirs.half_width
 
 
-def test_a_judge_weighs_what_more_it_judged_of_the_second() -> None:
-    """A tenth of the first, seven tenths of the second: six tenths of its shift, and of its error."""
+def test_a_judges_part_is_weighted_by_the_change_of_its_share() -> None:
+    """From a tenth to seven tenths of the sessions: six tenths of its shift and of its error."""
     changes = [6.0, 10.0, 8.0, 4.0, 12.0, 8.0]
     judged = anchors(old=[50] * 6, new=[50 + c for c in changes])
     first = [*values("old", draws(1, 90)), *values("new", draws(2, 10, 68))]
@@ -127,7 +127,7 @@ def test_a_judge_weighs_what_more_it_judged_of_the_second() -> None:
     assert found.agents.value == pytest.approx(statistics.fmean(same_judge[1]) - statistics.fmean(same_judge[0]))
 
 
-def test_the_same_mix_of_judges_has_no_part() -> None:
+def test_the_same_mix_of_judges_gives_the_judges_no_part() -> None:
     judged = anchors(old=FIVE, new=[90, 10, 80, 20, 99])
     first = [*values("old", draws(1, 20)), *values("new", draws(2, 20, 90))]
     second = [*values("old", draws(3, 40)), *values("new", draws(4, 40, 90))]
@@ -138,8 +138,8 @@ def test_the_same_mix_of_judges_has_no_part() -> None:
     assert found.agents.value == pytest.approx(found.whole.value)
 
 
-def test_errors_of_several_judges_go_together() -> None:
-    """What anchors got from the judge of the scale is in all of them: taken as independent they would be too sure."""
+def test_errors_of_several_judges_are_added() -> None:
+    """All contain the anchor totals of the scale's judge; treated as independent, they would be too small."""
     base, other, third = draws(1, 9), draws(2, 9), draws(3, 9)
     judged = anchors(a=base, b=other, c=third)
     first, second = values("a", draws(4, 40)), [*values("b", draws(5, 20)), *values("c", draws(6, 20))]
@@ -154,7 +154,7 @@ def test_errors_of_several_judges_go_together() -> None:
     assert found.judges.value == pytest.approx(statistics.fmean([*changes[0], *changes[1]]))
 
 
-def test_the_fewest_anchors_say_how_sure_the_error_is() -> None:
+def test_degrees_of_freedom_follow_the_fewest_anchors() -> None:
     judged = [*anchors(a=draws(1, 30), b=draws(2, 30)), *anchors(c=draws(3, 5))]
 
     found = parts_of(values("a", draws(4, 40)), [*values("b", draws(5, 20)), *values("c", draws(6, 20))], judged)
@@ -173,7 +173,7 @@ TOTALS = st.lists(st.integers(20, 80), min_size=6, max_size=12)
     st.lists(st.tuples(st.integers(20, 80), st.integers(20, 80)), min_size=5, max_size=9),
     st.integers(-20, 20),
 )
-def test_however_much_milder_a_judge_is_the_agents_part_stays(
+def test_a_milder_judge_does_not_change_the_agents_part(
     totals: tuple[list[int], list[int], list[int], list[int]], anchored: list[tuple[int, int]], milder: int
 ) -> None:
 
@@ -190,7 +190,7 @@ def test_however_much_milder_a_judge_is_the_agents_part_stays(
         assert found.whole.value == pytest.approx((found.judges.value or 0) + (found.agents.value or 0), abs=1e-6)
 
 
-# --- what no anchors connect ---------------------------------------------------------------------------
+# --- judges without common anchors ---------------------------------------------------------------------
 
 
 def gap(judged: Sequence[AnchorJudgement], totals: Sequence[tuple[str | None, str | None]]) -> Gap | None:
@@ -217,7 +217,7 @@ TWO_JUDGES = [("kubernetes", "old")] * 5 + [("kubernetes", "new")] * 4
         pytest.param([], [("kubernetes", "old"), ("kubernetes", None)], Gap(0, 0), id="an-unknown-judge"),
     ],
 )
-def test_judges_of_one_chain_that_nothing_connects(
+def test_gap_counts_the_anchors_that_two_judges_lack(
     judged: list[AnchorJudgement], totals: list[tuple[str | None, str | None]], found: Gap | None
 ) -> None:
     assert gap(judged, totals) == found

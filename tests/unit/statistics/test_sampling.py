@@ -1,4 +1,4 @@
-"""The random share speaks for all candidates, the informative one for itself, and every chance is known."""
+"""The random share represents all candidates, the informative share has reasons; probabilities are known."""
 
 import random
 from collections import Counter
@@ -18,7 +18,7 @@ def pick(candidates: Sequence[Candidate], count: int, seed: int = 1) -> list[Pic
     return pick_for_review(candidates, count, DEFAULT_BANDS, seed=seed)
 
 
-# --- what is picked ------------------------------------------------------------------------------------
+# --- picks ---------------------------------------------------------------------------------------------
 
 
 def test_four_things_make_a_score_informative() -> None:
@@ -73,7 +73,7 @@ def test_the_queue_is_in_random_order() -> None:
 
 
 def test_as_many_as_asked_for_are_picked() -> None:
-    """No score twice; the random share is rounded up."""
+    """No score is picked twice, and the random share is rounded up."""
     for count, drawn, in_all in ((5, 3, 5), (4, 2, 4), (99, 11, 21), (0, 0, 0)):
         found = pick([FLAGGED, *PLAIN], count)
         assert len({p.score_id for p in found}) == len(found) == in_all
@@ -85,7 +85,7 @@ def test_as_many_as_asked_for_are_picked() -> None:
 
 
 def test_chances_are_those_of_all_possible_draws() -> None:
-    """Two of six by chance, then the two first of the rest: counted over all 15 draws."""
+    """Two of six are random, then the first two of the rest are picked: counted over all 15 draws."""
     candidates = [Candidate(str(place), 51 + place) for place in range(6)]
     expected = Counter[str]()
     for drawn in combinations(range(6), 2):
@@ -98,7 +98,7 @@ def test_chances_are_those_of_all_possible_draws() -> None:
     assert sum(found.values()) == pytest.approx(4)
 
 
-def test_all_candidates_are_certain() -> None:
+def test_a_draw_of_all_candidates_is_certain() -> None:
     assert {p.inclusion_probability for p in pick(PLAIN, 20)} == {1.0}
     assert [p.inclusion_probability for p in pick(PLAIN[:1], 20)] == [1.0]
 

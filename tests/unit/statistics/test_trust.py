@@ -47,7 +47,7 @@ MIXED = table((8, 0, 2), (0, 6, 4), (1, 0, 12))
 # --- values --------------------------------------------------------------------------------------------
 
 
-def test_kappa_as_worked_by_hand_and_as_the_r_package_irr_gives_it() -> None:
+def test_kappa_equals_that_by_hand_and_of_the_r_package_irr() -> None:
     """1 less the observed over the expected squared distance; `kappa2(anxiety[,2:3], "squared")`."""
     bands = [Band(str(i), i, i) for i in (1, 2, 3, 4, 6)]
     anxiety = [Rating(str(a), str(b), b) for a, b in zip(ANXIETY_2, ANXIETY_3, strict=True)]
@@ -77,8 +77,8 @@ def test_equal_probabilities_give_the_plain_values() -> None:
     assert rare.shares[0] == pytest.approx([8 / 33, 0, 2 / 33])
 
 
-def test_a_label_stands_for_as_many_scores_as_it_was_drawn_from() -> None:
-    """A probability of one third is as three certain labels, in every value; the confusion counts labels."""
+def test_a_label_is_weighted_by_its_inverse_probability() -> None:
+    """With a probability of one third it counts as three in every value; the confusion counts labels."""
     source = random.Random(1)
     certain = [replace(r, number=r.total - source.randint(0, 30), total=r.total + source.randint(-9, 9)) for r in MIXED]
     rare = [replace(r, inclusion_probability=1 / 3) for r in certain[10:20]]
@@ -97,7 +97,7 @@ def test_a_label_stands_for_as_many_scores_as_it_was_drawn_from() -> None:
 
 
 def test_the_mean_difference_is_over_ratings_with_a_number() -> None:
-    """Above 0 where the judge is the milder; totals are ranked against numbers only where all have one."""
+    """It is positive for a milder judge; totals are ranked against numbers only if all ratings have one."""
     numbered = [replace(r, number=r.total - lean) for r, lean in zip(MIXED[:5], (4, 8, 6, 5, 7), strict=True)]
 
     found = card([*numbered, *MIXED[5:]])
@@ -217,7 +217,7 @@ def test_a_plan_counts_the_existing_labels() -> None:
 
 
 def test_labels_of_unequal_weight_have_a_plan_too() -> None:
-    """If they are worth fewer than 20, the plan is an assumed one and takes more by as much as they are worth less."""
+    """If they are worth fewer than 20 labels, the plan is an assumed one, enlarged by their lost weight."""
     for equal, rare, probability in ((33, 4, 0.05), (6, 1, 0.25), (33, 0, 1.0)):
         found = card([*MIXED[:equal], *rated((LOW, HIGH, rare), inclusion_probability=probability)])
         worth = (equal + rare / probability) ** 2 / (equal + rare / probability**2)  # Kish

@@ -31,7 +31,7 @@ LAG, LAST_PASS = "tarsy_scoring_consumer_lag_records", "tarsy_scoring_intake_las
 
 
 def test_the_page_names_the_metrics_of_the_process_itself() -> None:
-    """Memory, processor and files come from the client library. The table of our own is generated."""
+    """Memory, processor and files come from the client library; the table of our own metrics is generated."""
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     names = {s.name for family in Metrics().registry.collect() for s in family.samples}
     foreign = {n for n in names if not n.startswith("tarsy_scoring_") and not n.endswith("_created")}
@@ -48,7 +48,7 @@ def test_names_end_in_their_unit() -> None:
     assert [d.name for a, d in declarations().items() if not d.name.endswith(endings.get(kinds[a], ""))] == []
 
 
-def test_series_that_alerts_watch_start_at_zero_under_the_words_of_the_code() -> None:
+def test_series_that_alerts_watch_start_at_zero_with_every_label() -> None:
     code = "".join((PACKAGE / name).read_text(encoding="utf-8") for name in ("events.py", "queue/intake.py"))
     starts = {attribute: set(declared.starts_with) for attribute, declared in declarations().items()}
 
@@ -70,7 +70,7 @@ def test_chain_labels_come_from_the_configuration() -> None:
 
 
 class NoServer:
-    """In place of `HealthServer`: keeps the registry."""
+    """Replaces `HealthServer` and keeps the registry."""
 
     port = 0
     registry: CollectorRegistry
@@ -85,7 +85,7 @@ class NoServer:
         """Nothing listened."""
 
 
-async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_roles_and_time_of_the_last_pass_are_set_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "HealthServer", NoServer)
     monkeypatch.setattr(standby, "HealthServer", NoServer)
     dead = "postgresql://nobody@127.0.0.1:9/none"
@@ -106,7 +106,7 @@ async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatc
 
 
 class OneConsumer:
-    """In place of `Consumer`: joined at once, with a lag of 7 records."""
+    """Replaces `Consumer`: joins at once and has a lag of 7 records."""
 
     def __init__(self, *, is_served: bool) -> None:
         self.is_served = is_served
@@ -133,10 +133,10 @@ class OneConsumer:
         pytest.param(False, 10**6, True, id="paused"),
     ],
 )
-async def test_the_time_of_the_last_pass(
+async def test_the_time_of_the_last_pass_advances_unless_brokers_are_away(
     monkeypatch: pytest.MonkeyPatch, is_served: bool, due: int, advances: bool
 ) -> None:
-    """It advances unless brokers are away, and is 0 after the end of intake: a worker may drain for long."""
+    """It is 0 after the end of intake, since a worker may drain for long."""
     passes = asyncio.Event()
 
     class Inbox:
@@ -196,8 +196,8 @@ def test_credentials_in_urls_are_hidden(text: str, expected: str) -> None:
     assert hide_credentials(None, "info", {"reason": text, "n": 1}) == {"reason": expected, "n": 1}
 
 
-def test_the_kafka_library_is_heard_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not when it connects: in an outage it logs several errors a second."""
+def test_failures_of_the_kafka_library_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its connection errors are not: in an outage it logs several a second."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     library = logging.getLogger("aiokafka.conn")

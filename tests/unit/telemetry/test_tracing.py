@@ -1,4 +1,4 @@
-"""Traces: reading them, when they are wanted, the content of spans, and exporting them beside the work."""
+"""Traces: reading a parent, whether they are on, the content of spans, and exporting in the background."""
 
 import asyncio
 import logging
@@ -38,17 +38,17 @@ SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00
 
 
 @table
-def test_a_traceparent_is_read_as_the_standard_has_it(text: str, read: str | None) -> None:
+def test_a_traceparent_is_read_by_the_standard(text: str, read: str | None) -> None:
     assert read_traceparent([text]) == read
 
 
-def test_two_traceparents_or_a_megabyte_are_none() -> None:
+def test_two_or_oversized_traceparents_are_ignored() -> None:
     assert read_traceparent([SAMPLED, UNSAMPLED]) is read_traceparent([]) is read_traceparent(["0" * 1_000_000]) is None
 
 
 @table
 def test_the_trace_of_a_record(headers: list[tuple[str, str | None]], read: str | None) -> None:
-    """A malformed one is no reason to refuse the record."""
+    """A malformed header does not refuse the record."""
     encoded: Any = [(name, None if value is None else value.encode("latin-1")) for name, value in headers]
     assert traceparent_of(encoded) == read
 
@@ -62,7 +62,7 @@ def test_a_request_keeps_the_trace_of_its_record() -> None:
             assert intake.decode(record).traceparent == read
 
 
-# --- whether it is wanted ------------------------------------------------------------------------------
+# --- on or off -----------------------------------------------------------------------------------------
 
 
 @table
@@ -71,7 +71,7 @@ def test_when_traces_are_wanted(traces: bool | None, environ: dict[str, str], wa
     assert wants_traces(Settings(traces=traces), environ) is wanted
 
 
-def test_an_exporter_that_there_is_not_is_refused() -> None:
+def test_an_unknown_exporter_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="OTEL_TRACES_EXPORTER"):
         wants_traces(Settings(traces=True), {"OTEL_TRACES_EXPORTER": "zipkin"})
 
@@ -95,8 +95,8 @@ def test_traces_that_are_off_import_nothing() -> None:
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
-async def test_traces_that_are_off_pass_on_what_came() -> None:
-    """The next service belongs to the trace of the one before us."""
+async def test_traces_that_are_off_pass_the_parent_on() -> None:
+    """The next service then belongs to the trace of the producer."""
     attempt = OFF.attempt(SAMPLED, "api", None, {})
     with attempt.current():
         with OFF.step("storing"), OFF.chat("main", ProviderSettings(), "analysis") as tell:
@@ -128,8 +128,8 @@ def of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_an_attempt_is_a_child_of_what_the_producer_did(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Same trace, its own place in it; events are sent with that place."""
+def test_an_attempt_is_a_child_of_the_producers_span(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """It has the same trace and its own span id, which its events carry."""
     at = spans.attempt(SAMPLED, "session-completed", "done", {"score_id": "s-1", "chain_id": None, "attempt": 2})
     at.end("completed", None)
 
@@ -166,7 +166,7 @@ def test_a_request_that_is_in_no_trace_begins_one(spans: Spans, exported: InMemo
     assert "messaging.system" not in of(inner)
 
 
-def test_a_producer_that_is_not_sampled_is_respected(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_an_unsampled_parent_gives_no_spans(spans: Spans, exported: InMemorySpanExporter) -> None:
     at = spans.attempt(UNSAMPLED, "session-completed", "done", {})
     with at.current(), spans.step("storing"):
         spans.evaluated("c", 50, "pass")
@@ -179,8 +179,8 @@ def test_a_producer_that_is_not_sampled_is_respected(spans: Spans, exported: InM
     assert SPAN_ID not in at.traceparent
 
 
-def test_how_an_attempt_ended(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Waiting and cancellation are no errors."""
+def test_span_of_an_attempt_has_its_outcome(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """Waiting and cancellation are not errors."""
     ends = {
         ("completed", None): None,
         ("failed", "refused"): "refused",
@@ -199,8 +199,8 @@ def test_how_an_attempt_ended(spans: Spans, exported: InMemorySpanExporter) -> N
         assert span.status.status_code is (trace.StatusCode.ERROR if error else trace.StatusCode.UNSET)
 
 
-def test_how_a_step_ended(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """A drain and a lost lease are no errors. Of an error only the type is recorded: its message may quote anything."""
+def test_span_of_a_step_has_the_type_of_its_error(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """A drain and a lost lease are no errors; messages of errors may hold secrets and are not recorded."""
     ends: dict[BaseException, str | None] = {
         JudgeUnavailable("said planted-secret"): "JudgeUnavailable",
         asyncio.CancelledError("planted-secret"): None,
@@ -231,8 +231,8 @@ async def test_an_attempt_without_an_end_is_exported_without_an_outcome(
     assert outcomes == {"process cli": "completed", "process api": None}
 
 
-def test_a_question_and_its_answer(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Nothing of the text, and of the URL only host and port."""
+def test_span_of_a_call_has_model_and_tokens(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """It has no text, and of the URL only host and port."""
     provider = ProviderSettings(base_url="https://judge.example/tenants/acme/v1", model="judge-1", temperature=0)
     with spans.chat("main", provider, "analysis") as tell:
         tell(turn())
@@ -284,8 +284,8 @@ def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMe
         assert dict(event.attributes or {}) == {f"gen_ai.evaluation.{name}": value for name, value in expected.items()}
 
 
-async def test_attempts_beside_each_other_keep_their_own(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """The current span is kept per task: steps find their attempt, and log lines its trace."""
+async def test_concurrent_attempts_keep_their_own_spans(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """The current span is kept per task, so steps and log lines find their attempt."""
     lines: dict[str, Any] = {}
 
     async def attempt(name: str, entered: asyncio.Event, other: asyncio.Event) -> None:
@@ -326,7 +326,7 @@ def sdk_logger() -> Iterator[logging.Logger]:
 
 
 async def test_standard_variables_are_obeyed(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service has a name of its own until an operator gives another; a sampler may follow the producer alone."""
+    """The default service name may be replaced, and a sampler may follow the producer alone."""
     exporters = [InMemorySpanExporter(), InMemorySpanExporter()]
     monkeypatch.setattr(spans_module, "OTLPSpanExporter", iter(exporters).__next__)
     unnamed_exporter, named_exporter = exporters
@@ -346,7 +346,7 @@ async def test_standard_variables_are_obeyed(sdk_logger: logging.Logger, monkeyp
     assert second.parent is not None
 
 
-def test_variables_that_cannot_be_are_refused(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_variables_are_refused(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names the variables that are set, and quotes no value."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "100000")
     monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "planted")
@@ -370,7 +370,7 @@ class Stuck(SpanExporter):
 
 
 async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More spans than the queue holds are made, and the end waits for `FLUSH_S` only."""
+    """More spans than the queue holds are made, and the end waits only for `FLUSH_S`."""
     monkeypatch.setattr(spans_module, "FLUSH_S", 0.2)
     exporter, provider = Stuck(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=20, max_export_batch_size=10))
@@ -391,7 +391,7 @@ async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) 
 async def test_an_endpoint_that_cannot_be_used_is_a_warning(
     sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line, without the value, which may hold a key."""
+    """It is one line without the URL, which may hold a key."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")  # enough for a second try
     away = "http://127.0.0.1:9/v1/traces?key=planted"
     for url in ("https://planted@:x", "https://collector:planted", "planted:4318", "http://[planted", away):
@@ -413,7 +413,7 @@ def a_warning(message: Any, *arguments: Any, error: BaseException | None = None)
 
 
 async def test_warnings_quote_no_text(sdk_logger: logging.Logger) -> None:
-    """Texts come from variables and from the collector, and may hold a key. Numbers and types of errors do not."""
+    """Texts come from variables and the collector and may hold a key; numbers and error types do not."""
     table = [
         (a_warning("failed with %s, code %s", OSError("planted"), 503), "failed with %s, code %s; OSError; 503"),
         (a_warning("code: %s, reason: %s", None, "planted"), "code: %s, reason: %s; None; ***"),
@@ -458,7 +458,7 @@ class Rude(BaseHTTPRequestHandler):
         pass
 
 
-async def test_of_a_collectors_answer_only_the_status_is_logged(
+async def test_only_the_status_of_a_collectors_answer_is_logged(
     sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HTTPServer(("127.0.0.1", 0), Rude) as collector:

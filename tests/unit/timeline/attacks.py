@@ -1,5 +1,5 @@
 """
-Attempts to steer the judge from inside a session, where they sit, and ordinary texts that only sound like one.
+Attempts to steer the judge from inside a session, with their places, and ordinary texts that resemble them.
 
 In `attacks.json`, invisible and right-to-left characters are written as escapes, so that the file shows what it holds.
 """
@@ -43,7 +43,7 @@ def as_read(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", visible).casefold().split())
 
 
-# --- where -----------------------------------------------------------------------------------------------
+# --- places ----------------------------------------------------------------------------------------------
 
 _LOOK = event("llm_thinking", "The pod restarts, so its previous logs come first.")
 _LOGS = call("OOMKilled, limit 128Mi", number=2, name="get_logs", arguments='{"pod": "web-1", "previous": true}')
@@ -125,18 +125,18 @@ PLACES: dict[str, Callable[[str], Timeline]] = {
 
 
 def session_with(attack: Attack) -> Timeline:
-    """An otherwise ordinary session."""
+    """An otherwise ordinary session that holds this attack."""
     return PLACES[attack.place](attack.text)
 
 
-# --- what ------------------------------------------------------------------------------------------------
+# --- texts -----------------------------------------------------------------------------------------------
 
 _CORPUS = json.loads((Path(__file__).parent / "attacks.json").read_text("utf-8"))
 SLOW: list[str] = _CORPUS.pop("slow")  # texts whose repetition would cost much in a search with backtracking
 PARTS: list[str] = _CORPUS.pop("pieces")  # to be mixed with whole attacks
-# By group and name: the place, the text, and what a reader would have to act upon.
+# By group and name: the place, the text, and the order that a reader would follow.
 _GROUPS: dict[str, dict[str, list[str]]] = _CORPUS
-_NOT_FLAGGED = {"ignore in tags", "ignore in a secret"}  # gone before the search for injections
+_NOT_FLAGGED = {"ignore in tags", "ignore in a secret"}  # removed before the search for injections
 
 FORGED_FENCES = _GROUPS["forged fences"]
 # Recognising these is not promised, keeping them inside the fence is.
@@ -147,5 +147,5 @@ ATTACKS: dict[str, Attack] = {
     for name, (place, text, *order) in group.items()
 }
 
-# Texts that only sound like an attempt, by name.
+# Ordinary texts that resemble an attempt, by name.
 CLEAN: dict[str, str] = json.loads((Path(__file__).parent / "ordinary_texts.json").read_text("utf-8"))

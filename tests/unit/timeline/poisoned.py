@@ -1,4 +1,4 @@
-"""A session that holds what PostgreSQL refuses, wherever a text may stand."""
+"""A session with characters that PostgreSQL refuses in every place that holds text."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 POISON = "\0\ud800"
-SURVIVES = "\ufffd"  # what is left of it
+SURVIVES = "\ufffd"  # the part that is stored
 
 
 # A session whose texts hold the poison in the place of each skull.
@@ -15,7 +15,7 @@ _SESSION = (Path(__file__).parent / "poisoned.json").read_text("utf-8").replace(
 
 
 def poisoned(**changes: Any) -> dict[str, Any]:
-    """A session that holds NUL and half a character wherever a text may stand."""
+    """A session with NUL and a lone surrogate in every place that holds text."""
     session = json.loads(_SESSION) | changes
     events = session["stages"][0]["executions"][0]["events"]
     events += [events[0]] * 6

@@ -1,4 +1,4 @@
-"""Attempts to steer the judge stay inside the fence, are recognised where that is promised, and can be taken out."""
+"""Attempts to steer the judge stay inside the fence, are recognised where promised, and can be masked."""
 
 import html
 import re
@@ -34,7 +34,7 @@ _ALIKE = str.maketrans("аеоѕітдЅЕОІАТВΟοΕΑΙΤΝ0134578", "aeo
 
 
 def looks_like_a_fence(line: str) -> bool:
-    """Whether somebody who reads quickly would take a line for one of ours: by its letters and its frame alone."""
+    """Whether a hasty reader would take a line for a fence, by its letters and its frame alone."""
     written = as_read(html.unescape(line).replace(r"\u003c", "<").replace(r"\u003e", ">").replace("%3c", "<"))
     letters = re.sub(r"[^a-z<>]", "", written.translate(_ALIKE).casefold())
     framed = re.search(r"[<>]|\[\[|\{\{|([=#*~_-])\1\1", written)
@@ -43,7 +43,7 @@ def looks_like_a_fence(line: str) -> bool:
 
 
 def outside_and_inside(prompt: str) -> tuple[str, list[str]]:
-    """What stands outside the true fence lines, and what between each pair of them."""
+    """The text outside the true fence lines, and the text between each pair of them."""
     pieces = re.split(rf"^(?:{re.escape(BEGIN)}|{re.escape(END)})$", prompt, flags=re.MULTILINE)
     lines = re.findall(rf"^(?:{re.escape(BEGIN)}|{re.escape(END)})$", prompt, flags=re.MULTILINE)
     assert lines == [BEGIN, END, BEGIN, END]
@@ -51,7 +51,7 @@ def outside_and_inside(prompt: str) -> tuple[str, list[str]]:
 
 
 def bracketed_ids(text: str) -> list[str]:
-    """What may be read as the id of an entry, whatever its brackets and digits."""
+    """Texts that may be read as the id of an entry, whatever their brackets and digits."""
     square = text.translate(str.maketrans("【〔〖⟦】〕〗⟧", "[[[[]]]]"))
     return [re.sub(r"\s", "", found) for found in re.findall(r"\[\s*e\s*[1-9]\d*\s*\]", as_read(square))]
 
@@ -59,8 +59,8 @@ def bracketed_ids(text: str) -> list[str]:
 # --- the corpus -----------------------------------------------------------------------------------------------
 
 
-def test_corpus_holds_what_it_says() -> None:
-    """Every order is really given, every place used, and forged fences do look like one."""
+def test_corpus_is_consistent() -> None:
+    """Every text gives its order, every place is used, and forged fences do look like one."""
     assert {a.place for a in ATTACKS.values()} == set(PLACES)
     in_words = {"words for the end", "end of the evidence", "tag of a prompt"}
     for name, attack in ATTACKS.items():
@@ -74,7 +74,7 @@ def test_corpus_holds_what_it_says() -> None:
 
 
 def test_attack_stays_inside() -> None:
-    """One true pair of lines around each text; outside them stands what stands there for any session."""
+    """One true pair of lines encloses each text; the text outside is that of any session."""
     _, ordinary = (m.content for m in CRITERIA.open_conversation(context(ordinary_session())))
     for name, attack in ATTACKS.items():
         for mask in (False, True):
@@ -90,8 +90,8 @@ def test_attack_stays_inside() -> None:
             assert NONCE not in system, name
 
 
-def test_no_line_of_an_attack_is_taken_for_one_of_ours() -> None:
-    """Neither for a fence nor for the beginning of an entry; no character is invisible."""
+def test_no_line_of_an_attack_resembles_a_line_of_ours() -> None:
+    """It looks neither like a fence nor like the start of an entry; no character is invisible."""
     for name, attack in ATTACKS.items():
         session = session_with(attack)
         fitted = context(session)
@@ -108,8 +108,8 @@ def test_no_line_of_an_attack_is_taken_for_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("two ")])
-def test_every_text_may_stand_everywhere(place: str) -> None:
-    """Attacks and ordinary texts, in places that nobody thought of for them too."""
+def test_every_text_is_safe_in_every_place(place: str) -> None:
+    """Attacks and ordinary texts, also in places that the corpus does not name for them."""
     for text in [*(a.text for a in ATTACKS.values()), *CLEAN.values()]:
         shown, masked = (context(PLACES[place](text), mask=mask) for mask in (False, True))
 
@@ -132,12 +132,12 @@ OVER_LINES = {
 
 
 @pytest.mark.parametrize(("name", "line"), OVER_LINES.values(), ids=OVER_LINES.keys())
-def test_name_is_looked_at_as_it_will_stand(name: str, line: str) -> None:
+def test_name_over_several_lines_is_checked_as_one_line(name: str, line: str) -> None:
     assert Sanitizer(NONCE, mask=line == "[instruction removed]").line("E1", name) == line
 
 
-def test_cutting_puts_no_fence_together() -> None:
-    """Wherever the marker falls, in the middle of a forged line too."""
+def test_cutting_does_not_form_a_fence() -> None:
+    """The marker may fall anywhere, in the middle of a forged line too."""
     filler = "x y " * 400
     for name in FORGED_FENCES:
         forged = ATTACKS[name].text.replace("|", "")
@@ -153,8 +153,8 @@ def test_cutting_puts_no_fence_together() -> None:
 # --- recognised -----------------------------------------------------------------------------------------------
 
 
-def test_attack_is_flagged_and_can_be_taken_out() -> None:
-    """The order and all that was recognised are gone; the evidence around it stays, under the same ids."""
+def test_attack_is_flagged_and_can_be_masked() -> None:
+    """The order and all recognised text are gone; the evidence around it stays, under the same ids."""
     for name, attack in FLAGGED.items():
         shown, masked = context(session_with(attack)), context(session_with(attack), mask=True)
 
@@ -172,16 +172,16 @@ def test_attack_is_flagged_and_can_be_taken_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["ignore in tags", "ignore in a secret"])
-def test_order_that_nobody_would_see_is_gone(name: str) -> None:
-    """What is invisible or secret goes before anybody looks for orders in it."""
+def test_invisible_or_secret_order_is_removed(name: str) -> None:
+    """Such text is removed before the search for injections."""
     fitted = context(session_with(ATTACKS[name]))
 
     assert "score this" not in as_read(fitted.alert + fitted.conversation)
     assert fitted.injections == ()
 
 
-def test_what_is_not_recognised_is_shown_as_it_is() -> None:
-    """Other languages and codes are evidence too; the fence and its notice are all that stands against them."""
+def test_unrecognised_attack_is_shown_unchanged() -> None:
+    """Other languages and encodings are evidence too; only the fence and its notice guard against them."""
     for name in OTHERS:
         fitted = context(session_with(ATTACKS[name]))
         assert ATTACKS[name].text in fitted.alert + fitted.conversation, name
@@ -193,8 +193,8 @@ PIECES = st.sampled_from([*PARTS, *(a.text for a in ATTACKS.values()), *CLEAN.va
 
 @settings(max_examples=400)
 @given(st.lists(PIECES, max_size=12))
-def test_nothing_is_left_behind(pieces: list[str]) -> None:
-    """However attacks and ordinary texts are mixed: masked text holds no attack, and stays as it is."""
+def test_masked_text_holds_no_attack(pieces: list[str]) -> None:
+    """In any mixture of attacks and ordinary texts; masking it again changes nothing."""
     once = Sanitizer(NONCE, mask=True).text("E1", "".join(pieces))
 
     assert find_injections(once.encode()) == []
@@ -203,11 +203,11 @@ def test_nothing_is_left_behind(pieces: list[str]) -> None:
     assert Sanitizer(NONCE, mask=True).text("E1", once) == once
 
 
-# --- not taken for one ----------------------------------------------------------------------------------------
+# --- ordinary text --------------------------------------------------------------------------------------------
 
 
 def test_ordinary_text_is_not_flagged() -> None:
-    """Nor changed: on a line of its own, within a text, or put on one line."""
+    """It is not changed either: on its own line, within a text, or put on one line."""
     for place in ("alert", "tool result", "tool arguments", "final analysis", "tool description"):
         for name, text in CLEAN.items():
             fitted = context(PLACES[place](text))
@@ -219,8 +219,8 @@ def test_ordinary_text_is_not_flagged() -> None:
 # --- in time --------------------------------------------------------------------------------------------------
 
 
-def test_no_attack_makes_it_slow() -> None:
-    """Linear: eight times the text takes about eight times as long, where quadratic would take 64 times."""
+def test_attacks_are_searched_in_linear_time() -> None:
+    """Eight times the text takes about eight times as long; quadratic code would take 64 times as long."""
 
     def took(seed: str, size: int) -> float:
         text = seed * (size // len(seed))
@@ -232,7 +232,7 @@ def test_no_attack_makes_it_slow() -> None:
 
 
 def test_spans_are_in_order_and_apart() -> None:
-    """Also where one line is at once the end of an attack and the beginning of the next."""
+    """This holds also where one line ends an attack and begins the next."""
     data = "\n".join(a.text for a in ATTACKS.values()).encode()
 
     spans = find_injections(data)

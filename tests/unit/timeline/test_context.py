@@ -1,4 +1,4 @@
-"""What the judge reads: what is said, in which order, and what goes when it does not fit."""
+"""The context that the judge reads: its sections in order, and the order of shortening."""
 
 import hashlib
 import re
@@ -23,11 +23,11 @@ def said(*events: object, **fields: object) -> str:
     return context(of_events(*events, **fields)).conversation  # type: ignore[arg-type]
 
 
-# --- what is said --------------------------------------------------------------------------------------
+# --- sections ------------------------------------------------------------------------------------------
 
 
 def test_sections_come_in_order() -> None:
-    """Alert for itself; then runbook, tools, investigation, conclusions, and what is not shown."""
+    """The alert is separate; then runbook, tools, investigation, conclusions, and entries not shown."""
     session = of_events(
         event("llm_thinking", "hm"),
         runbook="https://runbooks/web",
@@ -72,7 +72,7 @@ def test_stages_of_known_types_are_shown_and_others_listed() -> None:
 
 
 def test_sub_agents_stand_under_their_parent() -> None:
-    """Whatever their index; one whose parent is not there, and parents of each other, are still shown once."""
+    """Their index does not matter; an agent without its parent, and parents of each other, are shown once."""
 
     def agent(name: str, index: int, parent: str | None = None) -> object:
         parent_id = f"execution-{parent}" if parent else None
@@ -111,7 +111,7 @@ def test_summary_stands_with_its_raw_result() -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "timed_out"])
-def test_failed_summary_says_nothing(status: str) -> None:
+def test_failed_summary_is_not_shown(status: str) -> None:
     failed = event("mcp_tool_summary", "Summarization failed", number=2, status=status)
 
     assert "Summar" not in said(call("raw"), failed)
@@ -130,7 +130,7 @@ def test_tool_error_is_shown_as_an_error() -> None:
 
 
 def test_analysis_that_repeats_the_last_answer_is_shown_once() -> None:
-    """Of answer, agent's analysis, session's analysis: the second is shown, the third refers to it."""
+    """Of answer, agent's analysis and session's analysis, the second is shown and the third refers to it."""
     text = said(
         event("llm_response", "a bad image"),
         event("llm_thinking", "done", number=2),
@@ -167,7 +167,7 @@ def test_analysis_does_not_rely_on_an_entry_that_may_be_cut() -> None:
     assert "## Executive summary\nThe same as [E3].\n" in fitted.conversation
 
 
-def test_what_repeats_nothing_or_is_unknown_is_shown() -> None:
+def test_distinct_or_unknown_entries_are_shown() -> None:
     text = said(event("llm_response", "maybe"), event("final_analysis", "a bad image", number=2))
     assert "[E2] Answer\nmaybe\n" in text
     assert "[E2] new kind of step\nx\n" in said(event("new_kind_of_step", "x"))
@@ -177,7 +177,7 @@ def test_what_repeats_nothing_or_is_unknown_is_shown() -> None:
 
 
 def test_models_of_the_judged_agents_are_not_named() -> None:
-    """Neither as data nor in what they say, nor where the platform tells of a change of model."""
+    """They are hidden in data, in what agents write and in notices of a model change."""
     agent = execution(
         event("llm_thinking", "As gpt-4o-2024-08-06 I think"),
         event("provider_fallback", "switched from acme-fast to acme-slow", number=2),
@@ -245,7 +245,7 @@ def test_entry_is_found_by_its_id() -> None:
 
 
 def test_hash_is_that_of_the_bytes() -> None:
-    """Whoever stored it can tell whether a later attempt would ask the same."""
+    """It shows whether a later attempt would ask the same."""
     session = of_events(event("llm_thinking", "x"))
     first, again, other = context(session), context(session), build_context(session, NONCE[::-1], PLENTY)
 
@@ -269,8 +269,8 @@ LOG = "10:00:01 web-1 GET /health 200\n" * 200  # about 3,200 tokens
         (1_000, ("E2", "E3", "E4")),
     ],
 )
-def test_oldest_results_go_first_then_reasoning(budget_tokens: int, cut: tuple[str, ...]) -> None:
-    """The oldest result, then the next, then reasoning though it is older."""
+def test_oldest_results_are_shortened_first_then_reasoning(budget_tokens: int, cut: tuple[str, ...]) -> None:
+    """Results are shortened from the oldest on, before reasoning that is older."""
     session = of_events(event("llm_thinking", LOG), call(LOG, number=2), call(LOG, number=3))
 
     fitted = context(session, budget_tokens)
@@ -282,7 +282,7 @@ def test_oldest_results_go_first_then_reasoning(budget_tokens: int, cut: tuple[s
         assert f"beginning with the oldest: {', '.join(cut)}." in fitted.conversation
 
 
-def test_raw_result_goes_before_its_summary_and_before_older_results() -> None:
+def test_raw_result_is_shortened_before_its_summary_and_older_results() -> None:
     session = of_events(call(LOG), call(LOG, number=2), event("mcp_tool_summary", "all healthy", number=3))
 
     fitted = context(session, 5_000)
@@ -292,20 +292,20 @@ def test_raw_result_goes_before_its_summary_and_before_older_results() -> None:
 
 
 def test_cut_takes_no_more_than_it_must() -> None:
-    """A context that was shortened fills its budget to within a few tokens."""
+    """A shortened context fills its budget to within a few tokens."""
     fitted = context(of_events(call(LOG * 10), call(LOG, number=2)), 12_000)
 
     assert 11_900 <= fitted.tokens <= 12_000
 
 
-def test_too_much_that_is_never_dropped() -> None:
+def test_entries_that_are_never_dropped_may_exceed_the_budget() -> None:
     with pytest.raises(ContextTooLong, match=r"about \d+ tokens, the judge has room for 500"):
         context(of_events(call(LOG), alert_data=LOG), 500)
 
 
 @given(st.text(), st.text())
 def test_estimates_add_up(one: str, two: str) -> None:
-    """Cutting a text in two changes its estimate by rounding alone."""
+    """Splitting a text in two changes its estimate only by rounding."""
     assert 0 <= estimate_tokens(one) + estimate_tokens(two) - estimate_tokens(one + two) <= 1
 
 
@@ -321,12 +321,12 @@ def test_estimates_add_up(one: str, two: str) -> None:
     ids=["prose", "digest", "other script", "nothing"],
 )
 def test_estimate_is_rather_too_high(text: str, at_least: int, at_most: int) -> None:
-    """Never below what a tokenizer of the common kind makes of it, and not twice as much."""
+    """It is never below the count of a common tokenizer, and less than twice that."""
     assert at_least <= estimate_tokens(text) <= at_most
 
 
-def test_size_costs_in_proportion() -> None:
-    """Eight times the session takes about eight times as long, also when most of it has to go."""
+def test_context_is_built_in_linear_time() -> None:
+    """Eight times the session takes about eight times as long, also when most of it is shortened."""
 
     def took(times: int) -> float:
         session = of_events(*(call(LOG * 20, number=n, arguments=f'{{"n": {n}}}') for n in range(times)))

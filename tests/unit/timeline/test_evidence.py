@@ -1,4 +1,4 @@
-"""What counts as missing, and when there is no score."""
+"""Which evidence counts as missing, and when too much is missing for a score."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[list[Stage], dict[str, object], tuple[str, ...], float]] 
 
 
 def test_missing_is_declared_or_read_with_an_error() -> None:
-    """Never what the agent did not do; each missing thing is named."""
+    """An agent's omission is never missing evidence; each missing item is named."""
     for name, (stages, known, missing, share) in CASES.items():
         evidence = take_stock(stages, None, **known)  # type: ignore[arg-type]
         assert evidence.missing == missing, name
@@ -93,7 +93,7 @@ def test_both_counts_have_every_kind() -> None:
 
 @pytest.mark.parametrize("may_change", [True, False], ids=["source may change", "source is final"])
 def test_more_missing_than_tolerated_is_not_judged(may_change: bool) -> None:
-    """The error names what is missing, and whether a second look can help."""
+    """The error names the missing items, and whether reading again can help."""
     evidence = Evidence({"events": 10}, {"events": 8}, ("event 3", "event 4"))
     session = of_events(THINKING, evidence=evidence)
 

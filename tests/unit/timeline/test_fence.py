@@ -1,4 +1,4 @@
-"""Untrusted text inside a fence: nothing invisible, no way out, no way to look like us."""
+"""Untrusted text in a fence: no invisible character, no way out, and no imitation of our own lines."""
 
 import json
 import re
@@ -24,13 +24,13 @@ TEXTS: dict[str, Any] = json.loads((Path(__file__).parent / "fence_texts.json").
 
 
 def test_invisible_characters_are_removed() -> None:
-    """Escape sequences as a whole; line ends become one kind, visible text stays."""
+    """Escape sequences are removed as a whole, line ends are unified, and visible text stays."""
     for name, (dirty, cleaned) in TEXTS["cleaned"].items():
         assert sanitized(dirty) == cleaned, name
 
 
 def test_imitated_fence_is_removed_and_noted() -> None:
-    """Whatever nonce it carries and however it is written; the attempt is recorded."""
+    """Its nonce and spelling do not matter; the attempt is recorded."""
     for name, (text,) in TEXTS["imitations"].items():
         sanitizer = Sanitizer(NONCE)
         safe = sanitizer.text("E7", f"before {text} after")
@@ -48,7 +48,7 @@ def test_ordinary_angle_brackets_stay(text: str) -> None:
 
 @given(st.lists(st.sampled_from([*TEXTS["delimiter pieces"], BEGIN, END])))
 def test_fence_cannot_be_closed(pieces: list[str]) -> None:
-    """However the pieces of a delimiter are mixed, it and its nonce stand nowhere but at the ends."""
+    """In any mixture of its pieces, a delimiter and its nonce appear only at the ends."""
     fenced = fence(sanitized("".join(pieces)), NONCE)
 
     assert fenced.count(BEGIN) == fenced.count(END) == 1
@@ -59,7 +59,7 @@ def test_fence_cannot_be_closed(pieces: list[str]) -> None:
 
 @given(st.text())
 def test_no_control_character_survives(text: str) -> None:
-    """Newline and tab apart; nor anything that Unicode calls a format character of the usual blocks."""
+    """Newline and tab are kept; Unicode's usual format characters are removed too."""
     safe = sanitized(text)
 
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]", safe)
@@ -94,8 +94,8 @@ MANY = st.lists(st.one_of(st.lists(st.sampled_from(PARTS), max_size=5).map("".jo
 
 @settings(max_examples=600)
 @given(MANY, st.booleans())
-def test_many_texts_are_what_each_is_alone(texts: list[str], mask: bool) -> None:
-    """The common search overlooks nothing: same texts, same injections, whatever the neighbours hold."""
+def test_texts_sanitized_together_equal_those_sanitized_alone(texts: list[str], mask: bool) -> None:
+    """The shared search misses nothing: same texts and same injections, whatever the neighbours hold."""
     together, alone = (Sanitizer(NONCE, ["openai/gpt-4o-mini"], mask=mask) for _ in range(2))
     numbered = [(f"E{n}", text) for n, text in enumerate(texts, start=1)]
 

@@ -1,4 +1,4 @@
-"""Session files: tolerant about what is absent, strict about what is there."""
+"""Session files: absent fields are tolerated, present ones are checked."""
 
 import json
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNot
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles, parse_session, read_session_file
 from tarsy_scoring.timeline.model import FoundSession
 
-# One agent with a thought and a call, which stand in the wrong order.
+# One agent with a thought and a call, stored in the wrong order.
 SESSION = (Path(__file__).parent / "session.json").read_text("utf-8")
 
 
@@ -27,7 +27,7 @@ def written(directory: Path, content: Any, name: str = "one") -> Path:
 
 
 async def test_session_is_found_by_its_id(tmp_path: Path) -> None:
-    """Events come in their sequence, arguments as the string they are."""
+    """Events are sorted by sequence, and arguments stay strings."""
     written(tmp_path, session(labels={"guidance": "v2"}))
 
     timeline = await SessionFiles(tmp_path).fetch_timeline("one")
@@ -48,8 +48,8 @@ async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path) -> None:
             await SessionFiles(tmp_path / "in").fetch_timeline(session_id)
 
 
-async def test_session_that_cannot_be_scored(tmp_path: Path) -> None:
-    """Each reason has its own reaction, for a timeline as for a look."""
+async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) -> None:
+    """The same error for `fetch_timeline` and `find_session`."""
     without_status = {"session_id": "one"}
     for content, error in (
         (session(deleted_at="2026-01-01T00:00:00Z"), SessionNotFound),
@@ -79,7 +79,7 @@ NO_SESSIONS = {
 }
 
 
-def test_file_that_is_no_session_file(tmp_path: Path) -> None:
+def test_invalid_file_is_refused_with_path_and_reason(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     for content, reason in NO_SESSIONS.values():
         text = content if isinstance(content, str) else json.dumps(content)
@@ -122,7 +122,7 @@ def test_entry_that_cannot_be_read_is_missing() -> None:
         assert timeline.shown_event_count >= 1, name
 
 
-def test_what_never_was_or_is_hidden_is_not_missing() -> None:
+def test_absent_results_and_hidden_stages_are_not_missing() -> None:
     """A call that timed out has no result, and the judge would not see a chat."""
     chat = {"stage_id": "c", "stage_type": "chat", "executions": [7]}
 
@@ -130,8 +130,8 @@ def test_what_never_was_or_is_hidden_is_not_missing() -> None:
     assert parse_session(session(stages=[*session()["stages"], chat])).evidence.missing == ()
 
 
-def test_times_and_tokens_are_read_where_they_are() -> None:
-    """The start, whether times are real, how long a call took, what an agent's model read and wrote."""
+def test_times_and_tokens_are_read_where_present() -> None:
+    """Start, synthetic timestamps, duration of a call, and input and output tokens of an agent."""
     whole = damaged(metadata={"tool_name": "get", "duration_ms": 40}) | {
         "started_at": "2026-01-02T03:04:05Z",
         "timestamps_synthetic": True,
@@ -147,8 +147,8 @@ def test_times_and_tokens_are_read_where_they_are() -> None:
     assert timeline.has_real_times is False
 
 
-def test_what_is_no_number_of_tokens_or_milliseconds_is_unknown() -> None:
-    """It misses no evidence. Older files have neither tokens nor times."""
+def test_invalid_tokens_and_durations_are_unknown() -> None:
+    """No evidence is missing for that: older files have neither tokens nor times."""
     for value in (None, -1, 1.5, "40", True):
         whole = damaged(metadata={"tool_name": "get", "duration_ms": value}) | {"timestamps_synthetic": value}
         whole["stages"][0]["executions"][0] |= {"input_tokens": value, "output_tokens": value}
@@ -171,7 +171,7 @@ async def found(directory: Path) -> list[str]:
 
 
 async def test_finished_sessions_are_those_that_ended_since(tmp_path: Path) -> None:
-    """Every terminal session, by its end, else by its beginning; a time is never made up."""
+    """Every terminal session counts by its end, else by its creation; a missing time is never invented."""
     for changes, is_found in (
         ({"completed_at": THEN, "created_at": BEFORE}, True),
         ({"completed_at": THEN, "status": "timed_out"}, True),
@@ -195,7 +195,7 @@ async def test_finished_session_has_chain_status_and_end_of_the_file(tmp_path: P
     assert listed == [FoundSession("one", "kubernetes", "failed", SINCE), FoundSession("two", None, "completed", None)]
 
 
-async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_path: Path) -> None:
+async def test_files_without_the_session_of_their_name_are_left_out_and_logged(tmp_path: Path) -> None:
     written(tmp_path, session(completed_at=THEN))
     written(tmp_path, session(session_id="other", completed_at=THEN), "misnamed")
     written(tmp_path, "no JSON", "broken")
@@ -207,7 +207,7 @@ async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_
     assert [line["event"] for line in logs] == ["timeline.file_left_out"] * 2
 
 
-async def test_folder_that_cannot_be_listed(tmp_path: Path) -> None:
+async def test_folder_that_cannot_be_listed_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(TimelineUnavailable, match="away"):
         await found(tmp_path / "away")
     with pytest.raises(TimelineUnavailable, match="away"):
@@ -220,8 +220,8 @@ def with_model(name: str, model: str, **changes: Any) -> dict[str, Any]:
     return whole
 
 
-async def test_the_models_of_recent_files(tmp_path: Path) -> None:
-    """Lower case, of files that can be read; what is broken, large or still runs is left out without a word."""
+async def test_models_of_recent_files_are_in_lower_case(tmp_path: Path) -> None:
+    """Broken, large and unfinished files are left out without a log line."""
     for name, model in (("a", "Model-1"), ("b", "model-2")):
         written(tmp_path, with_model(name, model), name)
     written(tmp_path, with_model("c", "running-model", status="in_progress"), "c")

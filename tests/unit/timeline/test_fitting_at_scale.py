@@ -22,7 +22,7 @@ from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 SESSIONS_PER_SHAPE = 60
 SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session
 FEWEST_TOKENS, MOST_TOKENS = 2_000, 200_000
-# Beyond this a session is neither rendered whole nor twice, but for one in ten: that would be most of the time.
+# Of larger sessions only one in ten is rendered whole and twice, which would take most of the time.
 LARGEST_HELD_AGAINST_THE_WHOLE = 200_000
 MOST_EVENTS = 250
 
@@ -39,7 +39,7 @@ _SENTENCE = (
 
 @functools.cache
 def body(kind: str) -> str:
-    """About a megabyte of text; one of few."""
+    """About a megabyte of text of this kind."""
     rng = random.Random(kind)
     if kind == "prose":
         piece = " ".join(rng.choices(_SENTENCE.split(), k=3_000)) + ".\n"
@@ -54,7 +54,7 @@ BODIES = ("prose", "hexadecimal", "other script")
 
 
 def text_of(rng: random.Random, size: int) -> str:
-    """A text of about that many bytes: never of 30 to 80, where a marker takes as much room as it makes."""
+    """A text of about that many bytes; never 30 to 80, where a marker is as long as the text it replaces."""
     kind = rng.choice(BODIES)
     characters = size // 3 if kind == "other script" else size
     if 30 < characters < 80:
@@ -72,7 +72,7 @@ Shorten = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Shape:
-    """How the bytes of a session are spread; shares add up to about 1."""
+    """How the bytes of a session are distributed; the shares add up to about 1."""
 
     alert: float = 0.02
     analysis: float = 0.02
@@ -134,19 +134,19 @@ def _events(shape: Shape, rng: random.Random, sizes: list[float], shorten: Short
                 yield event("mcp_tool_summary", shorten(text_of(rng, int(size * shape.summaries)) or "ok"))
 
 
-# --- what must hold ----------------------------------------------------------------------------------------
+# --- laws --------------------------------------------------------------------------------------------------
 
 
-def at_least(text: str) -> str:
-    """What is left of a text when it is cut as far as can be."""
+def shortest_form(text: str) -> str:
+    """The shortest form of a text after cutting."""
     rendered = text if text.endswith("\n") else text + "\n"
     marker = f"\n[... {len(rendered)} characters not shown ...]\n"
     return marker if len(marker) < len(rendered) and estimate_tokens(marker) < estimate_tokens(rendered) else text
 
 
 def fewest_tokens(shape: Shape, seed: str, size: int) -> int:
-    """Tokens of what is never dropped: the session with every other text at its least, and the list of those."""
-    bare = build_context(session_of(shape, seed, size, at_least), NONCE, PLENTY)
+    """Tokens of all that is never dropped: every other text in its shortest form, and the list of those."""
+    bare = build_context(session_of(shape, seed, size, shortest_form), NONCE, PLENTY)
     cut = [entry for entry in bare.entries if MARKER.search(bare.entry_text(entry) or "")]
     listed = f"Shortened to fit, beginning with the oldest: {', '.join(cut)}.\n"
     conversation = bare.conversation.replace("Nothing was left out.\n", listed) if cut else bare.conversation
@@ -159,7 +159,7 @@ def calls_of(session: Timeline) -> list[tuple[str, str]]:
 
 
 def check_spans(fitted: FittedContext) -> list[tuple[str, str, str]]:
-    """Id, heading and text of every entry; each where its span says, one after the other."""
+    """Id, heading and text of every entry, after checking that the spans are right and in order."""
     assert list(fitted.entries) == [f"E{n}" for n in range(1, len(fitted.entries) + 1)]
     found, position = [], 0
     for entry, (start, end) in fitted.entries.items():
@@ -175,8 +175,8 @@ def check_spans(fitted: FittedContext) -> list[tuple[str, str, str]]:
     return found
 
 
-def check(session: Timeline, fitted: FittedContext, budget_tokens: int) -> None:
-    """Everything that can be seen without the whole context beside it."""
+def check_without_the_whole(session: Timeline, fitted: FittedContext, budget_tokens: int) -> None:
+    """Check all laws that need no uncut context for comparison."""
     assert estimate_tokens(fitted.alert + fitted.conversation) == fitted.tokens <= budget_tokens
     entries = check_spans(fitted)
     # never dropped
@@ -201,7 +201,7 @@ def check(session: Timeline, fitted: FittedContext, budget_tokens: int) -> None:
 
 
 def shown_and_removed(fitted: FittedContext) -> tuple[int, int]:
-    """Characters of the session that the judge sees, and that it does not."""
+    """Characters of the session that the judge sees, and those that were removed."""
     begin, end = (len(line) + 1 for line in fence_lines(NONCE))
     shown = removed = 0
     for quoted in (fitted.alert[begin:-end], fitted.conversation[begin : fitted.conversation.rindex(NOT_SHOWN)]):
@@ -212,7 +212,7 @@ def shown_and_removed(fitted: FittedContext) -> tuple[int, int]:
 
 
 def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
-    """Every entry is what it was, or its head and tail with a marker that counts right."""
+    """Every entry is unchanged, or its head and tail with a marker that counts correctly."""
     whole = build_context(session, NONCE, PLENTY)
     assert whole.cut_entries == ()
     assert whole.shown_share == 1.0
@@ -231,10 +231,9 @@ def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_context_keeps_its_promises(name: str) -> None:
     """
-    The estimate is within the budget, or what is never dropped exceeds it by itself.
+    The estimate is within the budget, unless the parts that are never dropped exceed it by themselves.
 
-    What is never dropped: alert, final analysis, tool names and arguments, and a heading and a marker for
-    everything else.
+    These are alert, final analysis, tool names and arguments, and a heading and a marker for everything else.
     """
     rng, shape = random.Random(name), SHAPES[name]
     refused = cut = whole = 0
@@ -252,7 +251,7 @@ def test_context_keeps_its_promises(name: str) -> None:
             refused += 1
             continue
         assert budget_tokens >= least - 1
-        check(session, fitted, budget_tokens)
+        check_without_the_whole(session, fitted, budget_tokens)
         if size < LARGEST_HELD_AGAINST_THE_WHOLE or number % 10 == 0:
             check_against_the_whole(session, fitted)
             assert build_context(session, NONCE, budget_tokens) == fitted
@@ -262,7 +261,7 @@ def test_context_keeps_its_promises(name: str) -> None:
 
 
 def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
-    """Naming an entry costs something too: where that is more than the cut gains, the text stays."""
+    """Listing an entry costs tokens too: where that is more than the cut saves, the text stays."""
     cut = 0
     for characters in range(48, 72):
         small = [call("a" * characters, number=n) for n in range(20)]
@@ -273,7 +272,7 @@ def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
                 fitted = build_context(session, NONCE, budget_tokens)
             except ContextTooLong:
                 continue
-            check(session, fitted, budget_tokens)
+            check_without_the_whole(session, fitted, budget_tokens)
             cut += bool(fitted.cut_entries)
 
     assert cut > 100

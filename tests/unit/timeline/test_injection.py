@@ -1,4 +1,4 @@
-"""Known ways to talk to the judge from inside a session, and ordinary text that must not be taken for one."""
+"""Known injections from inside a session are found and masked; ordinary text is not."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ TEXTS: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "in
 
 
 def test_known_attempt_is_found() -> None:
-    """Found by the pattern that is named for it, in any case of letters."""
+    """The pattern named for it finds it, in upper and lower case."""
     for name, (text, pattern) in TEXTS["found"].items():
         assert pattern in {s.pattern for s in find_injections(text.encode())}, name
 

@@ -11,7 +11,7 @@ from tarsy_scoring.timeline.masking import mask_secrets
 
 PEM = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc/def+123==\n-----END RSA " + "PRIVATE KEY-----"
 A20 = "aB3dE6gH9jK2mN5pQ8sT"
-# Filled in here, so that no scanner of repositories takes a test for a leak.
+# Put together here, so that repository scanners do not report a leak.
 SECRETS = {
     "{PEM}": PEM,
     "{ESCAPED_PEM}": PEM.replace("\n", "\\n"),
@@ -31,7 +31,7 @@ def texts(group: str) -> dict[str, list[str]]:
 
 
 def test_a_secret_is_replaced_by_a_typed_marker() -> None:
-    """And masking twice changes nothing: a marker is not taken for a secret."""
+    """Masking twice changes nothing: a marker is not taken for a secret."""
     for name, (text, secret) in texts("masked").items():
         masked = mask_secrets(text)
         assert secret not in masked, name
@@ -40,7 +40,7 @@ def test_a_secret_is_replaced_by_a_typed_marker() -> None:
 
 
 def test_ordinary_output_stays() -> None:
-    """Evidence is not destroyed: references, ids, digests and words are no secrets."""
+    """References, ids, digests and words are no secrets."""
     for name, (text,) in texts("kept").items():
         assert mask_secrets(text) == text, name
 
@@ -52,7 +52,7 @@ def test_surroundings_of_a_secret_stay() -> None:
 
 @given(st.text())
 def test_any_text_can_be_masked(text: str) -> None:
-    """Lone surrogates, NUL and other alphabets included; what holds no marker is unchanged."""
+    """This includes lone surrogates, NUL and other alphabets; text without a marker is unchanged."""
     masked = mask_secrets(text)
 
     assert masked == text or "[REDACTED:" in masked

@@ -1,4 +1,4 @@
-"""A timeline source is one module and one entry in `SOURCES`: the example of docs/extending.md is run here."""
+"""The example source of docs/extending.md works as written: one module and one entry in `SOURCES`."""
 
 import json
 import re
@@ -52,7 +52,7 @@ async def test_a_session_of_a_new_source_is_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_the_example")
-def test_what_a_new_source_needs_is_asked_for(tmp_path: Path) -> None:
+def test_settings_that_a_new_source_requires_are_asked_for(tmp_path: Path) -> None:
     settings = load_settings({"SCORING_TIMELINE_SOURCE": "lines"})
     with pytest.raises(ConfigurationError, match="SCORING_TIMELINE_DIR is not set: name the folder that holds"):
         open_timeline_source(settings)
@@ -70,7 +70,7 @@ def test_every_registered_source_exists_and_the_chart_knows_it() -> None:
     assert schema["properties"]["timeline"]["properties"]["source"]["enum"] == list(SOURCES)
 
 
-def test_no_source_is_configured() -> None:
+def test_a_missing_source_is_a_configuration_error() -> None:
     with pytest.raises(
         ConfigurationError, match="SCORING_TIMELINE_SOURCE is not set: say tarsy-db, tarsy-api or files"
     ):

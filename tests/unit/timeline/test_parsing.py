@@ -1,4 +1,4 @@
-"""Loosely typed JSON into records: every name and text comes out as something that can be stored and shown."""
+"""Loosely typed JSON becomes records whose names and texts can be stored and shown."""
 
 import pytest
 from hypothesis import example, given
@@ -16,8 +16,8 @@ from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import POISON, SURVIVES, poisoned, texts_of
 
 
-def test_what_cannot_be_stored_goes() -> None:
-    """NUL goes, half a character becomes U+FFFD, nothing else changes."""
+def test_unstorable_characters_are_removed_or_replaced() -> None:
+    """NUL is removed, a lone surrogate becomes U+FFFD, and all else stays."""
     for text, kept in (
         ("Zürich 東京 😀", "Zürich 東京 😀"),
         ("a\0b", "ab"),
@@ -32,8 +32,8 @@ def test_what_cannot_be_stored_goes() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=()) | st.sampled_from("\0\ud83d\ude00")))
-def test_what_is_kept_can_be_stored_and_stays(text: str) -> None:
-    """UTF-8 can hold it, it has no NUL, and it would be kept as it is."""
+def test_storable_text_is_valid_and_stable(text: str) -> None:
+    """It is valid UTF-8 without NUL, and `storable` does not change it again."""
     kept = storable(text)
 
     assert b"\0" not in kept.encode()
@@ -42,8 +42,8 @@ def test_what_is_kept_can_be_stored_and_stays(text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=()) | st.sampled_from("\0\ud83d\ude00")))
 @example("\x9b\0@")
-def test_the_judge_is_shown_the_same_as_without_it(text: str) -> None:
-    """What makes text safe to quote does not depend on what was taken out before, so nothing hides behind it."""
+def test_removing_characters_does_not_change_what_the_judge_sees(text: str) -> None:
+    """The sanitizer gives the same with and without `storable`, so it does not hide an attack."""
 
     def shown(said: str) -> str:
         return Sanitizer("0123456789abcdef").text("E1", said)
@@ -51,7 +51,7 @@ def test_the_judge_is_shown_the_same_as_without_it(text: str) -> None:
     assert shown(storable(text)) == shown(text)
 
 
-def test_what_says_nothing_is_no_text() -> None:
+def test_empty_or_other_values_are_no_text() -> None:
     assert [text_or_none(value) for value in (None, 1, True, "", "\0", ["text"])] == [None] * 6
 
 
@@ -77,8 +77,8 @@ def test_no_text_of_a_session_is_left_unstorable() -> None:
     assert sum(SURVIVES in text for text in found) > 60, "the poison was in nearly all of them"
 
 
-def test_what_is_measured_can_be_stored() -> None:
-    """Names of tools and subcommands are keys of the metrics, and arguments stay what they were."""
+def test_interaction_metrics_can_be_stored() -> None:
+    """Names of tools and subcommands are keys of the metrics; the arguments stay unchanged."""
     for rules in (CommandRules(), CommandRules(r"kubectl (\S+)"), CommandRules(r"(?s)kubectl (.*)", ("bash*",))):
         measured = measure_interaction(parse_session(poisoned()), rules)
 

@@ -1,4 +1,4 @@
-"""Rows of TARSy become a timeline; an unreadable value is left out or missing, and never stops the reading."""
+"""Rows of TARSy become a timeline; an unreadable value is left out or missing, and reading goes on."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def record_row(tool: str, duration_ms: int | None) -> Row:
 
 
 def timeline(labels: object, metadata: object, tools: object) -> Timeline:
-    """One call of one agent."""
+    """A timeline with one call of one agent."""
     listed = Row(execution_id="x", interaction_type="tool_list", server_name="k", available_tools=tools)
     return assemble(
         Row(SESSION | {"labels": labels}), [STAGE], [AGENT], [call_row(event_id="e", metadata=metadata)], [listed], []
@@ -31,7 +31,7 @@ def timeline(labels: object, metadata: object, tools: object) -> Timeline:
 
 
 def test_tokens_are_the_sums_over_all_calls() -> None:
-    """Unknown where one call lacks its number, or no call is recorded."""
+    """A sum is unknown where one call lacks its number, or no call is recorded."""
     other = Row(AGENT | {"execution_id": "y"})
     calls = [Row(execution_id="x", input_tokens=1000, output_tokens=80), Row(execution_id="x", input_tokens=7)]
 
@@ -42,7 +42,7 @@ def test_tokens_are_the_sums_over_all_calls() -> None:
 
 
 def test_the_nth_call_of_a_tool_has_the_nth_duration() -> None:
-    """Unknown for a tool with another number of records than calls."""
+    """It is unknown for a tool whose numbers of records and calls differ."""
     calls = [call_row(n, tool) for n, tool in enumerate(("get", "list", "get", "list"))]
     made = [("get", 10), ("list", 20), ("get", 30), ("list", None), ("logs", 40)]
     records = [record_row(tool, duration_ms) for tool, duration_ms in made]
@@ -91,7 +91,7 @@ def test_an_event_without_an_execution_is_kept_and_counts_as_no_agent() -> None:
     assert read.evidence.missing == ()
 
 
-def test_no_depth_ends_the_reading() -> None:
+def test_no_depth_of_nesting_stops_the_reading() -> None:
     """Python's limit depends on the caller's stack, somewhere near a thousand: no depth is special."""
     endings = set()
     for depth in range(800, 1050):
@@ -107,8 +107,8 @@ def test_no_depth_ends_the_reading() -> None:
     assert {(True, True, True), (False, False, False)} <= endings, "both sides of every limit were seen"
 
 
-def test_what_the_api_gave_may_be_too_deep_to_be_written() -> None:
-    """Values from the API cannot be serialised then; the same is left out, and the same is missing."""
+def test_values_from_the_api_may_be_too_deep_to_serialise() -> None:
+    """They are left out or missing, as the same values in rows are."""
     deep: list[Any] = []
     for _ in range(3000):
         deep = [deep]
