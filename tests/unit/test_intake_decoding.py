@@ -38,10 +38,8 @@ def record(topic: str, fields: dict[str, Any], **changes: Any) -> Record:
     return replace(Record(topic, 0, 5, round(NOW_S * 1000), None, value, ()), **changes)
 
 
-def decoded(
-    topic: str, fields: dict[str, Any] | None = None, /, intake: Intake | None = None, **changes: Any
-) -> Request:
-    return (intake or intake_with()).decode(record(topic, fields or {}, **changes))
+def decoded(topic: str, fields: dict[str, Any] | None = None, /, at: Intake | None = None, **changes: Any) -> Request:
+    return (at or intake_with()).decode(record(topic, fields or {}, **changes))
 
 
 def test_absent_fields_of_a_completed_session() -> None:
