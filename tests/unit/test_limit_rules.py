@@ -167,6 +167,7 @@ def test_a_call_waits_for_the_cool_down_or_the_probe() -> None:
     table = [
         (opened(), 10, 20),
         (opened(), 30, None),
+        (opened(**probed), 29.5, 300.5),
         (opened(**probed), 30, 30),
         (opened(**nearly_over), 30, 10),
         (opened(**nearly_over), 40, None),
