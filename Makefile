@@ -24,8 +24,9 @@ test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k
 test-all: test  ## all tests: also chaos, browsers, deployment, secured brokers
 	@$(BIN)/python -m pytest $(PARALLEL) $(LONG)
 
+# One process per core: these tests wait for nothing.
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
-	@$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contract $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/contract $(ARGS)
 
 golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
 	@$(BIN)/python tests/golden/freeze.py $(ARGS)
