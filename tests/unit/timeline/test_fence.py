@@ -92,7 +92,7 @@ PARTS = [*TEXTS["parts"], *(text for group in ("cleaned", "imitations") for text
 MANY = st.lists(st.one_of(st.lists(st.sampled_from(PARTS), max_size=5).map("".join), st.text(max_size=40)), max_size=12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(MANY, st.booleans())
 def test_texts_sanitized_together_equal_those_sanitized_alone(texts: list[str], mask: bool) -> None:
     """The shared search misses nothing: same texts and same injections, whatever the neighbours hold."""

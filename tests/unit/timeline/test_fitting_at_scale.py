@@ -1,5 +1,5 @@
 """
-The laws of fitting: 240 generated sessions of 1 KB to 1 MB in windows of 2,000 to 200,000 tokens.
+The laws of fitting: 360 generated sessions of 1 KB to 1 MB in windows of 2,000 to 200,000 tokens.
 
 The sessions come from a seed and share a few bodies of text, which saves time.
 """
@@ -19,7 +19,7 @@ from tarsy_scoring.timeline.context import FittedContext, build_context, estimat
 from tarsy_scoring.timeline.fence import fence_lines
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 
-SESSIONS_PER_SHAPE = 40
+SESSIONS_PER_SHAPE = 60
 SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session
 FEWEST_TOKENS, MOST_TOKENS = 2_000, 200_000
 # Of larger sessions only one in ten is rendered whole and twice, which would take most of the time.
