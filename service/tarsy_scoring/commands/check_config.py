@@ -1,4 +1,4 @@
-"""`check-config`: shows the settings in force and reports errors in them."""
+"""`check-config`: shows changed defaults and the settings in force, and reports errors in them."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from tarsy_scoring.commands.shared import (
     print_text,
     settings_of_environment,
 )
+from tarsy_scoring.config.changed_defaults import changed_defaults, previous_version
 from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
@@ -29,7 +30,8 @@ def check_config(as_json: bool) -> None:
     """
     Show the settings in force, without secrets, and report errors in them.
 
-    Makes every check that needs no connection. Exit status 2 if a setting is wrong.
+    Begins with the defaults that differ from those of the previous version. Makes every check that needs no connection.
+    Exit status 2 if a setting is wrong.
     """
     from tarsy_scoring.web.access import Access
 
@@ -38,6 +40,8 @@ def check_config(as_json: bool) -> None:
     check_settings(settings, ROLES, os.environ)
     Access(settings)  # raises for settings that `api` refuses
     document: dict[str, Any] = {
+        "previous_version": previous_version(),
+        "changed_defaults": changed_defaults(settings),
         "environment": _shown_environment(settings),
         "config": _shown_config(settings.config),
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},

@@ -15,8 +15,6 @@ from pydantic import ValidationError
 from tarsy_scoring.config.explain import explain, suggest
 from tarsy_scoring.config.settings import (
     ALIASES,
-    DEFAULT_BASE_URL,
-    DEFAULT_MODEL,
     SECRETS_FROM_FILES,
     ChainSettings,
     Config,
@@ -113,12 +111,8 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     raw = {section: value for section, value in raw.items() if value is not None}  # such as a bare `chains:`
     raw["chains"] = _inherit(raw.get("chains") or {}, raw.get("defaults") or {})
     if not raw.get("providers"):
-        raw["providers"] = {
-            "default": {
-                "base_url": environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL,
-                "model": environ.get("SCORING_JUDGE_MODEL") or DEFAULT_MODEL,
-            }
-        }
+        given = {"base_url": environ.get("OPENAI_BASE_URL"), "model": environ.get("SCORING_JUDGE_MODEL")}
+        raw["providers"] = {"default": {key: value for key, value in given.items() if value}}
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
