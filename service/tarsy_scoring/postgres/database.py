@@ -121,6 +121,10 @@ class Database:
                 result = await work(connection)
         except UNAVAILABLE as error:
             self.is_available = False
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and self._pool is not None:
+                # A connection stays read-only, and a pool keeps it in use, when the database accepts writes
+                # again.
+                await self._pool.expire_connections()
             # A URL that worked before is right: a certificate file may be missing while it is being replaced.
             if isinstance(error, asyncpg.ClientConfigurationError) and not self._was_reached:
                 raise misconfigured(self._url, error) from error

@@ -46,7 +46,12 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
     (asyncpg.QueryCanceledError, "a statement took too long", "look for locks and for load on the server"),
     (asyncpg.OperatorInterventionError, "it was shut down, or an operator ended the connection", "wait for it"),
     (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
-    (asyncpg.ReadOnlySQLTransactionError, "it is read-only", "point SCORING_DATABASE_URL to the primary"),
+    (
+        asyncpg.ReadOnlySQLTransactionError,
+        "it is read-only",
+        "wait for the end of a fail-over or of maintenance; if there is none, check that SCORING_DATABASE_URL leads to "
+        "the primary and that default_transaction_read_only is off",
+    ),
     (asyncpg.DiskFullError, "its disk is full", "free space there"),
     (_BROKEN, "the connection broke", "wait for it, or check the network"),
 )
