@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,10 @@ from tarsy_scoring.errors import (
     SessionNotTerminal,
     TimelineUnavailable,
 )
-from tarsy_scoring.queue.admission import Policy, Priority
+from tarsy_scoring.events import SOURCE_RESCORE
+from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.timeline.model import Timeline
 
@@ -238,20 +240,74 @@ async def test_the_source_names_the_chain_where_the_event_did_not(service: Servi
     assert (score["chain_id"], score["criteria"]) == ("k", "investigation-methodology")
 
 
-async def test_a_chain_that_turns_out_to_be_disabled_is_not_scored(service: Service) -> None:
-    """The score ends as cancelled, and the request records why."""
-    await service.request(chain_id=None, event_id="ev-1")
-    claimed = await service.claim()
+def disable_chain(service: Service) -> None:
+    """Do not score sessions of chain `k` automatically."""
     config = service.settings.config
     off = config.defaults.model_copy(update={"enabled": False})
     service.settings = service.settings.model_copy(update={"config": config.model_copy(update={"chains": {"k": off}})})
     service.inbox.policy = Policy(service.settings, HASHES)
 
-    await service.attempt(claimed, FakeJudge())
 
-    assert (await service.score(claimed.score_id))["status"] == "cancelled"
+async def test_a_chain_that_turns_out_to_be_disabled_is_not_scored(service: Service) -> None:
+    """The score ends as cancelled, and the request records why."""
+    await service.request(chain_id=None, event_id="ev-1")
+    claimed = await service.claim()
+    disable_chain(service)
+
+    finished = await service.attempt(claimed, FakeJudge())
+
+    score = await service.score(claimed.score_id)
+    assert (finished.outcome, score["status"], score["chain_id"]) == ("cancelled", "cancelled", "k")
     (request,) = await service.inbox.requests_of_event("ev-1")
     assert request["disposition"] == "disabled"
+
+
+ALICE = {"requested_by": "alice", "priority": Priority.PEOPLE}
+
+
+async def ask_by_event(service: Service) -> None:
+    await service.request(source=SOURCE_RESCORE, force=True, chain_id=None, session_status=None, **ALICE)
+
+
+async def ask_over_http(service: Service) -> None:
+    asked = Request(uuid.uuid4(), "one", "api", **ALICE)
+    answer = await service.inbox.request_score(asked, is_verified=True)
+    assert isinstance(answer, Answer)
+    assert answer.outcome == "running"
+
+
+@pytest.mark.parametrize("is_claimed", [False, True], ids=["before-the-claim", "after-the-claim"])
+@pytest.mark.parametrize("ask", [ask_by_event, ask_over_http])
+async def test_a_persons_request_keeps_the_automatic_score_that_it_joined(
+    service: Service, ask: Callable[[Service], Awaitable[None]], is_claimed: bool
+) -> None:
+    """The chain declines automatic requests only, so the score becomes that of the person."""
+    await service.request(chain_id=None)
+    if is_claimed:
+        claimed = await service.claim()
+        await ask(service)
+    else:
+        await ask(service)
+        claimed = await service.claim()
+    disable_chain(service)
+
+    finished = await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    score = await service.score(claimed.score_id)
+    assert (finished.outcome, score["status"], score["score_triggered_by"]) == ("completed", "completed", "alice")
+    row = await service.database.once(lambda c: c.fetchrow("SELECT priority FROM session_scores"))
+    assert row["priority"] == Priority.PEOPLE
+    (*_, completed) = await service.events(claimed.score_id)
+    assert completed["score_triggered_by"] == "alice"
+
+
+async def test_an_automatic_request_does_not_keep_the_score_that_it_joined(service: Service) -> None:
+    await service.request(chain_id=None)
+    await service.request(chain_id=None)
+    claimed = await service.claim()
+    disable_chain(service)
+
+    assert (await service.attempt(claimed, FakeJudge())).outcome == "cancelled"
 
 
 async def test_a_judge_that_grades_itself_is_flagged(service: Service, claimed: ClaimedScore) -> None:

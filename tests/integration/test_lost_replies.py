@@ -96,6 +96,22 @@ async def test_an_end_is_stored_once(lossy: Lossy, build: Callable[..., Any]) ->
         await lossy.scoring.store.end(ending)
 
 
+async def test_a_score_is_declined_once(lossy: Lossy) -> None:
+    await lossy.seen.accept(automatic := session_completed(chain_id=None))
+    (claimed,) = await lossy.seen.claim()
+    declined = failure(claimed, status="cancelled", disposition="disabled")
+    learned: dict[str, Any] = {"chain_id": "k", "alert_type": None, "labels": {}, "criteria": "c", "criteria_hash": "h"}
+
+    lossy.lose_next_reply()
+    _, is_declined = await lossy.scoring.store.bind(claimed, **learned, declined=declined)
+
+    assert (lossy.proxy.replies_lost, is_declined) == (1, True)
+    row = await lossy.seen.score(claimed.score_id)
+    assert (row["status"], row["chain_id"]) == ("cancelled", "k")
+    assert await lossy.seen.dispositions() == {automatic.request_id: "disabled"}
+    assert (await lossy.seen.events()).count("failed") == 1
+
+
 async def _cancelled(seen: Scoring, claimed: ClaimedScore) -> None:
     await seen.leases.cancel(claimed.score_id, "bob")
 

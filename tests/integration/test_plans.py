@@ -107,7 +107,7 @@ STATEMENTS = {
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
-    "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h'", "session_scores_pkey"),
+    "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1", "session_scores_pkey"),
     "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
     "end": (store.END, _document(status="completed"), "session_scores_pkey"),
     "cancel": (leases.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
@@ -120,6 +120,7 @@ STATEMENTS = {
     "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
+    "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
     "emit": (
         outbox.EMIT,

@@ -63,7 +63,7 @@ async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
     [claimed] = await scoring.claim()
     said: dict[str, Any] = {"chain_id": "cli", "alert_type": "disk-full", "criteria": "c", "criteria_hash": "h"}
 
-    bound = await scoring.store.bind(claimed, labels={"guidance": "source", "team": "a"}, **said)
+    bound, _ = await scoring.store.bind(claimed, labels={"guidance": "source", "team": "a"}, **said)
 
     assert (bound.chain_id, bound.criteria, bound.criteria_hash, bound.alert_type) == ("cli", "c", "h", "disk-full")
     assert bound.labels == {"guidance": "event", "team": "a"}

@@ -7,7 +7,7 @@ no clock, no database and no network.
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -34,7 +34,8 @@ The recorded decision about a request.
 a completed score answers it. `deferred`: it waits for the open score of its session, and is promoted when that ends.
 `superseded`: a newer request was deferred in its place. The rest are reasons not to score an automatic request. A
 deferred request leaves that state only to `accepted`, `already_scored` or `superseded`; all others are final, except
-that the first claim may turn `accepted` into one of the reasons once the chain is known.
+that the first claim may turn `accepted` into one of the reasons once the chain is known, unless another request has
+joined the score that is not automatic.
 """
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 
@@ -224,6 +225,17 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
             return Decision("already_scored", scored)
     state.open = OpenScore(uuid.uuid4(), name, wanted_hash)
     return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash)
+
+
+def heir_of(requests: Iterable[Request]) -> Request | None:
+    """
+    The request for which a score is judged although its chain declines automatic requests, if there is one.
+
+    Args:
+        requests: All requests that the score answers, oldest first.
+    """
+    people = [r for r in requests if not r.is_automatic]
+    return min(people, key=lambda r: r.priority, default=None)
 
 
 def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | None) -> bool:

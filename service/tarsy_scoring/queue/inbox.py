@@ -25,6 +25,7 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
+    heir_of,
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
@@ -126,6 +127,8 @@ SELECT count(*) FROM (
 SCORES_OF_REQUESTS = """
 SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
 """
+
+REQUESTS_OF_SCORE = "SELECT * FROM {schema}.scoring_requests WHERE score_id = $1 ORDER BY received_at, request_id"
 
 REQUESTS_BY_EVENT = """
 SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at, request_id LIMIT $2
@@ -447,13 +450,16 @@ class Inbox:
             return
         states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
         decisions = _Decisions()
-        for row in waiting:
-            request = Request(**{name: row[name] for name in REQUEST_COLUMNS})
+        for request in map(_stored, waiting):
             states[request.session_id].deferred = None  # it is this request
             decisions.add(request, admit(request, states[request.session_id], self.policy))
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
+
+    async def heir(self, connection: Connection, score_id: UUID) -> Request | None:
+        """See `heir_of`. While the session stays locked, no other request can join the score."""
+        return heir_of(map(_stored, await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id)))
 
     async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None
@@ -465,6 +471,10 @@ class Inbox:
         """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
         return [dict(r) for r in rows]
+
+
+def _stored(row: asyncpg.Record) -> Request:
+    return Request(**{name: row[name] for name in REQUEST_COLUMNS})
 
 
 def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:

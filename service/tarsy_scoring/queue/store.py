@@ -44,7 +44,8 @@ SELECT lease_token, current_stage FROM held
 TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
 
 BIND = """
-UPDATE {schema}.session_scores SET chain_id = $3, criteria = $4, criteria_hash = $5
+UPDATE {schema}.session_scores
+SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
@@ -229,31 +230,24 @@ class Store:
         criteria_hash: str | None,
         session_status: str | None = None,
         completed_at: datetime | None = None,
-    ) -> ClaimedScore:
+        declined: Ending | None = None,
+    ) -> tuple[ClaimedScore, bool]:
         """
         Fix chain and criteria of a claimed score, and store what the source says about the session.
 
         Waits for the database. What an event said about the session takes precedence over the source.
 
+        Args:
+            declined: The end of the score if its chain declines automatic requests. It is stored in the same
+                transaction, unless another request has joined the score: then the score becomes that one's.
+
         Returns:
-            The claimed score with the new values.
+            The claimed score with the new values, and whether it ended as `declined`.
 
         Raises:
             LeaseLost: The lease is no longer held.
         """
-
-        async def work(connection: Connection) -> bool:
-            await self.inbox.lock_sessions(connection, {claimed.session_id})
-            learned = (chain_id, alert_type, dict(labels), session_status, completed_at)
-            await connection.execute(self.database.sql(LEARN_SESSION), claimed.session_id, *learned)
-            bound = await connection.fetchval(
-                self.database.sql(BIND), claimed.score_id, claimed.lease_token, chain_id, criteria, criteria_hash
-            )
-            return bound is not None
-
-        if not await self.database.persist(work):
-            raise LeaseLost(f"score {claimed.score_id}: the lease was lost before its criteria were bound")
-        return replace(
+        bound = replace(
             claimed,
             chain_id=chain_id,
             alert_type=claimed.alert_type or alert_type,
@@ -262,6 +256,31 @@ class Store:
             criteria=criteria,
             criteria_hash=criteria_hash,
         )
+        tried: set[UUID] = set()
+
+        async def work(connection: Connection) -> tuple[ClaimedScore, bool]:
+            await self.inbox.lock_sessions(connection, {claimed.session_id})
+            learned = (chain_id, alert_type, dict(labels), session_status, completed_at)
+            await connection.execute(self.database.sql(LEARN_SESSION), claimed.session_id, *learned)
+            heir = None if declined is None else await self.inbox.heir(connection, claimed.score_id)
+            ours = bound
+            if heir is not None:  # it wants the criteria of the score, else it had not joined
+                priority = min(bound.priority, heir.priority)
+                ours = replace(bound, score_triggered_by=heir.requested_by, priority=priority)
+            row = (chain_id, criteria, criteria_hash, ours.score_triggered_by, ours.priority)
+            lease = (claimed.score_id, claimed.lease_token)
+            is_held = await connection.fetchval(self.database.sql(BIND), *lease, *row) is not None
+            is_declined = False
+            if declined is not None and heir is None:
+                is_held = is_declined = bool(await self._end_in(connection, [declined], tried))
+            if not is_held:
+                raise LeaseLost(f"score {claimed.score_id}: the lease was lost before its criteria were bound")
+            return ours, is_declined
+
+        ours, is_declined = await self.database.persist(work)
+        if is_declined:
+            self.database.notify("events")
+        return ours, is_declined
 
     async def keep_criteria(self, criteria_hash: str, name: str, content: Mapping[str, Any]) -> None:
         """Store criteria under their hash, for ever. Waits for the database."""
@@ -287,27 +306,37 @@ class Store:
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
         # By token, as in `_record_all`. Of two endings under one lease the first counts.
         by_token = {e.claimed.lease_token: e for e in reversed(endings)}
+        tried: set[UUID] = set()
+        ended = await self.database.persist(lambda c: self._end_in(c, list(by_token.values()), tried))
+        return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
+
+    async def _end_in(self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]) -> set[UUID]:
+        """
+        End scores in the caller's transaction.
+
+        Args:
+            endings: At most one under each lease.
+            tried: Leases under which an earlier try of the transaction ended scores; updated.
+
+        Returns:
+            The leases under which a score ended, now or in an earlier try.
+        """
+        chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
+        by_token = {e.claimed.lease_token: e for e in endings}
         ends = [
             {**e.columns, "score_id": e.claimed.score_id, "attempt": e.claimed.attempt, "lease_token": token}
             for token, e in by_token.items()
         ]
-        tried: set[UUID] = set()
-
-        async def work(connection: Connection) -> set[UUID]:
-            chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
-            rows = await connection.fetch(self.database.sql(END), ends)
-            ended = {r["lease_token"] for r in rows}
-            # An earlier try ended these, and may have been committed although its reply was lost.
-            unsure = [end for end in ends if end["lease_token"] in tried - ended]
-            tried.update(ended)
-            await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
-            production = {r["session_id"] for r in rows if r["purpose"] == "production"}
-            await self.inbox.promote(connection, chains, production)
-            standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
-            return ended | {r["lease_token"] for r in standing}
-
-        ended = await self.database.persist(work)
-        return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
+        rows = await connection.fetch(self.database.sql(END), ends)
+        ended = {r["lease_token"] for r in rows}
+        # An earlier try ended these, and may have been committed although its reply was lost.
+        unsure = [end for end in ends if end["lease_token"] in tried - ended]
+        tried.update(ended)
+        await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
+        production = {r["session_id"] for r in rows if r["purpose"] == "production"}
+        await self.inbox.promote(connection, chains, production)
+        standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
+        return ended | {r["lease_token"] for r in standing}
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""

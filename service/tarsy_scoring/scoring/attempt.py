@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.queue.admission import Disposition, Priority, Request
+from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
@@ -141,11 +141,9 @@ class Scorer:
     async def _judge(self, attempt: Attempt) -> Finished:
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
-            why_not = await self._bind(attempt, timeline)
+            if (declined := await self._bind(attempt, timeline)) is not None:
+                return declined
         claimed = attempt.claimed
-        if why_not is not None:
-            message = f"chain {claimed.chain_id!r} is not scored automatically: {why_not}"
-            return await self._fail(attempt, "cancelled", "cancelled", message, disposition=why_not)
         chain = self.settings.chain(claimed.chain_id)
         criteria = self.registry.get(claimed.criteria or chain.criteria)
         await self._keep(
@@ -188,21 +186,25 @@ class Scorer:
                 raise SessionNotReady(str(error), due_s, error.error_kind) from error
             raise
 
-    async def _bind(self, attempt: Attempt, timeline: Timeline) -> Disposition | None:
+    async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
         """
         Bind chain, criteria and criteria hash to the score, where they were unknown or have changed.
 
         Returns:
-            Why the session is not scored, where the source names a chain that is not scored automatically.
+            How the score ended, if the source names a chain that declines its request.
         """
         claimed = attempt.claimed
         chain_id = claimed.chain_id or timeline.chain_id
         name = claimed.criteria or self.settings.chain(chain_id).criteria
         criteria_hash = self.store.inbox.policy.hashes.get(name)
-        if (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash) or (
-            (timeline.alert_type and not claimed.alert_type) or claimed.session_status is None
+        declined = self._declined(attempt, timeline)
+        if (
+            declined is not None
+            or (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash)
+            or (timeline.alert_type and not claimed.alert_type)
+            or claimed.session_status is None
         ):
-            attempt.claimed = await self.store.bind(
+            attempt.claimed, is_declined = await self.store.bind(
                 claimed,
                 chain_id=chain_id,
                 alert_type=timeline.alert_type,
@@ -211,17 +213,29 @@ class Scorer:
                 completed_at=timeline.completed_at if timeline.has_real_times else None,
                 criteria=name,
                 criteria_hash=criteria_hash,
+                declined=declined,
             )
-        if claimed.chain_id is None and claimed.source == SOURCE_COMPLETED:
-            request = Request(
-                request_id=claimed.request_id,
-                session_id=claimed.session_id,
-                source=claimed.source,
-                session_status=claimed.session_status or timeline.status,
-                priority=Priority.AUTOMATIC,
-            )
-            return self.store.inbox.policy.rejection(request, chain_id)
+            if declined is not None and is_declined:
+                return self._failed(attempt, declined)
         return None
+
+    def _declined(self, attempt: Attempt, timeline: Timeline) -> Ending | None:
+        """The end of an automatic score whose chain only the source names, if this chain declines it."""
+        claimed = attempt.claimed
+        if claimed.chain_id is not None or claimed.source != SOURCE_COMPLETED:
+            return None
+        request = Request(
+            request_id=claimed.request_id,
+            session_id=claimed.session_id,
+            source=claimed.source,
+            session_status=claimed.session_status or timeline.status,
+            priority=Priority.AUTOMATIC,
+        )
+        why_not = self.store.inbox.policy.rejection(request, timeline.chain_id)
+        if why_not is None:
+            return None
+        message = f"chain {timeline.chain_id!r} is not scored automatically: {why_not}"
+        return replace(self._failure(attempt, "cancelled", "cancelled", message), disposition=why_not)
 
     async def _keep(self, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
         """Store content before a score refers to its hash, but not again for an hour."""
@@ -366,16 +380,21 @@ class Scorer:
         shown = {"waiting_for": waiting_for, "due_s": round(due_s, 1), "reason": str(error), **fields}
         return Finished("put_back", shown | self._log_fields(attempt))
 
-    async def _fail(
-        self, attempt: Attempt, status: str, kind: str, message: str, *, disposition: Disposition | None = None
-    ) -> Finished:
+    async def _fail(self, attempt: Attempt, status: str, kind: str, message: str) -> Finished:
+        ending = self._failure(attempt, status, kind, message)
+        await self._end(attempt, ending)
+        return self._failed(attempt, ending)
+
+    def _failure(self, attempt: Attempt, status: str, kind: str, message: str) -> Ending:
         claimed = attempt.claimed
-        columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message}
-        columns["attempts_burned"] = int(status != "cancelled")
         event = {"status": status, "error_kind": kind, "error_message": message}
-        failed = NewEvent(claimed.score_id, "scoring.failed", event)
-        await self._end(attempt, Ending(claimed, columns, failed, disposition=disposition))
-        self.metrics.scores.labels(status, kind, self.metrics.chain(claimed.chain_id)).inc()
+        columns = self._columns(attempt, status) | event | {"attempts_burned": int(status != "cancelled")}
+        return Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event))
+
+    def _failed(self, attempt: Attempt, ending: Ending) -> Finished:
+        """Count a score that ended without a total."""
+        status, kind, message = (ending.columns[name] for name in ("status", "error_kind", "error_message"))
+        self.metrics.scores.labels(status, kind, self.metrics.chain(attempt.claimed.chain_id)).inc()
         return Finished(status, {"error_kind": kind, "reason": message} | self._log_fields(attempt))
 
     def _columns(self, attempt: Attempt, status: str) -> dict[str, Any]:
