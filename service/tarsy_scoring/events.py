@@ -123,6 +123,9 @@ class _Outgoing(BaseModel):
     attempt: int = Field(ge=0)
     timestamp: datetime
     timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
+    left_out: list[str] = Field(
+        [], description="Fields that are empty or absent here because the topic does not allow so large an event."
+    )
 
 
 class ScoringStarted(_Outgoing):

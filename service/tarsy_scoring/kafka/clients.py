@@ -25,6 +25,7 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
+    RecordListTooLargeError,
     RecordTooLargeError,
     TopicAuthorizationFailedError,
     UnsupportedCodecError,
@@ -45,7 +46,7 @@ from tarsy_scoring.kafka.connect import (
 from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.security import connection_options
 
-__all__ = ["MAX_REQUEST_BYTES", "BrokerAway", "BrokerRefuses", "Consumer", "Headers", "Publisher", "Record", "TooLarge"]
+__all__ = ["BrokerAway", "BrokerRefuses", "Consumer", "Headers", "Publisher", "Record", "TooLarge"]
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ WATCH_S = 1.0
 # loop that died ends the process anyway.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
+MAX_BATCH_BYTES = 16_384
 STOP_TIMEOUT_S = 5.0
 # Errors about one topic or partition. The client reports each once and goes on; a new one would meet it
 # again, and rebalance the group on the way.
@@ -77,7 +79,18 @@ _CLIENT_SURVIVES = (
 
 
 class TooLarge(ScoringError):
-    """A message is larger than the client or the topic allows."""
+    """
+    Some messages were refused, each because it or its batch is larger than the client or the topic allows.
+
+    Args:
+        acknowledged: For each message of the call whether it was acknowledged.
+        refused: For each message of the call whether it was refused.
+    """
+
+    def __init__(self, message: str, acknowledged: Sequence[bool] = (), refused: Sequence[bool] = ()) -> None:
+        super().__init__(message)
+        self.acknowledged = acknowledged
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +313,9 @@ class Publisher:
         self._logged_at_s = 0.0
         self._stopping: set[asyncio.Task[None]] = set()
         self.is_idempotent = True
+        # A larger message is a batch of its own, so that its size can cost no other message. Brokers compare
+        # the size of a batch with the limit of the topic.
+        self.batch_bytes = MAX_BATCH_BYTES
 
     @cached_property
     def _options(self) -> dict[str, Any]:
@@ -356,6 +372,7 @@ class Publisher:
                 acks="all",
                 enable_idempotence=self.is_idempotent,
                 linger_ms=2,
+                max_batch_size=self.batch_bytes,
                 max_request_size=MAX_REQUEST_BYTES,
             )
             try:
@@ -388,33 +405,55 @@ class Publisher:
             For each message whether it was acknowledged in time. One that was not may still arrive later.
 
         Raises:
-            TooLarge: One message can never be sent. Others may have been sent.
+            TooLarge: Some messages were refused. It says which, and which of the others were acknowledged.
             BrokerAway: Nothing was sent: the brokers cannot be reached, or did not answer earlier messages.
         """
         await self.start(timeout_s)
-        assert self._producer is not None
         futures: list[asyncio.Future[Any]] = []
         try:
             async with asyncio.timeout(timeout_s):
                 for key, value, headers in messages:
-                    futures.append(await self._producer.send(topic, value=value, key=key, headers=list(headers)))
+                    futures.append(await self._send(topic, key, value, headers))
                 if futures:
                     await asyncio.wait(futures)
-        except MessageSizeTooLargeError as error:
-            raise TooLarge(f"a message for topic {topic} is too large: {error}") from error
         except (KafkaError, TimeoutError) as error:
             log.warning("kafka.publish_failed", topic=topic, reason=repr(error))
         finally:
             self._unanswered = {f for f in futures if not f.done()}
             for future in self._unanswered:
                 future.add_done_callback(_take_error)
+        not_sent = [False] * (len(messages) - len(futures))
         errors = [f.exception() if f.done() else None for f in futures]
-        if any(isinstance(error, MessageSizeTooLargeError) for error in errors):
-            raise TooLarge(f"a message for topic {topic} is larger than the topic allows")
+        acknowledged = [f.done() and error is None for f, error in zip(futures, errors, strict=True)] + not_sent
+        refused = [isinstance(e, (MessageSizeTooLargeError, RecordListTooLargeError)) for e in errors] + not_sent
         if any(errors) and not self._unanswered:
-            await self.stop()  # all were answered, some with an error: the producer may have failed for good
-        acknowledged = [f.done() and error is None for f, error in zip(futures, errors, strict=True)]
-        return acknowledged + [False] * (len(messages) - len(futures))
+            # All were answered, some with an error: the producer may have failed for good. After a refused batch
+            # an idempotent one has: it numbers the records behind the batch as if that had been stored.
+            await self.stop()
+        if any(refused):
+            sizes = [
+                len(value or b"") for (_, value, _), is_refused in zip(messages, refused, strict=True) if is_refused
+            ]
+            if min(sizes) <= self.batch_bytes:
+                self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
+            raise TooLarge(
+                f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: the topic "
+                "(max.message.bytes) or the client allows less",
+                acknowledged,
+                refused,
+            )
+        return acknowledged
+
+    async def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> asyncio.Future[Any]:
+        """Hand a message to the producer; gives the future of its acknowledgement."""
+        assert self._producer is not None
+        future: asyncio.Future[Any]
+        try:
+            future = await self._producer.send(topic, value=value, key=key, headers=list(headers))
+        except MessageSizeTooLargeError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        return future
 
     async def stop(self) -> None:
         """

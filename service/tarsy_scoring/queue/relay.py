@@ -10,15 +10,16 @@ assigned even while a broker is unavailable, because live clients read events by
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import structlog
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka.clients import MAX_REQUEST_BYTES, BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.outbox import OutboxEvent
@@ -38,7 +39,12 @@ LIMIT = 1000
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
 GATHER_S = 0.025  # pause between passes: a pass costs the same for one event as for twenty
-MAX_EVENT_BYTES = MAX_REQUEST_BYTES - 16_384  # Kafka counts headers and framing, too
+
+Extent = Literal["whole", "without_labels", "small", "nothing"]  # how much of an event is published
+
+# Fields of no fixed size, which a small event goes without. Consumers rely on those that have an empty value.
+_LARGE = ("labels", "failure_tags", "error_message", "interaction")
+_EMPTY: Mapping[str, Any] = {"labels": {}, "failure_tags": [], "error_message": ""}
 
 
 class Relay:
@@ -77,7 +83,6 @@ class Relay:
 
         Raises:
             DatabaseAway, BrokerAway: Only acknowledged events are marked.
-            TooLarge: An event can never be sent; nothing is marked, so the others are repeated.
         """
 
         async def publish(connection: Connection) -> int:
@@ -130,35 +135,101 @@ class Relay:
             await asyncio.gather(waiting, return_exceptions=True)
 
     async def _publish(self, events: list[OutboxEvent]) -> list[OutboxEvent]:
-        """Send in order; returns the acknowledged events of each session up to its first failure."""
-        messages = [_message(e) for e in events]
-        acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
+        """Send in order; returns the events of each session that are done, up to its first failure."""
+        deadline_s = asyncio.get_running_loop().time() + PUBLISH_TIMEOUT_S
+        sent, messages = self._in_order_after_a_refusal(events)
+        refused: Sequence[bool] = [False] * len(sent)
+        try:
+            acknowledged: Sequence[bool] = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
+        except TooLarge as error:
+            log.warning("relay.too_large", reason=str(error), effect="each refused event is sent alone")
+            acknowledged, refused = error.acknowledged, error.refused
         done, broken = [], set()
-        for event, was_acknowledged in zip(events, acknowledged, strict=True):
+        for event, was_acknowledged, was_refused in zip(sent, acknowledged, refused, strict=True):
+            if event.session_id in broken:
+                continue
+            how: Extent | None = "whole" if was_acknowledged else None
             if not was_acknowledged:
-                broken.add(event.session_id)
-            elif event.session_id not in broken:
+                broken.add(event.session_id)  # later events of the session may be on the topic: they are repeated
+                how = await self._publish_alone(event, deadline_s) if was_refused else None
+            if how is not None:
                 done.append(event)
-                self._metrics.events_published.labels(event.payload["type"]).inc()
+                self._count(event, how)
         return done
+
+    def _in_order_after_a_refusal(
+        self, events: list[OutboxEvent]
+    ) -> tuple[list[OutboxEvent], list[tuple[bytes, bytes, Headers]]]:
+        """
+        The events to send now, with their messages.
+
+        An event that is a batch of its own may be refused while later ones are accepted. So later events of
+        its session wait for the next pass.
+        """
+        sent, messages, waiting = [], [], set()
+        for event in events:
+            if event.session_id not in waiting:
+                sent.append(event)
+                messages.append(_message(event))
+                if len(messages[-1][1]) > self._publisher.batch_bytes:
+                    waiting.add(event.session_id)
+        return sent, messages
+
+    async def _publish_alone(self, event: OutboxEvent, deadline_s: float) -> Extent | None:
+        """
+        Publish an event with as much of it as the topic accepts.
+
+        Returns:
+            How much that was; `nothing` if the topic refuses it even without its content. None: the brokers did
+            not answer in time, so it has to be sent again.
+        """
+        for how, payload in _ever_smaller(event.payload):
+            remaining_s = deadline_s - asyncio.get_running_loop().time()
+            if remaining_s <= 0:
+                return None
+            try:
+                message = _message(replace(event, payload=payload))
+                [was_acknowledged] = await self._publisher.publish(self._topic, [message], remaining_s)
+            except TooLarge:
+                continue
+            except BrokerAway:
+                return None  # the next pass logs why
+            return how if was_acknowledged else None
+        return "nothing"
+
+    def _count(self, event: OutboxEvent, how: Extent) -> None:
+        type_ = event.payload["type"]
+        if how != "nothing":
+            self._metrics.events_published.labels(type_).inc()
+        if how != "whole":
+            self._metrics.events_cut.labels(how).inc()
+            log.error(
+                "relay.event_cut", published=how, type=type_, position=event.position, session_id=event.session_id
+            )
 
     async def _pass(self) -> int:
         try:
             return await self.run_once()
-        except (DatabaseAway, BrokerAway, TooLarge) as error:
+        except (DatabaseAway, BrokerAway) as error:
             log.warning("relay.waiting", reason=str(error), retry_in_s=POLL_S)
             return 0
 
 
 def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:
     """Key, value and headers of an event."""
-    value = to_json(event.payload)
-    if len(value) > MAX_EVENT_BYTES:
-        # Labels are the one field without a limit. Publishing without them beats blocking all events behind
-        # this one.
-        log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
-        value = to_json(event.payload | {"labels": {}})
     headers = cloudevents_headers(event.payload)
     if event.traceparent is not None:
         headers.append((TRACEPARENT, event.traceparent.encode()))
-    return event.session_id.encode(), value, headers
+    return event.session_id.encode(), to_json(event.payload), headers
+
+
+def _ever_smaller(payload: dict[str, Any]) -> Iterator[tuple[Extent, dict[str, Any]]]:
+    """The payload whole, then with less and less of its content; each names the fields that it lacks."""
+    yield "whole", payload
+    left_out: list[str] = []
+    steps: list[tuple[Extent, tuple[str, ...]]] = [("without_labels", ("labels",)), ("small", _LARGE)]
+    for how, fields in steps:
+        before, left_out = left_out, [f for f in fields if payload.get(f)]
+        if left_out != before:
+            kept = {k: v for k, v in payload.items() if k not in left_out}
+            yield how, kept | {f: _EMPTY[f] for f in left_out if f in _EMPTY} | {"left_out": left_out}

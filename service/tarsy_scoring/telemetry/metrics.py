@@ -96,6 +96,7 @@ class Metrics:
     outbox_backlog: Gauge
     outbox_age: Gauge
     events_published: Counter
+    events_cut: Counter
     write_backs: Counter
     write_back_backlog: Gauge
 
