@@ -24,7 +24,7 @@ from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
-from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.model import Execution, Stage, Timeline
 
 
 @pytest.fixture
@@ -310,15 +310,20 @@ async def test_an_automatic_request_does_not_keep_the_score_that_it_joined(servi
     assert (await service.attempt(claimed, FakeJudge())).outcome == "cancelled"
 
 
-async def test_a_judge_that_grades_itself_is_flagged(service: Service, claimed: ClaimedScore) -> None:
+@pytest.mark.parametrize(("stage_type", "flags"), [("investigation", ["self_judged"]), ("scoring", [])])
+async def test_a_judge_that_grades_itself_is_flagged(
+    service: Service, claimed: ClaimedScore, stage_type: str, flags: list[str]
+) -> None:
+    """A model that TARSy itself had score the session was none of the judged agents."""
     timeline = a_timeline()
-    (stage,) = timeline.stages
-    (execution,) = stage.executions
-    own = replace(timeline, stages=(replace(stage, executions=(replace(execution, model_names=("Judge-1",)),)),))
+    own = Execution("x2", "agent", 1, "completed", model_names=("Judge-1",))
+    stage = Stage("s2", "second", 2, stage_type, "completed", (own,), expected_agent_count=1)
 
-    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS), own)
+    await service.attempt(
+        claimed, FakeJudge(ANALYSIS, MISSING_TOOLS), replace(timeline, stages=(*timeline.stages, stage))
+    )
 
-    assert (await service.score(claimed.score_id))["flags"] == ["self_judged"]
+    assert (await service.score(claimed.score_id))["flags"] == flags
 
 
 async def test_unknown_criteria_fail_the_score(service: Service) -> None:

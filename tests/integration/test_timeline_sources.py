@@ -70,6 +70,20 @@ async def test_a_session_reads_the_same_from_every_source(sources: Sources) -> N
     assert from_database.evidence.missing == ()
 
 
+async def test_models_that_chatted_about_a_session_or_scored_it_are_not_its_agents(sources: Sources) -> None:
+    """TARSy stores its chat and its own score as stages of the session, which the judge does not see."""
+    document = session()
+    for number, kind in enumerate(("chat", "scoring", "a_new_type"), start=2):
+        execution = {"execution_id": kind, "agent_name": kind, "agent_index": 1, "status": "completed", "events": []}
+        stage = {"stage_id": kind, "stage_name": kind, "stage_index": number, "stage_type": kind, "status": "completed"}
+        document["stages"].append(stage | {"executions": [execution | {"model_name": "judge-1"}]})
+    await sources.add(document)
+
+    for source in sources:
+        assert (await source.fetch_timeline("one")).agent_models == {"fast", "model-1"}
+        assert await source.recent_agent_models() == {"fast", "model-1"}
+
+
 @pytest.mark.parametrize(
     ("folder", "paths"),
     [(EXAMPLES, sorted(EXAMPLES.glob("*.json"))), (RECORDED, sorted(RECORDED.glob("*.json")))],

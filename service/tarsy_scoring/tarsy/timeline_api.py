@@ -23,7 +23,7 @@ from tarsy_scoring.config.load import read_secret
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.tarsy.rows import assemble
-from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
 from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none
 from tarsy_scoring.timeline.text import storable_json
 
@@ -132,7 +132,9 @@ class TarsyApi:
         async with self._within_deadline("the models of recent sessions"):
             sessions = await asyncio.gather(*(self._get(_path(s["id"])) for s in newest), return_exceptions=True)
         found = [s for s in sessions if isinstance(s, dict)]
-        return frozenset(name.lower() for s in found for e in _executions(s) for name in model_names(e))
+        stages = [stage for s in found for stage in s.get("stages") or ()]
+        judged = {"stages": [s for s in stages if s.get("stage_type") in SHOWN_STAGE_TYPES]}
+        return frozenset(name.lower() for e in _executions(judged) for name in model_names(e))
 
     async def close(self) -> None:
         """See `TimelineSource`."""

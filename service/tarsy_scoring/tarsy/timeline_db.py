@@ -14,7 +14,7 @@ from tarsy_scoring.postgres.failures import DRIVER_ERRORS
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.schema import TIMELINE_TABLES, SelectLists
-from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
 
 T = TypeVar("T")
@@ -58,11 +58,15 @@ SELECT session_id, chain_id, status, completed_at, deleted_at
 FROM (SELECT {alert_sessions} FROM alert_sessions) s WHERE session_id = $1
 """
 
-# The executions of the newest sessions of each status, by the index on status and creation.
+# The executions in stages of these types of the newest sessions of each status, by the index on status and
+# creation.
 RECENT_EXECUTIONS = """
-SELECT {agent_executions} FROM agent_executions WHERE session_id IN (
+WITH recent AS (
   SELECT s.session_id FROM unnest($1::text[]) AS wanted(status), LATERAL (
-    SELECT session_id FROM alert_sessions WHERE status = wanted.status ORDER BY created_at DESC LIMIT $2) s)
+    SELECT session_id FROM alert_sessions WHERE status = wanted.status ORDER BY created_at DESC LIMIT $2) s
+)
+SELECT {agent_executions} FROM agent_executions WHERE session_id IN (SELECT session_id FROM recent) AND stage_id IN (
+  SELECT stage_id FROM stages WHERE session_id IN (SELECT session_id FROM recent) AND stage_type = ANY($3::text[]))
 """
 
 
@@ -107,7 +111,8 @@ class TarsyDatabase:
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
-        rows = await self._fetch("the models of recent sessions", RECENT_EXECUTIONS, _STATUSES, RECENT_SESSIONS)
+        wanted = (_STATUSES, RECENT_SESSIONS, sorted(SHOWN_STAGE_TYPES))
+        rows = await self._fetch("the models of recent sessions", RECENT_EXECUTIONS, *wanted)
         return frozenset(name.lower() for row in rows for name in model_names(row))
 
     async def close(self) -> None:

@@ -166,8 +166,8 @@ class Timeline:
 
     @property
     def agent_models(self) -> frozenset[str]:
-        """Model and provider names of the judged agents, lower case."""
-        return frozenset(n.lower() for s in self.stages for e in s.executions for n in e.model_names if n)
+        """Model and provider names of the judged agents, those of shown stages; lower case."""
+        return frozenset(n.lower() for s in self.shown_stages for e in s.executions for n in e.model_names if n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class TimelineSource(Protocol):
 
     async def recent_agent_models(self) -> frozenset[str]:
         """
-        Model and provider names, in lower case, of the agents of some of the newest terminal sessions.
+        Model and provider names, in lower case, of the judged agents of some of the newest terminal sessions.
 
         Cheap: no timeline is read. Unreadable sessions are left out.
 
