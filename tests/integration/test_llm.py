@@ -226,6 +226,14 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         completion(usage={"prompt_tokens": "10", "completion_tokens": -5, "prompt_tokens_details": []}),
         {"input_tokens": None, "output_tokens": None, "cost_usd": None},
     ),
+    "usage of the most tokens": (
+        completion(usage={"prompt_tokens": 2**31 - 1, "completion_tokens": 2**31 - 1}),
+        {"input_tokens": 2**31 - 1, "output_tokens": 2**31 - 1},
+    ),
+    "usage of too many tokens": (
+        completion(usage={"prompt_tokens": 2**31, "completion_tokens": 10**400, "prompt_tokens_details": None}),
+        {"reply": "67", "input_tokens": None, "output_tokens": None, "cost_usd": None},
+    ),
     "refusal": (completion(None, message={"refusal": "I cannot"}), {"reply": "", "refusal": "I cannot"}),
     "cut": (completion(None, finish_reason="length"), {"reply": "", "finish_reason": "length"}),
     "filter": (completion("x", finish_reason="content_filter"), {"finish_reason": "content_filter"}),
@@ -248,6 +256,18 @@ async def test_every_end_of_an_answer_is_a_turn(endpoint: Endpoint, connect: Con
     endpoint.script = [replies(text=json.dumps(completion()))]  # with another content type
     assert (await ask(client)).reply == "67"
     assert endpoint.waits == []
+
+
+async def test_unusable_token_counts_are_reported_once(endpoint: Endpoint, connect: Connect) -> None:
+    client, usage = connect(), {"prompt_tokens": 10**12, "completion_tokens": 5.5, "prompt_tokens_details": {}}
+    endpoint.script = [replies(), *[replies(completion(usage=usage))] * 2]
+
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            await ask(client)
+
+    [warning] = [line for line in logged if line["event"] == "judge.usage_unusable"]
+    assert (warning["provider"], warning["counts"]) == ("main", ["prompt_tokens", "completion_tokens"])
 
 
 TRANSIENT = {

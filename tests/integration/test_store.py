@@ -8,6 +8,7 @@ import pytest
 
 from builders import Scoring, completion, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.judge.response import MOST_TOKENS
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import StoredTurn
 
@@ -30,6 +31,15 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
     ]
     assert (await scoring.events(claimed.score_id))[3:] == ["analyzing_methodology", "identifying_missing_tools"]
     assert (await scoring.score(claimed.score_id))["current_stage"] == "identifying_missing_tools"
+
+
+async def test_the_most_tokens_that_a_reply_may_report_can_be_stored(scoring: Scoring) -> None:
+    claimed, most = await scoring.claimed(), dict.fromkeys(("input_tokens", "cached_input_tokens"), MOST_TOKENS)
+
+    await scoring.store.record(step(claimed, None, 1, **most, output_tokens=MOST_TOKENS))
+
+    [stored] = await scoring.store.stored_turns(claimed.score_id)
+    assert stored.turn.output_tokens == MOST_TOKENS
 
 
 async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:

@@ -31,7 +31,7 @@ from tarsy_scoring.errors import (
 )
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
-from tarsy_scoring.judge.response import Usage, read_turn
+from tarsy_scoring.judge.response import Usage, read_turn, unusable_counts
 from tarsy_scoring.judge.verdict import Question, Turn
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
@@ -127,6 +127,7 @@ class Endpoint:
         self._limit_parameter = "max_tokens"
         self._takes_temperature = True
         self._json_rung = 0
+        self._has_warned_of_usage = False
         _require_header_text(f"providers.{provider}: the key", api_key or "")
         for header, value in settings.extra_headers.items():
             _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
@@ -221,6 +222,7 @@ class Endpoint:
     def _read(self, response: httpx2.Response, prepared: PreparedCall, latency_ms: int) -> Outcome:
         fitted, payload = prepared.fitted, _json_of(response)
         usage = Usage.of(payload)
+        self._warn_of_unusable_counts(payload)
         billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
         needed = usage.total or fitted.tokens + fitted.reply_limit
         error = ErrorResponse(response.status_code, response.headers, payload, response.text, needed)
@@ -235,6 +237,13 @@ class Endpoint:
             return Outcome(_no_answer() | billed, self._unavailable("answered something that is no chat completion"))
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         return Outcome({**billed, **learned, "blocked_s": error.retry_after_s()}, turn)
+
+    def _warn_of_unusable_counts(self, payload: object) -> None:
+        """Warn once of token counts that cannot be true."""
+        if not self._has_warned_of_usage and (counts := unusable_counts(payload)):
+            self._has_warned_of_usage = True
+            effect = "these counts and costs stay unknown; check what the endpoint reports as usage"
+            _log.warning("judge.usage_unusable", provider=self._provider, counts=counts, effect=effect)
 
     def _failure(self, error: ErrorResponse) -> Exception:
         after_s = error.retry_after_s()

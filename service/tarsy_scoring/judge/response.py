@@ -11,9 +11,11 @@ from tarsy_scoring.judge.provider_errors import as_count, as_mapping
 from tarsy_scoring.judge.verdict import Turn, TurnKind
 from tarsy_scoring.timeline.text import storable
 
+MOST_TOKENS = 2**31 - 1  # the columns of a turn hold no more, and no window is nearly as large
+
 
 class Usage(NamedTuple):
-    """Reported tokens of a call; None where unknown, never 0."""
+    """Reported tokens of a call, each at most `MOST_TOKENS`; None where unknown, never 0."""
 
     read: int | None
     cached: int | None
@@ -22,14 +24,18 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, payload: object) -> "Usage":
         """Read the usage of any response; some error responses report it too."""
-        usage = as_mapping(as_mapping(payload).get("usage"))
-        cached = as_count(as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
-        return cls(as_count(usage.get("prompt_tokens")), cached, as_count(usage.get("completion_tokens")))
+        # A report that cannot be true makes the count unknown: the nearest possible number would be made up.
+        return cls(*(_tokens(count) for count in _reported_counts(payload).values()))
 
     @property
     def total(self) -> int | None:
         """Read plus written tokens; None where either is unknown."""
         return None if self.read is None or self.written is None else self.read + self.written
+
+
+def unusable_counts(payload: object) -> list[str]:
+    """Names of token counts that the endpoint reports and that `Usage` takes as unknown."""
+    return [name for name, count in _reported_counts(payload).items() if count is not None and _tokens(count) is None]
 
 
 def read_turn(
@@ -62,6 +68,21 @@ def read_turn(
         refusal=_text_or_none(message.get("refusal")),
         has_tool_calls=bool(message.get("tool_calls") or message.get("function_call")),
     )
+
+
+def _reported_counts(payload: object) -> dict[str, object]:
+    """The reported counts in the order of the fields of `Usage`."""
+    usage = as_mapping(as_mapping(payload).get("usage"))
+    return {
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "cached_tokens": as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+    }
+
+
+def _tokens(value: object) -> int | None:
+    count = as_count(value)
+    return count if count is not None and count <= MOST_TOKENS else None
 
 
 def _text_of(content: object) -> str:
