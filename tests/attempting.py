@@ -19,8 +19,9 @@ from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, TimelineSource
 
 REGISTRY = load_criteria()
 HASHES = {c.name: c.criteria_hash for c in REGISTRY}
@@ -36,6 +37,11 @@ def a_timeline(**changes: Any) -> Timeline:
     stage = Stage("s1", "diagnosis", 1, "investigation", "completed", (execution,), expected_agent_count=1)
     whole = Timeline("one", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
     return replace(whole, **changes)
+
+
+def watched(source: TimelineSource, metrics: Metrics | None = None) -> WatchedSource:
+    """The source as attempts and a worker use it."""
+    return WatchedSource(source, metrics or Metrics())
 
 
 @dataclass
@@ -74,7 +80,7 @@ class Service:
             "settings": self.settings,
             "leases": self.leases,
             "store": self.store,
-            "source": FakeSessions(one=a_timeline() if timeline is None else timeline),
+            "source": watched(FakeSessions(one=a_timeline() if timeline is None else timeline)),
             "registry": REGISTRY,
             "metrics": Metrics(),
             "limits": Limits(self.database, self.settings),

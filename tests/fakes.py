@@ -88,6 +88,9 @@ class FakeSessions:
             if isinstance(found, Timeline) and found.completed_at is not None and found.completed_at >= since:
                 yield FoundSession(session_id, found.chain_id, found.status, found.completed_at)
 
+    async def check(self) -> None:
+        """Answers always: only single sessions cannot be read."""
+
     async def recent_agent_models(self) -> frozenset[str]:
         timelines = [t for t in self.sessions.values() if isinstance(t, Timeline)]
         return frozenset(name for timeline in timelines for name in timeline.agent_models)

@@ -6,11 +6,12 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     ├── StartRefused            the start is refused, exit status 1
     ├── InvalidMessage          dead-letter the message, go on
     ├── RetryLater              put the score back with backoff; burns an attempt
-    │   ├── TimelineUnavailable
+    │   ├── TimelineUnavailable (CallerRefused)
     │   ├── EvidenceIncomplete
     │   ├── JudgeUnavailable
     │   └── AttemptTimedOut
     ├── WaitFor                 put the score back with a due time; burns nothing
+    │   ├── SourceAway
     │   ├── SessionNotReady
     │   ├── RateLimited
     │   ├── KeyRejected
@@ -32,7 +33,7 @@ answer of the judge or a secret, because messages are stored, logged and publish
 
 from typing import ClassVar, Literal
 
-WaitingFor = Literal["pause", "circuit", "key", "quota", "budget", "rate_limit", "session", "retry"]
+WaitingFor = Literal["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "session", "retry"]
 
 
 class ScoringError(Exception):
@@ -74,9 +75,13 @@ class RetryLater(_AttemptError):
 
 
 class TimelineUnavailable(RetryLater):
-    """The timeline source could not be read."""
+    """A timeline could not be read; `WatchedSource` finds out whether the source or this session is at fault."""
 
     error_kind = "timeline_unavailable"
+
+
+class CallerRefused(TimelineUnavailable):
+    """The timeline source refuses this service for now, by its login or its rate; no session is at fault."""
 
 
 class EvidenceIncomplete(RetryLater):
@@ -122,6 +127,13 @@ class WaitFor(_AttemptError):
     def __init__(self, message: str, due_s: float) -> None:
         super().__init__(message)
         self.due_s = due_s
+
+
+class SourceAway(WaitFor):
+    """The timeline source does not answer; the time of such an attempt does not count."""
+
+    error_kind = "timeline_unavailable"
+    waiting_for = "source"
 
 
 class SessionNotReady(WaitFor):

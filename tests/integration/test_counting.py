@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from api_site import Api, Sessions, open_api
-from attempting import Service, open_service
-from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
+from attempting import Service, open_service, watched
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
@@ -172,7 +172,11 @@ class EndsLike:
 
 def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics) -> tuple[Worker, Limits]:
     limits = Limits(service.database, settings)
-    return Worker(settings=settings, leases=service.leases, scorer=scorer, metrics=metrics, limits=limits), limits
+    source = watched(FakeSessions())
+    worker = Worker(
+        settings=settings, leases=service.leases, scorer=scorer, source=source, metrics=metrics, limits=limits
+    )
+    return worker, limits
 
 
 async def test_every_attempt_logs_one_line(service: Service) -> None:
@@ -380,7 +384,12 @@ async def test_paused_and_unaffordable_scores_are_separate_and_have_no_age(servi
     limits = HeldChains(service.database, service.settings)
     metrics = Metrics()
     await Worker(
-        settings=service.settings, leases=service.leases, scorer=cast(Any, None), metrics=metrics, limits=limits
+        settings=service.settings,
+        leases=service.leases,
+        scorer=cast(Any, None),
+        source=watched(FakeSessions()),
+        metrics=metrics,
+        limits=limits,
     ).read_gauges()
 
     value = reading(metrics)

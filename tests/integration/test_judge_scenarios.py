@@ -18,6 +18,7 @@ from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
@@ -74,7 +75,7 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
             settings=settings,
             leases=parts.leases,
             store=parts.store,
-            source=source,
+            source=WatchedSource(source, parts.metrics),
             registry=parts.registry,
             clients={"main": client},
             metrics=parts.metrics,

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from api_site import Sessions, open_api
-from attempting import Service, open_service
+from attempting import Service, open_service, watched
+from fakes import FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
@@ -91,7 +92,13 @@ def a_worker(service: Service, scorer: Any, tracing: Tracing) -> Worker:
     settings = service.settings.model_copy(update={"drain_timeout_s": 0})
     limits = Limits(service.database, settings)
     return Worker(
-        settings=settings, leases=service.leases, scorer=scorer, metrics=Metrics(), limits=limits, tracing=tracing
+        settings=settings,
+        leases=service.leases,
+        scorer=scorer,
+        source=watched(FakeSessions()),
+        metrics=Metrics(),
+        limits=limits,
+        tracing=tracing,
     )
 
 

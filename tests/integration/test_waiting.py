@@ -96,3 +96,14 @@ async def test_its_own_reason_holds_until_it_is_due(parts: Parts) -> None:
     assert await waits_for(parts, score_id) == "pause"
     await execute(parts, put_back, 60)
     assert await waits_for(parts, score_id) == "retry"
+
+
+async def test_a_source_that_is_away_is_a_reason_until_the_score_is_claimed(parts: Parts) -> None:
+    """No worker whose source is away claims it, however long it has been due."""
+    score_id = await accepted(parts, "kubernetes")
+    await execute(
+        parts,
+        "UPDATE {schema}.session_scores SET waiting_reason = 'source', next_attempt_at = now() - interval '1 min'",
+    )
+
+    assert await waits_for(parts, score_id) == "source"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from attempting import Service, open_service
-from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge
+from attempting import Service, open_service, watched
+from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable
 from tarsy_scoring.limits.fleet import Limits
@@ -43,7 +43,14 @@ class Unending:
 def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **settings: Any) -> Worker:
     changed = service.settings.model_copy(update={"drain_timeout_s": 0} | settings)
     limits = limits or Limits(service.database, changed)
-    return Worker(settings=changed, leases=service.leases, scorer=scorer, metrics=Metrics(), limits=limits)
+    return Worker(
+        settings=changed,
+        leases=service.leases,
+        scorer=scorer,
+        source=watched(FakeSessions()),
+        metrics=Metrics(),
+        limits=limits,
+    )
 
 
 def limits_that_know(service: Service, known: Standings, monkeypatch: pytest.MonkeyPatch) -> Limits:

@@ -18,6 +18,7 @@ from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
+from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.health import (
@@ -137,7 +138,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
-            await _judge(parts, stopping, tracing)
+            await _judge(parts, health, stopping, tracing)
         else:
             await stopping.wait()
         judged.set()
@@ -155,16 +156,23 @@ def _tracing(settings: Settings) -> Tracing:
     return open_spans()
 
 
-async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
-    """Judge due scores until `stopping`, and drain; closes the judge's clients and the source in any case."""
+async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing: Tracing) -> None:
+    """
+    Judge due scores until `stopping`, and drain; closes the judge's clients and the source in any case.
+
+    Raises:
+        StartRefused: The source answers and lacks what this service needs.
+    """
     source = open_timeline_source(parts.settings)
+    watched = WatchedSource(source, parts.metrics)
+    health.note(lambda: watched.away)
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(
             settings=parts.settings,
             leases=parts.leases,
             store=parts.store,
-            source=source,
+            source=watched,
             registry=parts.registry,
             clients=clients,
             metrics=parts.metrics,
@@ -175,6 +183,7 @@ async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> Non
             settings=parts.settings,
             leases=parts.leases,
             scorer=scorer,
+            source=watched,
             metrics=parts.metrics,
             limits=parts.limits,
             tracing=tracing,

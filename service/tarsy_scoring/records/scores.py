@@ -203,7 +203,9 @@ class Reader:
             rows: Mappings with `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
-        reasons = {r["score_id"]: r["waiting_reason"] for r in pending if not r["is_due"]}
+        # A score that waits for its source is not claimed when it is due, but when a worker's source answers.
+        own = [r for r in pending if not r["is_due"] or r["waiting_reason"] == "source"]
+        reasons = {r["score_id"]: r["waiting_reason"] for r in own}
         due = [r for r in pending if not reasons.get(r["score_id"])]
         if due and self._waiting is not None:
             waiting = await self._waiting()

@@ -8,7 +8,6 @@ An attempt ends in exactly one way: the score is completed, it fails, it is put 
 lease was lost and nothing is written. A failure is never a number.
 """
 
-import asyncio
 import math
 import random
 import time
@@ -28,7 +27,7 @@ from tarsy_scoring.errors import (
     SessionNotFound,
     SessionNotReady,
     SessionNotTerminal,
-    TimelineUnavailable,
+    SourceAway,
     Unscorable,
     WaitFor,
     WaitingFor,
@@ -53,15 +52,15 @@ from tarsy_scoring.scoring.score_columns import (
     tool_names,
     tools_hash_of,
 )
+from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.evidence import check_evidence
-from tarsy_scoring.timeline.model import Timeline, TimelineSource
+from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
 
-FETCH_TIMEOUT_S = 60.0
 MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
 KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
@@ -91,7 +90,7 @@ class Scorer:
     settings: Settings
     leases: Leases
     store: Store
-    source: TimelineSource
+    source: WatchedSource
     registry: CriteriaRegistry
     clients: Mapping[str, JudgeClient]
     metrics: Metrics
@@ -175,10 +174,7 @@ class Scorer:
         """
         claimed = attempt.claimed
         try:
-            async with asyncio.timeout(min(FETCH_TIMEOUT_S, max(0.0, attempt.left_s))):
-                return await self.source.fetch_timeline(claimed.session_id)
-        except TimeoutError:
-            raise TimelineUnavailable(f"reading session {claimed.session_id} took longer than allowed") from None
+            return await self.source.fetch_timeline(claimed.session_id, attempt.left_s)
         except (SessionNotFound, SessionNotTerminal) as error:
             grace_left_s = self.settings.timeline_grace_s - claimed.age_s - attempt.spent_s
             if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and grace_left_s > 0:
@@ -362,7 +358,7 @@ class Scorer:
     ) -> Finished:
         """Put the score back with a due time, or end it after the deadline. Backoff counts as time spent."""
         burns = isinstance(error, RetryLater)
-        spent_s = attempt.spent_s + (due_s if burns else 0)
+        spent_s = 0 if isinstance(error, SourceAway) else attempt.spent_s + (due_s if burns else 0)
         deadline_s = self.settings.deadline_s
         if attempt.claimed.spent_s + spent_s >= deadline_s:
             message = f"not scored within {deadline_s:g} s of attempts and backoff; last: {error}"

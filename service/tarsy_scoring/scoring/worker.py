@@ -26,6 +26,7 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
 
@@ -64,6 +65,7 @@ class Worker:
     settings: Settings
     leases: Leases
     scorer: Scorer
+    source: WatchedSource
     metrics: Metrics
     limits: Limits
     tracing: Tracing = OFF
@@ -81,15 +83,22 @@ class Worker:
         self.metrics.slots.set(self.settings.slots)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Claim and judge until `stopping`, then drain within the configured time."""
+        """
+        Claim and judge until `stopping`, then drain within the configured time.
+
+        Raises:
+            StartRefused: The source answers and lacks what this service needs.
+        """
         keepers = [
             asyncio.create_task(_every(self.settings.lease_s / 3, self.keep_leases)),
             asyncio.create_task(_every(self.settings.lease_s / 4, self.take_back_expired)),
             asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
             asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
+            asyncio.create_task(self.source.watch()),
         ]
         loops = list(keepers)
         try:
+            await self.source.check()
             await self.refresh_limits()
             loops.append(asyncio.create_task(self._claim_until(stopping)))
             await _first_to_end(loops)
@@ -99,7 +108,7 @@ class Worker:
 
     async def _claim_until(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            free = self._free_slots()
+            free = self._free_slots() if self.source.away is None else 0
             claimed = 0
             if free > 0:
                 try:

@@ -21,7 +21,13 @@ import structlog
 
 from tarsy_scoring.config.load import read_secret
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import (
+    CallerRefused,
+    ConfigurationError,
+    SessionNotFound,
+    SessionNotTerminal,
+    TimelineUnavailable,
+)
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
 from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none
@@ -126,6 +132,10 @@ class TarsyApi:
             }
             begins = newest
 
+    async def check(self) -> None:
+        """See `TimelineSource`."""
+        await self._listed(sort_order="desc", page=1, page_size=1)
+
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
         newest = await self._listed(sort_order="desc", page=1, page_size=_RECENT_SESSIONS)
@@ -187,7 +197,7 @@ class TarsyApi:
             async with asyncio.timeout(self._timeout_s):
                 yield
         except ConfigurationError as error:  # the token's file cannot be read
-            raise TimelineUnavailable(str(error)) from None
+            raise CallerRefused(str(error)) from None
         except TimeoutError:
             raise TimelineUnavailable(
                 f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
@@ -209,6 +219,7 @@ class TarsyApi:
 
         Raises:
             SessionNotFound: TARSy's own 404 for `session_id`.
+            CallerRefused: 401, 403, 429, or a login page.
             TimelineUnavailable: Any other status, or an answer that is too large.
             aiohttp.ClientError, ValueError: See `_within_deadline`.
         """
@@ -221,7 +232,7 @@ class TarsyApi:
             if response.status == 404 and session_id is not None and _is_tarsys(body):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
             if response.status != 200:
-                raise TimelineUnavailable(_refusal(self._where, response.status))
+                raise _refusal(self._where, response.status)
         return storable_json(json.loads(body))
 
     def _open(self) -> aiohttp.ClientSession:
@@ -293,15 +304,20 @@ def _is_tarsys(body: bytearray) -> bool:
     return isinstance(message, str) and "not found" in message.lower() != "not found"
 
 
-def _refusal(where: str, status: int) -> str:
+def _refusal(where: str, status: int) -> TimelineUnavailable:
     if status in (401, 403) or 300 <= status < 400:
-        return (
+        return CallerRefused(
             f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN and "
             "that the URL is the one for programs, not the one behind a login page"
         )
+    if status == 429:
+        return CallerRefused(
+            f"TARSy's API at {where} gets too many calls (HTTP 429): raise the limit for this caller, or run fewer "
+            "workers"
+        )
     if status == 404:
-        return f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL"
-    return f"TARSy's API at {where} answered HTTP {status}"
+        return TimelineUnavailable(f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL")
+    return TimelineUnavailable(f"TARSy's API at {where} answered HTTP {status}")
 
 
 # --- JSON -> rows ---------------------------------------------------------------------------------------

@@ -109,6 +109,13 @@ class TarsyDatabase:
                 return
             last = page[-1]["session_id"]
 
+    async def check(self) -> None:
+        """See `TimelineSource`. Looks in every table for a session that cannot exist, so that locks show as well."""
+        try:
+            await self.tarsy.once(_look_up_nothing)
+        except TarsyAway as error:
+            raise TimelineUnavailable(str(error)) from error
+
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
         wanted = (_STATUSES, RECENT_SESSIONS, sorted(SHOWN_STAGE_TYPES))
@@ -154,11 +161,19 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
 
 async def _read(session_id: str, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
     session = _checked(await connection.fetchrow(SESSION.format(**columns), session_id), session_id)
-    tables = [
+    return session, *await _rows(session_id, connection, columns)
+
+
+async def _rows(session_id: str, connection: Connection, columns: SelectLists) -> list[list[Any]]:
+    return [
         await connection.fetch(statement.format(**columns), session_id) if table in columns else []
         for table, statement in ROWS.items()
     ]
-    return session, *tables
+
+
+async def _look_up_nothing(connection: Connection, columns: SelectLists) -> None:
+    await connection.fetchrow(SESSION.format(**columns), "")
+    await _rows("", connection, columns)
 
 
 def _found(row: Any) -> FoundSession:

@@ -102,10 +102,19 @@ class Health:
     def __init__(self, starting: str) -> None:
         self._starting = starting
         self._checks: list[Check] = []
+        self._notes: list[Callable[[], str | None]] = []
 
     def add(self, check: Check) -> None:
         """Add a check. Checks run in the order of their addition, at each request."""
         self._checks.append(check)
+
+    def note(self, note: Callable[[], str | None]) -> None:
+        """Add a remark that `/readyz` shows and that does not end readiness; None: nothing to remark."""
+        self._notes.append(note)
+
+    def notes(self) -> list[str]:
+        """The remarks that apply now."""
+        return [words for note in self._notes if (words := note()) is not None]
 
     async def missing(self) -> str | None:
         """Run the checks; returns the first missing part, or None when the process is ready."""
@@ -175,6 +184,7 @@ class HealthServer:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         missing = await self._health.missing()
-        if missing is None:
-            return web.json_response({"status": "ready"})
-        return web.json_response({"status": "not ready", "reason": missing}, status=503)
+        answer: dict[str, Any] = {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
+        if notes := self._health.notes():
+            answer["notes"] = notes
+        return web.json_response(answer, status=200 if missing is None else 503)

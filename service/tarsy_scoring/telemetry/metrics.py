@@ -80,6 +80,7 @@ class Metrics:
     cost: Counter
     budget_spent: Gauge
     circuit_open: Gauge
+    source_away: Gauge
     slots: Gauge
     slots_busy: Gauge
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -71,6 +72,7 @@ class SessionFiles:
             found = await asyncio.to_thread(_read, real) if is_large else _read(real)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
+                self._require_folder()  # a folder that is not mounted says nothing about its files
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
@@ -97,6 +99,10 @@ class SessionFiles:
             if ended is not None and ended >= since:
                 yield _found(timeline)
 
+    async def check(self) -> None:
+        """See `TimelineSource`."""
+        self._require_folder()
+
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`. Reads the `_RECENT_FILES` newest of the files that are not large."""
         return await asyncio.to_thread(self._agent_models)
@@ -112,6 +118,13 @@ class SessionFiles:
             with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
                 models |= _read(path).agent_models
         return models
+
+    def _require_folder(self) -> None:
+        """Raises: TimelineUnavailable: The folder cannot be listed."""
+        try:
+            os.scandir(self._directory).close()
+        except OSError as error:
+            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
     def _paths(self) -> list[Path]:
         try:

@@ -227,6 +227,19 @@ class TimelineSource(Protocol):
         """
         ...
 
+    async def check(self) -> None:
+        """
+        Ask the source for an answer that depends on no session.
+
+        Cheap, and reads whatever else a timeline needs: a worker calls it after a failed read, to tell a source
+        that is away from a session that cannot be read.
+
+        Raises:
+            TimelineUnavailable: The source cannot be read right now.
+            StartRefused: It lacks a table, a column or a privilege; the message names all of them.
+        """
+        ...
+
     async def recent_agent_models(self) -> frozenset[str]:
         """
         Model and provider names, in lower case, of the judged agents of some of the newest terminal sessions.

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
+import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -18,7 +19,7 @@ from tarsy_scoring.errors import WaitingFor
 from tarsy_scoring.queue import intake as intake_module
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.telemetry.health import Health
+from tarsy_scoring.telemetry.health import Health, HealthServer
 from tarsy_scoring.telemetry.logging import hide_credentials, set_up_logging
 from tarsy_scoring.telemetry.metrics import ASKED_BY, HOLDS, Metrics, declarations
 
@@ -53,7 +54,7 @@ def test_series_that_alerts_watch_start_at_zero_with_every_label() -> None:
     starts = {attribute: set(declared.starts_with) for attribute, declared in declarations().items()}
 
     assert starts["dead_letters"] == set(re.findall(r'InvalidMessage\("(\w+)"', code))
-    assert starts["queue_due"] == set(HOLDS) == {"nothing", *get_args(WaitingFor)} - {"session", "retry"}
+    assert starts["queue_due"] == set(HOLDS) == {"nothing", *get_args(WaitingFor)} - {"source", "session", "retry"}
     assert starts["score_delay"] == set(ASKED_BY)
     assert [p.name.lower() for p in sorted(Priority)] == list(ASKED_BY)
     assert Metrics().registry.get_sample_value("tarsy_scoring_attempts_total", {"outcome": "failed"}) == 0.0
@@ -186,6 +187,30 @@ async def test_readiness_is_the_first_check_that_fails() -> None:
     found.append(await health.missing())
 
     assert found == ["starting", None, "second", "first"]
+
+
+async def test_a_note_is_shown_and_ends_no_readiness() -> None:
+    health, server_settings = Health("starting"), load_settings({"SCORING_METRICS_PORT": "0"})
+    server = HealthServer(server_settings, CollectorRegistry(), health)
+    note: str | None = "the source is away"
+
+    async def is_ready() -> str | None:
+        return None
+
+    health.add(is_ready)
+    health.note(lambda: note)
+    await server.start()
+    async with aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{server.port}/readyz"
+        async with http.get(url) as response:
+            with_note = (response.status, await response.json())
+        note = None
+        async with http.get(url) as response:
+            without = (response.status, await response.json())
+    await server.stop()
+
+    assert with_note == (200, {"status": "ready", "notes": ["the source is away"]})
+    assert without == (200, {"status": "ready"})
 
 
 # --- log lines -----------------------------------------------------------------------------------------
