@@ -94,7 +94,8 @@ async def serve() -> None:
     settings, metrics = load_settings(), Metrics()
     async with open_parts(settings, metrics) as parts:
         gateway = Gateway(settings, parts.database, metrics)
-        context = AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, metrics, None, gateway)
+        reads = parts.reader, parts.analytics
+        context = AppContext(settings, parts.registry, parts.inbox, parts.leases, *reads, metrics, None, gateway)
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         print(listening.getsockname()[1], flush=True)
 

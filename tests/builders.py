@@ -11,6 +11,7 @@ import asyncpg
 from tarsy_scoring.config.settings import ChainSettings, Config, Settings
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.judge.verdict import Turn
+from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.queue.inbox import Inbox
@@ -107,6 +108,7 @@ class Scoring:
     leases: Leases
     store: Store
     reader: Reader
+    analytics: Reader
 
     async def accept(self, *requests: Request) -> list[Disposition | None]:
         """Accept requests in one batch; gives the disposition of each, None for a repeat."""
@@ -172,15 +174,20 @@ class Scoring:
 
 
 @contextlib.asynccontextmanager
-async def open_scoring(url: str, of: Policy | None = None, *, pool_size: int = 10) -> AsyncIterator[Scoring]:
+async def open_scoring(
+    url: str, of: Policy | None = None, *, pool_size: int = 10, read_s: float = 20
+) -> AsyncIterator[Scoring]:
     """Open the parts that use PostgreSQL on a migrated database, in schema `public`."""
     database = Database(url, "public", pool_size=pool_size)
-    await database.open()
+    many = AnalyticReads(url, "public", read_s=read_s)
     try:
+        await database.open()
+        await many.open()
         inbox = Inbox(database, of or policy())
         leases, store = Leases(database, inbox), Store(database, inbox)
-        yield Scoring(url, database, inbox, leases, store, Reader(database, HASHES))
+        yield Scoring(url, database, inbox, leases, store, Reader(database, HASHES), Reader(many, HASHES))
     finally:
+        await many.close()
         await database.close()
 
 

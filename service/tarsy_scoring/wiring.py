@@ -17,6 +17,7 @@ from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import require_affordable
+from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
 from tarsy_scoring.postgres.revisions import check_migrated
 from tarsy_scoring.queue.admission import Policy
@@ -47,7 +48,12 @@ GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that every command with a database uses."""
+    """
+    The parts that every command with a database uses.
+
+    Args:
+        analytics: Like `reader`, for reads over many scores.
+    """
 
     settings: Settings
     registry: CriteriaRegistry
@@ -56,6 +62,7 @@ class Parts:
     leases: Leases
     store: Store
     reader: Reader
+    analytics: Reader
     limits: Limits
     metrics: Metrics
 
@@ -76,15 +83,21 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         pool_size=POOL_SIZE,
         statement_cache=settings.database_statement_cache,
     )
-    await database.open()
+    many = AnalyticReads(
+        settings.require_database(), settings.database_schema, statement_cache=settings.database_statement_cache
+    )
     try:
+        await database.open()
+        await many.open()
         inbox = Inbox(database, Policy(settings, hashes))
         limits = Limits(database, settings, least_usd=_replies_usd(settings))
         reader = Reader(database, hashes, limits.refreshed_standings)
+        analytics = Reader(many, hashes, limits.refreshed_standings)
         leases, store = Leases(database, inbox), Store(database, inbox)
         metrics = metrics or Metrics(settings.config.chains)
-        yield Parts(settings, registry, database, inbox, leases, store, reader, limits, metrics)
+        yield Parts(settings, registry, database, inbox, leases, store, reader, analytics, limits, metrics)
     finally:
+        await many.close()
         await database.close()
 
 

@@ -33,11 +33,12 @@ async def plant_anchors(scoring: Scoring, count: int = 3, judge: str = OLD) -> l
 
 
 async def ask(scoring: Scoring, **how: Any) -> list[uuid.UUID]:
-    return await anchors.ask(scoring.inbox, await anchors.standing(scoring.inbox), by="anchors", **how)
+    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
+    return await anchors.ask(scoring.inbox, standing, by="anchors", **how)
 
 
 async def by_session(scoring: Scoring) -> dict[str, Anchor]:
-    return {a.session_id: a for a in (await anchors.standing(scoring.inbox)).anchors}
+    return {a.session_id: a for a in (await anchors.standing(scoring.database, scoring.inbox.policy)).anchors}
 
 
 async def pass_a_day(scoring: Scoring) -> None:
@@ -72,7 +73,7 @@ async def test_the_loop_requests_due_anchors(scoring: Scoring) -> None:
 
 async def test_concurrent_requests_create_each_score_once(scoring: Scoring) -> None:
     await plant_anchors(scoring)
-    seen = await anchors.standing(scoring.inbox)
+    seen = await anchors.standing(scoring.database, scoring.inbox.policy)
 
     first, second = await asyncio.gather(*(anchors.ask(scoring.inbox, seen, by="anchors") for _ in range(2)))
 

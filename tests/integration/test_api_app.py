@@ -73,7 +73,8 @@ async def application(
     """The application as `tarsy-scoring api` builds it, with test routes."""
     settings = load_settings({"SCORING_DATABASE_URL": database_url} | dict(env or {}))
     async with open_parts(settings) as parts:
-        site = AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None)
+        reads = parts.reader, parts.analytics
+        site = AppContext(settings, parts.registry, parts.inbox, parts.leases, *reads, parts.metrics, None)
         app = create_app(site)
         add_routes(app)
         yield app, site

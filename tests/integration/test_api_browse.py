@@ -369,11 +369,11 @@ async def test_concurrent_exports_are_limited(api: Api, monkeypatch: pytest.Monk
 
 async def test_without_a_database_every_list_and_export_is_503(api: Api) -> None:
     scoring = api.scoring
-    await scoring.database.close()
+    await scoring.analytics.database.close()
     for path in ("sessions", "export", "export?format=csv", "analytics/trends", "analytics/missing-tools"):
         answer = await api.client.get(f"/api/v1/scoring/{path}")
         assert (answer.status_code, "retry-after" in answer.headers) == (503, True), path
-    await scoring.database.open()
+    await scoring.analytics.database.open()
 
 
 # --- analytics -----------------------------------------------------------------------------------------
@@ -480,7 +480,8 @@ async def test_distribution_over_the_bands_of_criteria(api: Api) -> None:
         await store_score(api.scoring, f"s{number}", total, criteria=criteria.name)
     scoring = api.scoring
     context = AppContext(
-        *(SETTINGS, type(registry)([gap]), scoring.inbox, scoring.leases, scoring.reader, Metrics()), source=None
+        *(SETTINGS, type(registry)([gap]), scoring.inbox, scoring.leases, scoring.reader, scoring.analytics, Metrics()),
+        source=None,
     )
     transport = httpx.ASGITransport(create_app(context))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -52,7 +52,7 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
         "'session_not_found', now())",
         chosen[30],
     )
-    standing = await anchors.standing(scoring.inbox)
+    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
     said = await anchors.judgements(scoring.database)
     found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None

@@ -109,7 +109,7 @@ async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) 
 
 
 async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> Situation:
-    standing = await anchors.standing(scoring.inbox)
+    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
     said = await anchors.judgements(scoring.database)
     found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None

@@ -47,7 +47,8 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     tokens.write_text(json.dumps(digests), encoding="utf-8")
     settings = Settings(api_tokens_file=tokens, api_rate_per_minute=1_000_000)
     async with open_scoring(database_url, policy()) as scoring:
-        site = AppContext(settings, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), None)
+        parts = scoring.inbox, scoring.leases, scoring.reader, scoring.analytics
+        site = AppContext(settings, load_criteria(), *parts, Metrics(), None)
         transport = httpx.ASGITransport(create_app(site, access=Access(settings)), raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             await store_score(scoring, "s1", 40, score_id=str(SCORE), missing_tools=("node_cpu",))

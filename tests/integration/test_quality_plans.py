@@ -28,7 +28,7 @@ def _time(moment: datetime) -> str:
 
 
 def _look(chain: str) -> str:
-    return f"{chain}, NULL, {_time(YEAR)}, NULL, {_time(QUARTER)}, NULL, 'sessions', 2000"
+    return f"{chain}, NULL, {_time(YEAR)}, NULL, {_time(QUARTER)}, NULL, 'sessions', 2000, 500001"
 
 
 # Name: statement, its arguments as SQL, the indexes that must carry it.
@@ -40,7 +40,8 @@ STATEMENTS = {
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
     "review-to-draw": (review.TO_DRAW, "", set()),
     "review-take-day": (review.TAKE_DAY, LAST_DAY, set()),
-    "review-candidates": (review.CANDIDATES, LAST_DAY, {"session_scores_by_time"}),
+    "review-candidates": (review.CANDIDATES, f"{LAST_DAY}, 1000", {"session_scores_by_time"}),
+    "review-judges": (review.JUDGES, LAST_DAY, {"session_scores_by_time"}),
     "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
     "look-at-all": (
         demand.REQUESTS_OF_ALL,

@@ -59,7 +59,8 @@ def printed(postgres: Postgres, _migrated_template: str) -> Iterator[dict[str, s
 async def look(url: str) -> str:
     """Look for drift as a worker does; returns the meaning of the trust card."""
     async with open_scoring(url) as scoring:
-        standing, judgements = await anchors.standing(scoring.inbox), await anchors.judgements(scoring.database)
+        standing = await anchors.standing(scoring.database, scoring.inbox.policy)
+        judgements = await anchors.judgements(scoring.database)
         found = await findings.situation(scoring.database, CHAIN, CRITERIA, standing, judgements)
         assert found is not None
         await findings.look_at(scoring.database, found, datetime.now(UTC))
@@ -69,7 +70,7 @@ async def look(url: str) -> str:
 
 async def forget_anchors(url: str) -> None:
     async with open_scoring(url) as scoring:
-        standing = await anchors.standing(scoring.inbox)
+        standing = await anchors.standing(scoring.database, scoring.inbox.policy)
         await anchors.remove(scoring.database, [a.session_id for a in standing.anchors], by="ada")
 
 

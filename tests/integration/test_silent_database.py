@@ -198,9 +198,9 @@ async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: 
     monkeypatch.setattr(database_module, "CONTACT_S", 600.0)
     settings = load_settings({"SCORING_DATABASE_URL": proxy.url})
     async with open_parts(settings) as parts:
-        app = create_app(
-            AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None)
-        )
+        reads = parts.reader, parts.analytics
+        site = AppContext(settings, parts.registry, parts.inbox, parts.leases, *reads, parts.metrics, None)
+        app = create_app(site)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             ready = await asyncio.gather(*(client.get("/readyz") for _ in range(2)))

@@ -26,6 +26,7 @@ def row(score_id: str = "s", total: int = 65, **columns: Any) -> dict[str, Any]:
         "outcome": "pass",
         "gates_passed": 0,
         "gates_total": 0,
+        "share": 1.0,
     } | columns
 
 

@@ -101,7 +101,7 @@ def remove(sessions: list[str], as_json: bool) -> None:
 @json_option
 def list_anchors(as_json: bool) -> None:
     """List all anchors with their progress under the judge of their chain."""
-    found = run_on_parts(lambda parts: anchor_sessions.standing(parts.inbox))
+    found = run_on_parts(lambda parts: anchor_sessions.standing(parts.database, parts.inbox.policy))
     document = {"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]}
     if as_json:
         print_json(document)
@@ -126,7 +126,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     settings = settings_of_environment()
 
     async def work(parts: Parts) -> int:
-        found = await anchor_sessions.standing(parts.inbox)
+        found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
         lacking = sum(settings.anchors_judgements_each - a.judgements for a in wanted)

@@ -58,7 +58,15 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
             parts.metrics.role.labels("api").set(1)
             gateway = Gateway(settings, parts.database, parts.metrics)
             context = AppContext(
-                settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, source, gateway
+                settings,
+                parts.registry,
+                parts.inbox,
+                parts.leases,
+                parts.reader,
+                parts.analytics,
+                parts.metrics,
+                source,
+                gateway,
             )
             app = create_app(context, access=access)
             app.state.lifecycle.has_started = False

@@ -44,7 +44,7 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
     Shows the findings of workers. They check within five minutes after a new judge has judged the anchors,
     again when it has given enough scores, and once a day under one judge. See `tarsy-scoring anchors`.
     """
-    found = run_on_parts(lambda parts: read_report(parts.inbox, chain, since=since, limit=limit))
+    found = run_on_parts(lambda parts: read_report(parts.database, parts.inbox.policy, chain, since=since, limit=limit))
     if as_json:
         print_json(found)
     else:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from tarsy_scoring.errors import SessionNotFound
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.inbox import SCORES_OF_REQUESTS, Inbox
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import AnchorJudgement
@@ -259,14 +259,14 @@ async def judgements(database: Database) -> list[AnchorJudgement]:
     return [AnchorJudgement(**dict(row)) for row in rows]
 
 
-async def standing(inbox: Inbox) -> Standing:
+async def standing(database: Database, policy: Policy) -> Standing:
     """
     Read all anchors and their progress under the current judges.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    database, settings = inbox.database, inbox.policy.settings
+    settings = policy.settings
     own = {name: chain.criteria for name, chain in settings.config.chains.items()}
     wanted, patience_s = settings.anchors_judgements_each, settings.anchors_every_h * 3600
 

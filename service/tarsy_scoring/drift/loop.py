@@ -104,7 +104,7 @@ class DriftLoop:
 
     async def _request_judgements(self) -> Standing:
         """Request the judgements that are due; returns the anchors as they stand afterwards."""
-        found = await anchors.standing(self._inbox)
+        found = await anchors.standing(self._inbox.database, self._inbox.policy)
         counts = Counter(a.state for a in found.anchors)
         for state in get_args(State):
             self._metrics.anchor_sessions.labels(state).set(counts[state])
@@ -112,7 +112,7 @@ class DriftLoop:
             scores = await anchors.ask(self._inbox, found, by=AUTOMATIC)
             self._metrics.anchors_asked.inc(len(scores))
             log.info("anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges])
-            found = await anchors.standing(self._inbox)
+            found = await anchors.standing(self._inbox.database, self._inbox.policy)
         return found
 
     async def _look_at_chains(self, found: Standing, now: datetime) -> None:

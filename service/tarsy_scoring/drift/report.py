@@ -14,7 +14,7 @@ from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.detection import DAYS_TO_LOOK, TENURE, Look, Situation
 from tarsy_scoring.drift.findings import MOST_SHOWN, Finding
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.records.analytics import Selection, TrendPoint
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Estimate
@@ -79,7 +79,8 @@ class DriftReport:
 
 
 async def read_report(
-    inbox: Inbox,
+    database: Database,
+    policy: Policy,
     chain: str | None = None,
     criteria: str | None = None,
     *,
@@ -97,24 +98,23 @@ async def read_report(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    database = inbox.database
     found = await findings.read_findings(database, chain, criteria, since=since, limit=limit)
-    standing = await anchors.standing(inbox)
+    standing = await anchors.standing(database, policy)
     mine = [a for a in standing.anchors if chain is None or a.chain_id == chain]
-    stands = None if chain is None else await _chain_standing(inbox, chain, standing)
+    stands = None if chain is None else await _chain_standing(database, policy, chain, standing)
     lacking = [a for a in mine if a.state != "judged"]
     return DriftReport(found, stands, dict(Counter(a.state for a in mine)), lacking[:MOST_ANCHORS_SHOWN])
 
 
-async def _chain_standing(inbox: Inbox, chain: str, standing: Standing) -> ChainStanding:
-    criteria = inbox.policy.chain(chain).criteria
-    judgements = await anchors.judgements(inbox.database)
-    found = await findings.situation(inbox.database, chain, criteria, standing, judgements)
+async def _chain_standing(database: Database, policy: Policy, chain: str, standing: Standing) -> ChainStanding:
+    criteria = policy.chain(chain).criteria
+    judgements = await anchors.judgements(database)
+    found = await findings.situation(database, chain, criteria, standing, judgements)
     if found is None:
         meaning = f"It has fewer than {TENURE} scores with a fingerprint under {criteria}: too few to tell who judges."
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
-    return standing_of(found, await findings.looks_made(inbox.database, found, now), now)
+    return standing_of(found, await findings.looks_made(database, found, now), now)
 
 
 async def daily_totals(database: Database, selection: Selection) -> list[TrendPoint]:

@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
-from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.records.analytics import MOST_SPELLINGS
 
 SaidState = Literal["open", "planned", "built"]
 
@@ -44,6 +43,12 @@ FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
 ASKED_FOR = """
 SELECT w.name FROM unnest($1::text[]) AS w(name)
 WHERE EXISTS (SELECT FROM {schema}.score_missing_tools t WHERE t.tool_name = w.name)
+"""
+
+# The names that most scores requested, at most $1.
+NAMES = """
+SELECT tool_name, count(*) AS scores FROM {schema}.score_missing_tools
+GROUP BY tool_name ORDER BY scores DESC, tool_name LIMIT $1
 """
 
 ADD_STATE = """
@@ -180,7 +185,6 @@ async def set_state(
     by: str,
     since: datetime | None = None,
     note: str | None = None,
-    read: demand.ReadToolRequests = demand.read_tool_requests,
 ) -> Saying:
     """
     Record the state of a tool. The names that belong to it by their spelling are stored as its own.
@@ -189,13 +193,12 @@ async def set_state(
         name: Any of its names.
         since: Start of the state; for `built`, the time since which the tool exists or is better than before.
             None: see `since_when`.
-        read: Reads the names that judges requested; a cache may be used.
 
     Raises:
         UnknownTool: The name is unknown; nothing was stored.
         DatabaseAway: The decision may have been stored.
     """
-    [tool] = await _find(database, read, [name])
+    [tool] = await _find(database, [name])
     key = normalise(tool.name)
 
     async def work(connection: Connection) -> Any:
@@ -231,7 +234,6 @@ async def merge_name(
     tool: str | None,
     *,
     by: str,
-    read: demand.ReadToolRequests = demand.read_tool_requests,
 ) -> Merge:
     """
     Record that a name, in all its spellings, belongs to a tool.
@@ -242,14 +244,13 @@ async def merge_name(
 
     Args:
         tool: Any of the tool's names; None: keep the name apart from now on.
-        read: Reads the names that judges requested; a cache may be used.
 
     Raises:
         UnknownTool: One of the two is unknown; nothing was stored.
         OneName: Both are spellings of one name; nothing was stored.
         DatabaseAway: The decision may have been stored.
     """
-    found = await _find(database, read, [name] if tool is None else [name, tool])
+    found = await _find(database, [name] if tool is None else [name, tool])
     joined, into = name, name
     if tool is not None:
         into = found[1].name
@@ -271,31 +272,31 @@ async def merge_name(
     return merge
 
 
-async def _find(database: Database, read: demand.ReadToolRequests, names: Sequence[str]) -> list[Tool]:
+async def _find(database: Database, names: Sequence[str]) -> list[Tool]:
     """
     Find the tool of each of these names.
 
-    Names that `read` leaves out, or that are newer than its result, are found in the judge's exact spelling.
+    Names beyond the `MOST_SPELLINGS` most requested ones are found in the judge's exact spelling.
 
     Raises:
         UnknownTool: One of the names is unknown.
         DatabaseAway: See `Database.once`.
     """
-    requests, decisions, rows = await asyncio.gather(
-        read(database, demand.Question(Selection(), demand.first_measured_day())),
-        read_decisions(database),
-        database.once(lambda c: c.fetch(database.sql(ASKED_FOR), list(names))),
-    )
+
+    async def requested(connection: Connection) -> dict[str, int]:
+        exact = await connection.fetch(database.sql(ASKED_FOR), list(names))
+        most = await connection.fetch(database.sql(NAMES), MOST_SPELLINGS)
+        return {row["name"]: 0 for row in exact} | {row["tool_name"]: row["scores"] for row in most}
+
+    decisions, counts = await asyncio.gather(read_decisions(database), database.once(requested))
     # In a thread: comparing adversarial names takes long enough to block the event loop.
-    return await asyncio.to_thread(_tools_of, requests, decisions, {row["name"] for row in rows}, names)
+    return await asyncio.to_thread(_tools_of, counts, decisions, names)
 
 
-def _tools_of(
-    requests: demand.ToolRequests, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]
-) -> list[Tool]:
+def _tools_of(counts: dict[str, int], decisions: Decisions, names: Iterable[str]) -> list[Tool]:
     decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]
-    tools = decisions.merge(dict.fromkeys([*asked_for, *decided, *joined], 0) | requests.spellings())
+    tools = decisions.merge(dict.fromkeys([*decided, *joined], 0) | counts)
     by_key = {normalise(name): tool for tool in tools for name, _ in tool.spellings}
     try:
         return [by_key[normalise(name)] for name in names]

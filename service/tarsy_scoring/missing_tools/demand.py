@@ -12,7 +12,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from time import monotonic
 from typing import Any
 
+from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.missing_tools.tool_year import Group, Year
+from tarsy_scoring.postgres.analytic_reads import READ_S, ReadTooSlow
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, SELECTED, Selection, ToolSort
@@ -24,7 +26,9 @@ ROOM = "SET LOCAL work_mem = '32MB'"
 MEASURED_DAYS = 365  # older requests are about other agents than today's
 FRESH_S, OLDEST_S = 30.0, 600.0  # see `ToolRequestsCache`
 KEPT_FROM = 10_000  # sessions: fewer are read in some 30 ms and are not cached
-MOST_KEPT = 4  # entries; one of 100,000 sessions takes about 20 MB
+# Sessions of one read, and of all cached results together; 500,000 take about 110 MB. The API's default memory
+# limit of 512 MiB has room for the cache, one read, and everything else.
+MOST_SESSIONS = 500_000
 
 
 def _statement(latest: str) -> str:
@@ -32,14 +36,15 @@ def _statement(latest: str) -> str:
     SQL of the sessions by chain, judge and set of tools, and of each name with the sessions that requested it.
 
     $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection;
-    $7 `points_lost` to rank names by points instead of sessions; $8 the maximum number of names.
+    $7 `points_lost` to rank names by points instead of sessions; $8 the maximum number of names; $9 the maximum
+    number of sessions.
     """
     return f"""
 WITH latest AS MATERIALIZED (
   SELECT (row_number() OVER ())::int - 1 AS n, s.score_id, s.chain_id, s.judge_fingerprint, s.tools_hash,
     100 - s.total_score AS lost, (s.completed_at AT TIME ZONE 'UTC')::date - '0001-01-01'::date + 1 AS day,
     ($5::timestamptz IS NULL OR s.completed_at >= $5) AND ($6::timestamptz IS NULL OR s.completed_at < $6) AS counts
-  FROM {latest}),
+  FROM {latest} LIMIT $9),
 requests AS (
   SELECT t.tool_name, array_agg(l.n) AS sessions, sum(bool_or(l.counts)::int) OVER () AS names
   FROM latest l JOIN {{schema}}.score_missing_tools t USING (score_id) GROUP BY t.tool_name
@@ -132,17 +137,23 @@ def first_measured_day() -> date:
     return datetime.now(UTC).date() - timedelta(days=MEASURED_DAYS)
 
 
+class TooManySessions(ScoringError):
+    """The sessions of a selection do not fit into memory."""
+
+
 async def read_tool_requests(database: Database, question: Question) -> ToolRequests:
     """
     Read the latest scores of the selection and of the time in which demand is measured.
 
     Raises:
+        TooManySessions: There are more than `MOST_SESSIONS`.
         DatabaseAway: See `Database.once`.
     """
     of = question.selection
     measured_since = datetime.combine(question.first_day, time(), UTC)
     since = None if of.since is None else min(of.since, measured_since)
-    arguments = (of.chain, of.criteria, since, None, of.since, of.until, question.sort, MOST_SPELLINGS)
+    most = MOST_SPELLINGS, MOST_SESSIONS + 1
+    arguments = (of.chain, of.criteria, since, None, of.since, of.until, question.sort, *most)
     statement = REQUESTS_OF_ALL if of.chain is None else REQUESTS_OF_CHAIN
 
     async def find_all(connection: Connection) -> list[Any]:
@@ -156,6 +167,11 @@ async def read_tool_requests(database: Database, question: Question) -> ToolRequ
 
     as_of = datetime.now(UTC)
     rows, called = await asyncio.gather(database.once(find_all), database.once(find_called))
+    if sum(len(row["sessions"]) for row in rows if row["tool_name"] is None) > MOST_SESSIONS:
+        raise TooManySessions(
+            f"missing tools are counted over at most {MOST_SESSIONS:,} sessions, and the last {MEASURED_DAYS} days (or "
+            "the chosen period, if it is longer) have more: choose one chain, or criteria"
+        )
     # In a thread: converting many rows would block the event loop.
     return await asyncio.to_thread(_to_columns, as_of, rows, frozenset(r["tool"] for r in called), question.first_day)
 
@@ -189,6 +205,7 @@ class ToolRequestsCache:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._kept: dict[Question, tuple[float, ToolRequests]] = {}  # the least recently asked for first
+        self._one_at_once = asyncio.Semaphore(1)  # a read of many sessions takes as much memory as the whole cache
         self._under_way: dict[Question, asyncio.Task[ToolRequests]] = {}
 
     async def read(self, database: Database, question: Question) -> ToolRequests:
@@ -196,6 +213,8 @@ class ToolRequestsCache:
         Return the cached result of `read_tool_requests`, or read it; it is at most `OLDEST_S` old.
 
         Raises:
+            TooManySessions: See `read_tool_requests`.
+            ReadTooSlow: Other reads did not end in time, or see `AnalyticReads.once`.
             DatabaseAway: See `Database.once`.
         """
         if (kept := self._kept.pop(question, None)) is not None:
@@ -217,12 +236,19 @@ class ToolRequestsCache:
         return self._under_way[question]
 
     async def _read(self, database: Database, question: Question) -> ToolRequests:
-        began = self._clock()
-        found = await read_tool_requests(database, question)
+        try:
+            await asyncio.wait_for(self._one_at_once.acquire(), READ_S)
+        except TimeoutError:
+            raise ReadTooSlow("other reads of missing tools were under way for all of the time") from None
+        try:
+            began = self._clock()
+            found = await read_tool_requests(database, question)
+        finally:
+            self._one_at_once.release()
         if len(found.year) >= KEPT_FROM:
             self._kept.pop(question, None)
             self._kept[question] = began, found
-            while len(self._kept) > MOST_KEPT:
+            while sum(len(kept.year) for _, kept in self._kept.values()) > MOST_SESSIONS:
                 del self._kept[next(iter(self._kept))]
         return found
 

@@ -6,10 +6,11 @@ is picked is known and does not change. The first reader of the queue makes the 
 not drawn from within `DAYS` days never is, so labels on its scores do not count.
 """
 
+import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -20,6 +21,7 @@ from tarsy_scoring.statistics.sampling import Candidate, Pick, pick_for_review
 
 DAYS = 7
 PICKS_A_DAY = 10  # for each judge; about half an hour of work
+MOST_CANDIDATES = 50_000  # of one day, over all judges; ranking them takes two seconds
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 
@@ -35,13 +37,25 @@ WHERE NOT EXISTS (SELECT FROM {{schema}}.review_days r WHERE r.day = d::date) OR
 # A concurrent draw of the same day waits here for the first one to commit, and then finds the day drawn.
 TAKE_DAY = "INSERT INTO {schema}.review_days (day) VALUES ($1) ON CONFLICT DO NOTHING RETURNING day"
 
-CANDIDATES = """
-SELECT s.score_id, s.total_score, s.criteria_hash, s.judge_fingerprint, s.flags, s.spread, s.judge_outcome, s.outcome,
-       s.gates_passed, s.gates_total
+_OF_DAY = """
 FROM {schema}.session_scores s
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL
   AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
+"""
+
+JUDGES = f"SELECT count(DISTINCT (s.criteria_hash, s.judge_fingerprint)) {_OF_DAY}"
+
+# The scores of a day, of each judge at most $2, which are a random sample of its scores: `share` is the
+# probability that a score of this judge is in it. The order by a digest makes the sample repeatable.
+CANDIDATES = f"""
+SELECT *, least(1, $2 / of_judge::float8) AS share FROM (
+  SELECT s.score_id, s.total_score, s.criteria_hash, s.judge_fingerprint, s.flags, s.spread, s.judge_outcome,
+         s.outcome, s.gates_passed, s.gates_total,
+         count(*) OVER (PARTITION BY s.criteria_hash, s.judge_fingerprint) AS of_judge,
+         row_number() OVER (PARTITION BY s.criteria_hash, s.judge_fingerprint ORDER BY md5(s.score_id::text)) AS place
+  {_OF_DAY}) c
+WHERE place <= $2
 """
 
 # Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out.
@@ -120,9 +134,13 @@ async def draw(database: Database, day: date) -> bool:
     async def work(connection: Connection) -> bool:
         if not await connection.fetchval(database.sql(TAKE_DAY), day):
             return False
-        rows = await connection.fetch(database.sql(CANDIDATES), day)
+        judges = await connection.fetchval(database.sql(JUDGES), day)
+        of_each = max(10 * PICKS_A_DAY, MOST_CANDIDATES // max(judges, 1))
+        rows = await connection.fetch(database.sql(CANDIDATES), day, of_each)
         bands = await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
-        picks = [{"place": place, **asdict(picked)} for place, picked in pick([*map(dict, rows)], bands, day)]
+        # In a thread: ranking many scores would block the event loop.
+        picked = await asyncio.to_thread(pick, [*map(dict, rows)], bands, day)
+        picks = [{"place": place, **asdict(one)} for place, one in picked]
         await connection.execute(database.sql(KEEP_PICKS), day, picks)
         return True
 
@@ -136,6 +154,9 @@ def pick(
     Pick up to `PICKS_A_DAY` scores of each judge, each with its place in the queue.
 
     The same scores on the same day always give the same picks.
+
+    Args:
+        rows: Rows of `CANDIDATES`.
     """
     # By judge, because each judge has its own trust card.
     by_judge = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
@@ -145,7 +166,9 @@ def pick(
     for judge, judged in sorted(by_judge.items()):
         bands = bands_by_hash.get(judge[0], DEFAULT_BANDS)
         candidates = [candidate(row, bands) for row in judged]
-        picks += enumerate(pick_for_review(candidates, PICKS_A_DAY, bands, seed=_seed(day, judge)))
+        picked = pick_for_review(candidates, PICKS_A_DAY, bands, seed=_seed(day, judge))
+        share = judged[0]["share"]
+        picks += enumerate(replace(one, inclusion_probability=share * one.inclusion_probability) for one in picked)
     return picks
 
 

@@ -8,7 +8,7 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, cast
 from urllib.parse import urlsplit
@@ -21,8 +21,8 @@ from starlette.requests import HTTPConnection
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.limits.token_bucket import TokenBucket
-from tarsy_scoring.web.context import Caller, Scope
-from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.context import Caller, Scope, context_of
+from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, Problem
 from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
 
 log = structlog.get_logger()
@@ -55,8 +55,26 @@ async def may_score(connection: HTTPConnection) -> Caller:
     return caller
 
 
+async def may_analyse(connection: HTTPConnection) -> AsyncIterator[Caller]:
+    """
+    The caller, who may read many scores. Holds one of the places for such requests until the answer is sent.
+
+    Raises:
+        Problem: 503, every place is taken. Nothing waits for a place: requests that wait would count as under
+            way, and the limit of all requests would then refuse requests of every kind.
+    """
+    places = context_of(connection).analytic_requests
+    if places.locked():
+        retry = {"Retry-After": str(ANALYTIC_RETRY_S)}
+        detail = "too many requests that read many scores are under way: try again shortly"
+        raise Problem(503, "Too many readers", detail, headers=retry)
+    async with places:
+        yield cast(Caller, connection.state.caller)
+
+
 # Parameter types of routes: FastAPI passes the admitted caller.
 Reading = Annotated[Caller, Depends(may_read)]
+Analysing = Annotated[Caller, Depends(may_analyse)]
 Scoring = Annotated[Caller, Depends(may_score)]
 
 

@@ -18,6 +18,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 
 Scope = Literal["read", "score"]
+MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
 MAX_EXPORTS = 4  # at once; an export lasts as long as its reader takes, and needs a connection for each batch
 
 
@@ -27,9 +28,11 @@ class AppContext:
     Parts of the service that the routes use; one per application.
 
     Args:
+        analytics: Reads over many scores, in a pool of their own.
         source: None where no timeline source is configured.
         gateway: None where the process serves no WebSockets.
         tool_requests: Cached readings of the tool ledger.
+        analytic_requests: Held by each request that reads many scores until its answer has been sent.
         exports: Held by each export until its last byte has been sent.
     """
 
@@ -38,10 +41,12 @@ class AppContext:
     inbox: Inbox
     leases: Leases
     reader: Reader
+    analytics: Reader
     metrics: Metrics
     source: TimelineSource | None
     gateway: Gateway | None = None
     tool_requests: ToolRequestsCache = field(default_factory=ToolRequestsCache)
+    analytic_requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS))
     exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
 
     @property

@@ -20,6 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.websockets import WebSocket, WebSocketState
 
+from tarsy_scoring.missing_tools.demand import TooManySessions
+from tarsy_scoring.postgres.analytic_reads import ReadTooSlow
 from tarsy_scoring.postgres.database import DatabaseAway
 
 log = structlog.get_logger()
@@ -27,6 +29,7 @@ log = structlog.get_logger()
 MEDIA_TYPE = "application/problem+json"
 TYPES = "urn:tarsy-scoring:problem:"
 DATABASE_RETRY_S = 2
+ANALYTIC_RETRY_S = 10
 FAULTS_SHOWN = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
@@ -153,10 +156,22 @@ def database_away() -> Problem:
     )
 
 
+def read_too_slow() -> Problem:
+    """503 for a read over many scores that did not end in time."""
+    return Problem(
+        503,
+        "Too much to read",
+        "these scores could not be read in time: choose a shorter period, one chain or criteria, or try again when "
+        "fewer people read",
+        headers={"Retry-After": str(ANALYTIC_RETRY_S)},
+    )
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     """Make the application answer errors with problem details."""
     handler: Any = _answer  # also for WebSockets, where Starlette's types expect another function
-    for kind in (Problem, DatabaseAway, HTTPException, RequestValidationError, WebSocketRequestValidationError):
+    own = (Problem, DatabaseAway, TooManySessions)
+    for kind in (*own, HTTPException, RequestValidationError, WebSocketRequestValidationError):
         app.add_exception_handler(kind, handler)
 
 
@@ -176,6 +191,11 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
     match error:
         case Problem():
             return error
+        case ReadTooSlow():
+            log.warning("api.read_too_slow", reason=str(error))
+            return read_too_slow()
+        case TooManySessions():
+            return Problem(422, "Too many sessions", str(error))
         case DatabaseAway():
             log.warning("database.away", reason=str(error))
             return database_away()

@@ -101,7 +101,7 @@ class RecordingGateway(Gateway):
 def site_on(database: Database, metrics: Metrics) -> AppContext:
     inbox = Inbox(database, policy())
     leases, reader = Leases(database, inbox), Reader(database, HASHES)
-    return AppContext(Settings(api_port=0), load_criteria(), inbox, leases, reader, metrics, None)
+    return AppContext(Settings(api_port=0), load_criteria(), inbox, leases, reader, reader, metrics, None)
 
 
 @contextlib.asynccontextmanager

@@ -87,6 +87,6 @@ async def test_rescoring_estimates_and_pruning(tied: Scoring) -> None:
 
 @pytest.mark.parametrize("look", [demand.REQUESTS_OF_ALL, demand.REQUESTS_OF_CHAIN], ids=["all", "chain"])
 async def test_missing_tools(tied: Scoring, look: str) -> None:
-    rows = await tied.rows(look.format(schema="public"), None, None, None, None, None, None, "sessions", 10)
+    rows = await tied.rows(look.format(schema="public"), None, None, None, None, None, None, "sessions", 10, 10)
 
     assert {r["tool_name"] for r in rows if r["tool_name"]} == {"tool-80"}

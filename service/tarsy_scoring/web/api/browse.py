@@ -13,7 +13,7 @@ from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
-from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import PREFIX
 from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
@@ -27,7 +27,7 @@ EXPORT_RETRY_S = 10
 
 
 @browsing.get("/sessions", summary="List sessions with their scores")
-async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
+async def read_sessions(request: Request, _: Analysing, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
     Known sessions, each with its latest completed production score and the state of its newest one.
 
@@ -41,7 +41,7 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
         after = None if query.cursor is None else read_cursor(query.cursor, filters, query.sort)
     except InvalidCursor as error:
         raise malformed(["query", "cursor"], str(error)) from None
-    return await list_sessions(context.reader, context.policy.hashes, filters, query.sort, after, query.limit)
+    return await list_sessions(context.analytics, context.policy.hashes, filters, query.sort, after, query.limit)
 
 
 async def _export_slot(request: Request) -> AsyncIterator[None]:
@@ -71,7 +71,7 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
         }
     },
 )
-async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
+async def export(request: Request, _: Analysing, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
     """
     Stream scores, newest first: every completed production score, unless the filters say otherwise.
 
@@ -79,7 +79,7 @@ async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Que
     an apostrophe in front, also after a semicolon, tab or line break.
     """
     filters = query.filters(query.status)
-    batches = export_scores(context_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
+    batches = export_scores(context_of(request).analytics, filters, purpose=query.purpose, only_latest=query.latest)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
@@ -100,7 +100,7 @@ async def _with_first(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> 
 
 
 @figures.get("/trends", summary="Totals per day")
-async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery, Query()]) -> Trends:
+async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQuery, Query()]) -> Trends:
     """
     Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
 
@@ -108,11 +108,11 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
     or `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break
     between them. A session that is scored again moves to the day of the new score, unless `day_of=ended`.
     """
-    return await analytics.trends(context_of(request).reader.database, query.selection(), query.day_of)
+    return await analytics.trends(context_of(request).analytics.database, query.selection(), query.day_of)
 
 
 @figures.get("/distribution", summary="Totals by band")
-async def read_distribution(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> Distribution:
+async def read_distribution(request: Request, _: Analysing, query: Annotated[SelectionQuery, Query()]) -> Distribution:
     """
     Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
 
@@ -120,12 +120,13 @@ async def read_distribution(request: Request, _: Reading, query: Annotated[Selec
     completed production score, whatever its flags.
     """
     context = context_of(request)
-    return await analytics.distribution(context.reader.database, query.selection(), bands_for(context, query.criteria))
+    bands = bands_for(context, query.criteria)
+    return await analytics.distribution(context.analytics.database, query.selection(), bands)
 
 
 @figures.get("/missing-tools", summary="Tools to build next")
 async def read_missing_tools(
-    request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]
+    request: Request, _: Analysing, query: Annotated[MissingToolsQuery, Query()]
 ) -> MissingTools:
     """
     Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
@@ -143,13 +144,13 @@ async def read_missing_tools(
 
 
 @figures.get("/failure-tags", summary="Failure tags")
-async def read_failure_tags(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
+async def read_failure_tags(request: Request, _: Analysing, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
     """
     Number and share of scores with each failure tag, in total and per chain.
 
     A session counts once, with its latest completed production score.
     """
-    return await analytics.failure_tags(context_of(request).reader.database, query.selection())
+    return await analytics.failure_tags(context_of(request).analytics.database, query.selection())
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:

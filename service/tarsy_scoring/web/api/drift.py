@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from tarsy_scoring.drift.report import DriftReport, read_report
-from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import PREFIX
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.queries import DriftQuery
@@ -14,7 +14,7 @@ router = APIRouter(prefix=f"{PREFIX}/analytics", tags=["analytics"])
 
 
 @router.get("/drift", summary="Tell changes of agents from changes of the judge")
-async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query()]) -> DriftReport:
+async def drift(request: Request, _: Analysing, query: Annotated[DriftQuery, Query()]) -> DriftReport:
     """
     Findings of drift detection, newest first, and the anchors without a judgement by the current judge of
     their chain.
@@ -23,5 +23,7 @@ async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query
     ordinary sessions is the agents' part. Under one judge every change is the agents'. Changes are in points,
     later minus earlier; intervals have a confidence of 98 %.
     """
-    inbox = context_of(request).inbox
-    return await read_report(inbox, query.chain, query.criteria, since=query.since, limit=query.limit)
+    context = context_of(request)
+    return await read_report(
+        context.analytics.database, context.policy, query.chain, query.criteria, since=query.since, limit=query.limit
+    )

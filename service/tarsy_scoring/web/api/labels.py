@@ -12,7 +12,7 @@ from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.labels import NewLabel
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.calibration import read_outcome
-from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -224,7 +224,7 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
 
 
 @router.get("/review", summary="Read which scores to review", responses={200: {"model": Review}})
-async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery, Query()]) -> Response:
+async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQuery, Query()]) -> Response:
     """
     Scores of the last seven days to label.
 
@@ -232,7 +232,7 @@ async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery
     near the edge of a band, flagged, with distant samples, or with a contradiction. Label from the top:
     labels of only the suspicious ones would bias the agreement figures.
     """
-    found = await review.queue(context_of(request).reader.database, query.criteria)
+    found = await review.queue(context_of(request).analytics.database, query.criteria)
     return json_answer(asdict(found))
 
 
@@ -241,12 +241,12 @@ async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery
     summary="Read trust cards of judges",
     responses={200: {"model": TrustCards}},
 )
-async def read_trust(request: Request, _: Reading, query: Annotated[TrustQuery, Query()]) -> Response:
+async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery, Query()]) -> Response:
     """
     The trust card of each judge with labels: how well its scores agree with the labels.
 
     The same labels give the same card, to the last digit.
     """
-    found = await labels.trust_cards(context_of(request).reader.database, query.criteria, query.fingerprint)
+    found = await labels.trust_cards(context_of(request).analytics.database, query.criteria, query.fingerprint)
     cards = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
     return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]})

@@ -11,7 +11,7 @@ from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger
 from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.common import PLAIN_TEXT, PREFIX
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, malformed
@@ -52,7 +52,7 @@ class MergeRequest(BaseModel):
 
 
 @router.get("", summary="Read the ledger of missing tools")
-async def read_ledger(request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
+async def read_ledger(request: Request, _: Analysing, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
     """
     Tools that judges missed, most wanted first, with their states and the decisions about their names.
 
@@ -71,7 +71,7 @@ async def look_up(request: Request, selection: Selection, sort: ToolSort, limit:
     Its counts of many scores may be up to ten minutes old (see `ToolRequestsCache`); decisions are current.
     """
     context = context_of(request)
-    return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.tool_requests.read)
+    return await ledger.read_ledger(context.analytics.database, selection, sort, limit, context.tool_requests.read)
 
 
 @router.post(
@@ -90,16 +90,14 @@ async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> S
     """
     if said.since is not None and not decisions.has_come(said.since):
         raise malformed(["body"], "`since`: this time is in the future")
-    context = context_of(request)
     with _as_problems():
         return await decisions.set_state(
-            context.reader.database,
+            context_of(request).analytics.database,
             said.tool,
             said.state,
             by=caller.name,
             since=said.since,
             note=said.note or None,
-            read=context.tool_requests.read,
         )
 
 
@@ -117,10 +115,9 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
     Names merged into it by their spelling move with it. The decision is stored with its author and time.
     Earlier decisions stay in the history, and the newest counts.
     """
-    context = context_of(request)
     with _as_problems():
         return await decisions.merge_name(
-            context.reader.database, wanted.name, wanted.tool, by=caller.name, read=context.tool_requests.read
+            context_of(request).analytics.database, wanted.name, wanted.tool, by=caller.name
         )
 
 

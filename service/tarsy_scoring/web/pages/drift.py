@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, daily_totals, in_points, read_report
-from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.charts import WIDTH, Tone, draw
 from tarsy_scoring.web.pages.insights_view import trend_view
@@ -27,18 +27,21 @@ _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point l
 
 
 @router.get(PAGE)
-async def drift_page(request: Request, _: Reading) -> HTMLResponse:
+async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     """Findings, their meaning, and totals per day of the chosen chain, else of the newest finding's chain."""
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "drift.html", form)
     context, chosen = context_of(request), form.selection
-    report = await read_report(context.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
+    database = context.analytics.database
+    report = await read_report(
+        database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
+    )
     newest = next((f for f in report.findings if f.is_event), None)
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
     if chain is not None:
-        points = await daily_totals(context.reader.database, replace(chosen, chain=chain))
+        points = await daily_totals(database, replace(chosen, chain=chain))
         shown = chain, trend_view(points, f"Totals per day, {form.period}")
     return await period_page(
         request,

@@ -9,7 +9,7 @@ from tarsy_scoring.live.signals import INSIGHTS
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import DayOf
 from tarsy_scoring.statistics.agreement import bands_of
-from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.period import DAY_OF, period_page, requested_period
@@ -19,12 +19,12 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/trends")
-async def trends_page(request: Request, _: Reading) -> HTMLResponse:
+async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
     """How totals change from day to day, one line per judge."""
     form = requested_period(request, DAY_OF)
     if form.faults:
         return await period_page(request, "trends.html", form)
-    database = context_of(request).reader.database
+    database = context_of(request).analytics.database
     found = await analytics.trends(database, form.selection, cast(DayOf, form.chosen))
     view = insights_view.trend_view(found.points, f"Totals per day, {form.period}")
     live = Live(INSIGHTS, 0)
@@ -32,25 +32,25 @@ async def trends_page(request: Request, _: Reading) -> HTMLResponse:
 
 
 @router.get("/distribution")
-async def distribution_page(request: Request, _: Reading) -> HTMLResponse:
+async def distribution_page(request: Request, _: Analysing) -> HTMLResponse:
     """How many scores each band holds, and their averages per category."""
     context, form = context_of(request), requested_period(request)
     if form.faults:
         return await period_page(request, "distribution.html", form)
     criteria = form.selection.criteria
     ranges = context.registry.get(criteria).bands if criteria is not None and criteria in context.registry else {}
-    found = await analytics.distribution(context.reader.database, form.selection, bands_of(ranges))
+    found = await analytics.distribution(context.analytics.database, form.selection, bands_of(ranges))
     title = f"Scores by band, {form.period}"
     view = insights_view.distribution_view(found, context.registry, form, title, is_default=not ranges)
     return await period_page(request, "distribution.html", form, view=view, found=found)
 
 
 @router.get("/failure-tags")
-async def failure_tags_page(request: Request, _: Reading) -> HTMLResponse:
+async def failure_tags_page(request: Request, _: Analysing) -> HTMLResponse:
     """Which failures judges named, and in which chains."""
     context, form = context_of(request), requested_period(request)
     if form.faults:
         return await period_page(request, "failure_tags.html", form)
-    found = await analytics.failure_tags(context.reader.database, form.selection)
+    found = await analytics.failure_tags(context.analytics.database, form.selection)
     meanings = insights_view.meanings(context.registry)
     return await period_page(request, "failure_tags.html", form, found=found, meanings=meanings)

@@ -9,8 +9,10 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.records import labels, review
-from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.statistics.calibration import Calibration
+from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.forms import form_fields, read_as
@@ -22,13 +24,14 @@ router = APIRouter(include_in_schema=False)
 _NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{1,2})?", re.ASCII)
 LABELS_SHOWN = 20
 CARDS_SHOWN = 4
+CARD_S = 2.0
 AGREES, OUTCOME = "agrees", "outcome:"
 
 
 @router.get("/review")
-async def review_page(request: Request, _: Reading) -> HTMLResponse:
+async def review_page(request: Request, _: Analysing) -> HTMLResponse:
     """The scores of the review queue, and the trust cards of the judges that gave them."""
-    database = context_of(request).reader.database
+    database = context_of(request).analytics.database
     found = await review.queue(database)
     latest_judges = found.judges[:CARDS_SHOWN]
     return await asyncio.to_thread(
@@ -97,5 +100,14 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
         "labels": given[:LABELS_SHOWN],
         "has_more_labels": len(given) > LABELS_SHOWN,
         "outcomes": [band.id for band in subject.bands],
-        "card": await labels.trust_card_of(database, *judge),
+        "card": await _card_in_time(context, *judge),
     }
+
+
+async def _card_in_time(context: AppContext, criteria: str, criteria_hash: str, fingerprint: str) -> Calibration | None:
+    """The trust card of a judge; None: it cannot be read now. The page of a score does not wait for it."""
+    try:
+        async with asyncio.timeout(CARD_S):
+            return await labels.trust_card_of(context.analytics.database, criteria, criteria_hash, fingerprint)
+    except (DatabaseAway, TimeoutError):
+        return None

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from tarsy_scoring.missing_tools.ledger import State
 from tarsy_scoring.missing_tools.report import demand_in_words
 from tarsy_scoring.records.analytics import ToolSort
-from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.pages.forms import form_fields, read_as
@@ -32,7 +32,7 @@ STATES: dict[State, tuple[str, str]] = {
 
 
 @router.get(PAGE)
-async def missing_tools_page(request: Request, caller: Reading) -> HTMLResponse:
+async def missing_tools_page(request: Request, caller: Analysing) -> HTMLResponse:
     """Which tools judges missed, with merged spellings and the state of each tool."""
     form = requested_period(request, SORT)
     if form.faults:

@@ -12,7 +12,7 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
-from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.forms import chain_names
@@ -33,7 +33,7 @@ FIELDS = {name: name for name in ("q", "chain", "status", *FOLDED, "sort", "curs
 
 
 @router.get("/")
-async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
+async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     """The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included."""
     context = context_of(request)
     form = read_form(request.scope["query_string"], SessionsQuery, FIELDS)
@@ -48,7 +48,7 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
     if not faults:
         live = Live(SESSIONS, await position_of(context))
         hashes = context.policy.hashes
-        found = await list_sessions(context.reader, hashes, filters, query.sort, after, PAGE_SIZE)
+        found = await list_sessions(context.analytics, hashes, filters, query.sort, after, PAGE_SIZE)
     return page(
         "sessions.html",
         422 if faults else 200,

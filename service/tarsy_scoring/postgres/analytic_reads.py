@@ -1,0 +1,65 @@
+"""
+Reads over many scores: in a pool of their own, and each with a time limit.
+
+However many of them are under way, and however slow they are, they take no connection from the statements
+that accept, claim, end or show a score.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import asyncpg
+
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+
+T = TypeVar("T")
+
+CONNECTIONS = 6
+READ_S = 20.0  # one read with all its statements, and its wait for a connection
+
+
+class ReadTooSlow(DatabaseAway):
+    """A read over many scores did not end within its time, or found no free connection in that time."""
+
+
+class AnalyticReads(Database):
+    """
+    The service's database for reads over many scores.
+
+    Args:
+        read_s: Time limit of one read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        *,
+        pool_size: int = CONNECTIONS,
+        statement_cache: int = 100,
+        read_s: float = READ_S,
+    ) -> None:
+        super().__init__(url, schema, pool_size=pool_size, statement_cache=statement_cache)
+        self._read_s = read_s
+
+    async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """
+        Run `work` in a transaction of its own, once. Cancels a statement that is still running after `read_s`.
+
+        Raises:
+            ReadTooSlow: It did not end in time.
+            DatabaseAway, ConfigurationError: See `Database.once`.
+        """
+        try:
+            async with asyncio.timeout(self._read_s):
+                return await super().once(work)
+        except TimeoutError as error:  # of this limit: `Database.once` translates every other one
+            raise self._too_slow() from error
+        except DatabaseAway as error:
+            if isinstance(error.__cause__, TimeoutError | asyncpg.QueryCanceledError):
+                raise self._too_slow() from error
+            raise
+
+    def _too_slow(self) -> ReadTooSlow:
+        return ReadTooSlow(f"a read over many scores at {self.place} did not end within {self._read_s:g} s")

@@ -1,0 +1,173 @@
+"""Reads over many scores: whatever they cost, they take nothing from requests about one score."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api_site import Api, open_api
+from builders import connected
+from infrastructure import wait_until
+from stored import store_score
+from tarsy_scoring.missing_tools import demand
+from tarsy_scoring.missing_tools.demand import Question, ToolRequestsCache
+from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
+from tarsy_scoring.records import review
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.web.pages import labelling
+
+AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+JSON = "/api/v1/scoring"
+POOL = 2
+ANALYTIC = [
+    *("/", "/trends", "/distribution", "/failure-tags", "/missing-tools", "/drift", "/review"),
+    *(f"{JSON}/{path}" for path in ("sessions", "export", "missing-tools", "review", "trust")),
+    *(f"{JSON}/analytics/{path}" for path in ("trends", "distribution", "missing-tools", "failure-tags", "drift")),
+]
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    """An API whose pool for everything else is smaller than the number of blocked reads."""
+    async with open_api(database_url, pool_size=POOL, read_s=0.3) as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def without_free_connection(api: Api) -> AsyncIterator[None]:
+    """Every connection for reads over many scores is in use."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(CONNECTIONS):
+            await stack.enter_async_context(api.scoring.analytics.database.transaction())
+        yield
+
+
+async def require_service(api: Api) -> None:
+    """Require that a score is requested and read, and that the process is ready."""
+    asked = await api.ask("session-2", force_rescore=True)
+    assert asked.status_code == 202, asked.text
+    for path in ("/readyz", f"{JSON}/sessions/session-1/score", f"{JSON}/sessions/session-1/scores"):
+        assert (await api.client.get(path)).status_code == 200, path
+
+
+async def test_without_a_free_connection_analytic_reads_are_refused(api: Api) -> None:
+    """The answer names what to narrow, as a page and as JSON."""
+    async with without_free_connection(api):
+        for path in ANALYTIC:
+            refused = await api.client.get(path, headers={} if path.startswith(JSON) else AS_BROWSER)
+
+            assert refused.status_code == 503, path
+            assert int(refused.headers["retry-after"]) > 0
+            assert "choose a shorter period, one chain or criteria" in refused.text
+
+
+async def test_blocked_analytic_reads_delay_no_request_about_one_score(database_url: str) -> None:
+    async with open_api(database_url, pool_size=POOL, read_s=15) as api, connected(database_url) as other:
+        await store_score(api.scoring, "session-1", 40)
+        await store_score(api.scoring, "session-2", 40)
+        async with other.transaction():
+            await other.execute("LOCK TABLE review_days IN ACCESS EXCLUSIVE MODE")
+            reads = [asyncio.create_task(api.get("review")) for _ in range(2 * CONNECTIONS)]
+            waiting = "SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted AND relation = 'review_days'::regclass"
+            await wait_until(lambda: other.fetchval(waiting, POOL), 10, "the reads are blocked")
+
+            await require_service(api)
+            answers = await asyncio.gather(*reads)
+
+    assert [answer.status_code for answer in answers] == [503] * len(reads)
+    assert {answer.json()["title"] for answer in answers} == {"Too much to read"}
+
+
+async def test_requests_beyond_the_places_for_analytic_reads_are_refused_at_once(api: Api) -> None:
+    """Otherwise they would wait, and use up the places of all requests."""
+    await store_score(api.scoring, "session-1", 40)
+    await store_score(api.scoring, "session-2", 40)
+    places = asyncio.Semaphore(0)
+    api.app.state.context.analytic_requests = places
+
+    for path in ANALYTIC:
+        refused = await api.client.get(path)
+        assert (refused.status_code, refused.json()["title"]) == (503, "Too many readers"), path
+        assert int(refused.headers["retry-after"]) > 0
+    await require_service(api)
+    places.release()
+    assert [(await api.client.get(path)).status_code for path in ANALYTIC] == [200] * len(ANALYTIC)
+
+
+async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelling, "CARD_S", 0.1)
+    score_id = await store_score(api.scoring, "session-1", 40)
+
+    async with without_free_connection(api):
+        page = await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)
+
+    assert page.status_code == 200
+    assert "It could not be read in time" in page.text
+    assert "Weighted kappa" in (await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)).text
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+
+async def test_missing_tools_of_too_many_sessions_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions of a selection are in memory at once, so there is a limit; decisions need no session."""
+    monkeypatch.setattr(demand, "MOST_SESSIONS", 2)
+    for n, chain in enumerate(("kubernetes", "kubernetes", "network")):
+        await store_score(
+            api.scoring, f"s{n}", 40, missing_tools=("node_cpu", "node_cpus"), session={"chain_id": chain}
+        )
+
+    refused = await api.get("missing-tools")
+    page = await api.client.get("/missing-tools", headers=AS_BROWSER)
+    of_chain = await api.get("missing-tools", chain="kubernetes")
+    said = await api.client.post(f"{JSON}/missing-tools/states", json={"tool": "node_cpus", "state": "planned"})
+
+    assert (refused.status_code, refused.json()["title"]) == (422, "Too many sessions")
+    assert page.status_code == 422
+    assert "choose one chain, or criteria" in page.text
+    assert [tool["sessions"] for tool in of_chain.json()["entries"]] == [2]
+    assert said.status_code == 201, said.text
+
+
+async def test_cached_counts_hold_a_limited_number_of_sessions_together(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "KEPT_FROM", 1)
+    monkeypatch.setattr(demand, "MOST_SESSIONS", 3)
+    cache, database, reads = ToolRequestsCache(), api.scoring.analytics.database, 0
+    really_read = demand.read_tool_requests
+
+    async def count(*arguments: object) -> object:
+        nonlocal reads
+        reads += 1
+        return await really_read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(demand, "read_tool_requests", count)
+    for n, chain in enumerate(("one", "one", "two", "two")):
+        await store_score(api.scoring, f"s{n}", 40, missing_tools=("node_cpu",), session={"chain_id": chain})
+    one, two = (Question(Selection(chain=chain), demand.first_measured_day()) for chain in ("one", "two"))
+
+    for question in (one, one, two, two, one):
+        await cache.read(database, question)
+
+    assert reads == 3, "the count of one chain displaced that of the other"
+
+
+async def test_review_draws_from_a_sample_of_a_day_of_many_scores(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels stay representative: the probability of a pick includes that of the sample."""
+    monkeypatch.setattr(review, "PICKS_A_DAY", 1)
+    monkeypatch.setattr(review, "MOST_CANDIDATES", 1)
+    today = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
+    for judge, scores in (("busy", 40), ("idle", 5)):
+        for n in range(scores):
+            await store_score(api.scoring, f"{judge}-{n}", 50, at=today - timedelta(hours=12), judge_fingerprint=judge)
+
+    picks = json.loads((await api.get("review")).text)["picks"]
+
+    assert {p["judge_fingerprint"]: p["inclusion_probability"] for p in picks} == {
+        "busy": pytest.approx(1 / 40),
+        "idle": pytest.approx(1 / 5),
+    }
