@@ -22,8 +22,7 @@ from tarsy_scoring.records.scores import Reader
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
 HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}
-# The lease outlasts any test, and expired leases are taken back without a grace period.
-LEASE_S, NO_GRACE_S = 600.0, 0.0
+LEASE_S = 600.0  # outlasts any test
 
 
 def session_completed(session_id: str = "session-1", **changes: Any) -> Request:
@@ -136,7 +135,7 @@ class Scoring:
 
     async def take_back(self, max_attempts: int = 5, deadline_s: float = 3600) -> dict[str, str]:
         """Take back the scores whose lease has expired; gives the new status by session."""
-        lost = await self.leases.take_back_expired(NO_GRACE_S, max_attempts, deadline_s)
+        lost = await self.leases.take_back_expired(max_attempts, deadline_s)
         return {score.session_id: score.status for score in lost}
 
     async def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:

@@ -227,6 +227,25 @@ async def test_a_database_that_crashes_costs_no_judge_call(
     assert await worker.stop() == 0
 
 
+async def test_15_a_network_that_is_cut_for_longer_than_the_lease_costs_no_judge_call(service: Service) -> None:
+    """PostgreSQL runs on, so only the workers know of the outage."""
+    service.hold()
+    events = await service.announce(*service.add_sessions(16))
+    async with DatabaseProxy(service.database_url) as proxy:
+        worker = service.worker(SCORING_DATABASE_URL=proxy.url, SCORING_LEASE_S="3")
+        await service.asked(16)
+        proxy.fall_silent()
+        await service.scores_reach(16, "lease_expires_at < now() - interval '2 s'")
+        proxy.speak_again()
+        await service.scores_reach(16, "lease_expires_at > now()")
+        service.judge.clear()
+        await service.all_end(16)
+        await assert_whole(service, events)
+        assert service.judge.calls == 32
+        assert await service.count("attempt = 1 AND attempts_burned = 0") == 16
+        assert await worker.stop() == 0
+
+
 @pytest.mark.slow
 async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Service, own_postgres: Postgres) -> None:
     service.judge.script(Fault(kind="hang", times=2))

@@ -216,7 +216,7 @@ async def test_score_of_a_lost_worker_waits_for_a_retry_or_fails(
     await service.accept(chain_id="kubernetes")
     await service.claim(SHORT_LEASE_S)
 
-    assert await service.parts.leases.take_back_expired(SHORT_LEASE_S, max_attempts, deadline_s)
+    assert await service.parts.leases.take_back_expired(max_attempts, deadline_s)
 
     events = await service.events()
     assert_stream_laws(events)

@@ -14,7 +14,6 @@ from builders import (
     DEFAULT_CRITERIA,
     HASHES,
     LEASE_S,
-    NO_GRACE_S,
     Scoring,
     connected,
     open_scoring,
@@ -197,16 +196,6 @@ async def test_concurrent_workers_take_each_score_back_once(scoring: Scoring) ->
         {"attempts_burned": 1, "status": "pending"}
     ]
     assert (await scoring.events()).count("waiting_retry") == 20
-
-
-async def test_a_server_that_has_just_started_takes_nothing_back(scoring: Scoring) -> None:
-    """No worker could renew its lease while the server was down."""
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-    up_s = await scoring.value("SELECT extract(epoch FROM now() - pg_postmaster_start_time())::float8")
-
-    assert await scoring.leases.take_back_expired(up_s + 60, 5, 3600) == []
-    assert [s.session_id for s in await scoring.leases.take_back_expired(NO_GRACE_S, 5, 3600)] == ["session-1"]
 
 
 # --- putting back --------------------------------------------------------------------------------------

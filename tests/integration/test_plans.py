@@ -103,7 +103,7 @@ PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 STATEMENTS = {
     "claim": (leases.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
     "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
-    "expired": (leases.EXPIRED, "60", "session_scores_running"),
+    "expired": (leases.EXPIRED, "", "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),

@@ -342,7 +342,7 @@ async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> N
     lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 second'"
     for max_attempts in (5, 1):
         await service.database.once(lambda c: c.execute(lapse))
-        await service.leases.take_back_expired(0, max_attempts, 3600)
+        await service.leases.take_back_expired(max_attempts, 3600)
         if max_attempts == 5:
             assert (await service.claim()).score_id == claimed.score_id
 

@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from attempting import Service, open_service, watched
+from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
 from infrastructure import wait_until
+from proxy import DatabaseProxy
 from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Standing, Standings
+from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
+from tarsy_scoring.scoring import worker as worker_module
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -181,3 +186,50 @@ async def test_a_loop_that_fails_ends_the_draining(service: Service, monkeypatch
 
     [score] = await service.database.once(lambda c: c.fetch("SELECT status, attempts_burned FROM session_scores"))
     assert tuple(score) == ("pending", 0)
+
+
+@pytest.mark.parametrize("runs", [3, 0], ids=["it-judges", "it-is-idle"])
+async def test_a_worker_takes_nothing_back_soon_after_an_outage(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    """Leases expired in the outage, its own among them, although every worker lives and is about to renew."""
+    lease_s, now = 60.0, SimpleNamespace(s=0.0)
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(database_module, "CONTACT_S", 0.5)
+    async with DatabaseProxy(database_url) as proxy, open_service(proxy.url) as service, connected(database_url) as own:
+
+        async def held_by(worker: Worker) -> int:
+            return int(await own.fetchval("SELECT count(*) FROM session_scores WHERE lease_owner = $1", worker.owner))
+
+        async def pass_time(seconds: float) -> None:
+            now.s += seconds
+            await own.execute(
+                "UPDATE session_scores SET lease_expires_at = lease_expires_at - make_interval(secs => $1)", seconds
+            )
+
+        for n in range(6):
+            await service.request(f"session-{n}")
+        other, worker = (a_worker(service, Unending(), lease_s=lease_s) for _ in range(2))
+        assert await other.claim(6 - runs) + await worker.claim(6) == 6
+        for _ in range(4):
+            await other.keep_leases()
+            await worker.keep_leases()
+            await pass_time(lease_s / 3)
+
+        proxy.fall_silent()
+        with pytest.raises(DatabaseAway):
+            await worker.keep_leases()
+        await pass_time(2 * lease_s)
+        proxy.speak_again()
+        await worker.take_back_expired()
+        await worker.keep_leases()
+        await worker.take_back_expired()
+
+        assert [await held_by(other), await held_by(worker)] == [6 - runs, runs]
+
+        for _ in range(3):  # the other worker does not come back
+            await pass_time(lease_s / 3)
+            await worker.keep_leases()
+        await worker.take_back_expired()
+
+        assert [await held_by(other), await held_by(worker)] == [0, runs]

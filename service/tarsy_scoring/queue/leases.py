@@ -54,12 +54,10 @@ FROM held WHERE s.score_id = held.score_id
 RETURNING s.lease_token
 """
 
-# No worker could renew while PostgreSQL was down. After its start every living worker has one lease time to
-# do so before its scores count as lost. The limit on the number keeps the transaction short.
+# The limit keeps the transaction short.
 EXPIRED = """
 SELECT score_id, session_id FROM {schema}.session_scores
 WHERE status = 'in_progress' AND lease_expires_at < now()
-  AND pg_postmaster_start_time() + make_interval(secs => $1) < now()
 LIMIT 500
 """
 
@@ -236,7 +234,9 @@ class Leases:
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
         return {r["lease_token"] for r in rows}
 
-    async def take_back_expired(self, lease_s: float, max_attempts: int, deadline_s: float) -> list[Lost]:
+    async def take_back_expired(
+        self, max_attempts: int, deadline_s: float, *, may_take: Callable[[], bool] = lambda: True
+    ) -> list[Lost]:
         """
         Take scores back whose leases have expired; burns one attempt of each.
 
@@ -244,13 +244,17 @@ class Leases:
 
         Args:
             deadline_s: Time that all attempts of a score together may take.
+            may_take: Asked when the transaction has begun: its time decides which leases have expired, and
+                its connection may have been waited for.
 
         Raises:
             DatabaseAway: See `Database.once`.
         """
 
         async def work(connection: Connection) -> list[Lost]:
-            found = await connection.fetch(self.database.sql(EXPIRED), lease_s)
+            if not may_take():
+                return []
+            found = await connection.fetch(self.database.sql(EXPIRED))
             if not found:
                 return []
             chains = await self.inbox.lock_sessions(connection, {r["session_id"] for r in found})

@@ -26,6 +26,7 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.contact import Contact
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
@@ -76,6 +77,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
+        self._contact = Contact(self.settings.lease_s)
         self._topics = {
             SOURCE_COMPLETED: self.settings.topic_session_completed,
             SOURCE_RESCORE: self.settings.topic_rescore_requested,
@@ -209,13 +211,13 @@ class Worker:
         """
         Renew the leases of what runs; cancel attempts whose lease is lost.
 
-        An attempt that only stores its end is not cancelled. The write itself finds out that the lease is
-        lost; and if the end is already committed and only the reply is missing, the score is complete.
+        Also asks if nothing runs, because only an answer shows that workers can renew. An attempt that only
+        stores its end is not cancelled. The write itself finds out that the lease is lost; and if the end is
+        already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
-        if not before:
-            return
         held = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
+        self._contact.renewed(time.monotonic())
         for running in before:
             if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
                 log.warning("attempt.lease_lost", **_names(running))
@@ -223,9 +225,12 @@ class Worker:
                 running.task.cancel()
 
     async def take_back_expired(self) -> None:
-        """Take scores back from workers that stopped renewing their leases."""
-        settings = self.settings
-        lost = await self.leases.take_back_expired(settings.lease_s, settings.max_attempts, settings.deadline_s)
+        """Take scores back from workers that stopped renewing; none soon after an outage, see `Contact`."""
+        lost = await self.leases.take_back_expired(
+            self.settings.max_attempts,
+            self.settings.deadline_s,
+            may_take=lambda: self._contact.is_settled(time.monotonic()),
+        )
         for score in lost:
             self.metrics.taken_back.labels(score.status).inc()
             if score.status != "pending":

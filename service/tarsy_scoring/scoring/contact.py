@@ -1,0 +1,34 @@
+"""Decides whether a worker may take back expired scores: no worker could renew a lease during an outage."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Contact:
+    """
+    How long a worker has renewed leases without a break.
+
+    A lease that expired says nothing about its worker if the same outage cut off that worker. So a worker takes
+    scores back only after it has been in contact with the database for one lease time: by then every other
+    worker has renewed its leases. Times are readings of this process's monotonic clock.
+    """
+
+    lease_s: float
+    _since: float = math.inf
+    _last: float = -math.inf
+
+    def renewed(self, now: float) -> None:
+        """Record a renewal that succeeded, be it of no lease at all."""
+        if self._is_broken(now):
+            self._since = now
+        self._last = now
+
+    def is_settled(self, now: float) -> bool:
+        """Whether contact has lasted for one lease time."""
+        return not self._is_broken(now) and now - self._since >= self.lease_s
+
+    def _is_broken(self, now: float) -> bool:
+        # Renewals come three times per lease, so one of them failed. A break that is long enough to expire the
+        # lease of a living worker lasts longer: at least what its last renewal left, two thirds of the lease.
+        return now - self._last > self.lease_s / 2
