@@ -67,3 +67,21 @@ def indexes(nodes: Plan) -> set[str]:
     """The indexes that are used."""
     arbiters = {index for node in nodes for index in node.get("Conflict Arbiter Indexes", ())}
     return arbiters | {node["Index Name"] for node in nodes if "Index Name" in node}
+
+
+async def buffers_of(connection: asyncpg.Connection, statement: str, arguments: str = "") -> int:
+    """
+    The pages that a statement looks at when it is executed. Its changes are undone.
+
+    Args:
+        arguments: As SQL, separated by commas.
+    """
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(f"PREPARE it AS {statement.replace('{schema}', 'public')}")
+    execute = f"EXECUTE it{f'({arguments})' if arguments else ''}"
+    [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")
+    await connection.execute("DEALLOCATE it")
+    await transaction.rollback()
+    root = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+    return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])

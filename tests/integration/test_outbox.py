@@ -24,7 +24,12 @@ async def unpublished(scoring: Scoring, limit: int = 1000) -> list[OutboxEvent]:
 
 
 async def mark(scoring: Scoring, *positions: int) -> None:
-    await scoring.database.once(lambda c: outbox.mark_published(scoring.database, c, positions))
+    async def work(connection: Connection) -> None:
+        waiting = await outbox.unpublished(scoring.database, connection, 1000)
+        done = [OutboxEvent(position, "session-1", {}) for position in positions]
+        await outbox.mark_published(scoring.database, connection, waiting, done)
+
+    await scoring.database.once(work)
 
 
 async def positions(scoring: Scoring) -> list[int | None]:

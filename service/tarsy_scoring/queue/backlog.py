@@ -21,9 +21,11 @@ WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
 # Bounded, so that the count stays cheap while brokers are away for long.
 UNPUBLISHED_EVENTS = """
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
-FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT 100000)
+FROM ((SELECT created_at FROM {schema}.scoring_events
+       WHERE position IS NULL AND entry > (SELECT entry FROM {schema}.relay_floor) ORDER BY entry LIMIT 100000)
       UNION ALL
-      (SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL
+      (SELECT created_at FROM {schema}.scoring_events
+       WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
        ORDER BY position LIMIT 100000)) unpublished
 """
 

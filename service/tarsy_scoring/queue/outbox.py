@@ -5,6 +5,21 @@ Laws. An event is a row committed with the change it describes, so no event desc
 back. `sequence` grows by one within a score, because the emitting transaction holds the row of the score. The
 relay reads rows without a position and keeps no cursor over ids: ids are assigned before commit, so a cursor
 could skip a row that commits late.
+
+`relay_floor` says below which position and entry no event waits. Without it a pass reads the index entries of
+all events that were published since the oldest open snapshot, because vacuum may not remove them. Positions
+have no gaps and commit in order, so the lowest unpublished one bounds all others. An entry needs a proof,
+since a smaller one may commit later:
+
+- An event with entry e is placed by a transaction P. A transaction W writes an event with a smaller entry.
+- Entries are assigned in order. W took its entry before e was taken, so before P's snapshot, which shows e.
+- W holds the rows of its scores, so it had its id before it took the entry. P gets its id with its first
+  change, after that snapshot. So W's id is smaller than P's.
+- P remembers e with its own id. Once no transaction with a smaller id runs, every such W has ended, and a new
+  snapshot shows what it wrote. If it shows no event up to e without a position, there will never be one.
+
+A transaction that has written and stays open, in any database of the server, delays the floor of entries. An
+open snapshot alone does not.
 """
 
 from collections.abc import Sequence
@@ -15,6 +30,9 @@ from uuid import UUID
 from tarsy_scoring.events import EventType
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
+
+# A floor rises by this many events at once, so that its row has few versions.
+FLOOR_STEP = 1000
 
 # Append events to scores whose rows this transaction has locked, in the order given per score.
 EMIT = """
@@ -49,28 +67,48 @@ ORDER BY n.n
 # position twice and leaves no gap.
 ASSIGN_POSITIONS = """
 WITH unplaced AS (
-  SELECT event_id, row_number() OVER (ORDER BY entry) AS n
-  FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1
-        FOR UPDATE) u
+  SELECT event_id, entry, row_number() OVER (ORDER BY entry) AS n
+  FROM (SELECT event_id, entry FROM {schema}.scoring_events
+        WHERE position IS NULL AND entry > (SELECT entry FROM {schema}.relay_floor)
+        ORDER BY entry LIMIT $1 FOR UPDATE) u
 ), counter AS (
   UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
   WHERE EXISTS (SELECT FROM unplaced)
   RETURNING position - (SELECT count(*) FROM unplaced) AS before
+), placed AS (
+  UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
+  FROM unplaced, counter WHERE e.event_id = unplaced.event_id
+  RETURNING e.entry
 )
-UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
-FROM unplaced, counter WHERE e.event_id = unplaced.event_id
+SELECT count(*) AS placed, max(entry) AS last_entry FROM placed
+"""
+
+# Raise the floor of entries by a step, and begin the next step at an entry ($1) that this transaction placed.
+# Ids from the future are those of another server, from which this database was restored.
+RAISE_ENTRY = f"""
+UPDATE {{schema}}.relay_floor f SET
+  entry = CASE WHEN next_xid <= pg_snapshot_xmin(pg_current_snapshot()) THEN next_entry ELSE entry END,
+  next_entry = $1, next_xid = pg_current_xact_id()
+WHERE next_entry + {FLOOR_STEP} <= $1
+  AND (next_xid <= pg_snapshot_xmin(pg_current_snapshot()) OR next_xid > pg_current_xact_id())
+  AND NOT EXISTS (SELECT FROM {{schema}}.scoring_events e
+                  WHERE e.position IS NULL AND e.entry > f.entry AND e.entry <= f.next_entry)
 """
 
 # The oldest events with a position that no broker has acknowledged.
 UNPUBLISHED = """
 SELECT position, session_id, payload || jsonb_build_object('position', position) AS payload, traceparent
 FROM {schema}.scoring_events
-WHERE published_at IS NULL AND position IS NOT NULL
+WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
 ORDER BY position LIMIT $1
 """
 
-MARK_PUBLISHED = """
-UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
+# Also raises the floor of positions by a step to $2.
+MARK_PUBLISHED = f"""
+WITH floor AS (
+  UPDATE {{schema}}.relay_floor SET published = $2 WHERE published + {FLOOR_STEP} <= $2
+)
+UPDATE {{schema}}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
 """
 
 RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")
@@ -116,8 +154,16 @@ async def emit(database: Database, connection: Connection, events: Sequence[NewE
 
 
 async def assign_positions(database: Database, connection: Connection, limit: int) -> int:
-    """Assign positions to committed events; returns how many. The process must hold `RELAY_LOCK`."""
-    return int((await connection.execute(database.sql(ASSIGN_POSITIONS), limit)).rpartition(" ")[2])
+    """
+    Assign positions to committed events; returns how many.
+
+    The process must hold `RELAY_LOCK`, and the transaction must not have written before.
+    """
+    row = await connection.fetchrow(database.sql(ASSIGN_POSITIONS), limit)
+    assert row is not None
+    if row["placed"]:
+        await connection.execute(database.sql(RAISE_ENTRY), row["last_entry"])
+    return int(row["placed"])
 
 
 async def unpublished(database: Database, connection: Connection, limit: int) -> list[OutboxEvent]:
@@ -126,6 +172,17 @@ async def unpublished(database: Database, connection: Connection, limit: int) ->
     return [OutboxEvent(r["position"], r["session_id"], r["payload"], r["traceparent"]) for r in rows]
 
 
-async def mark_published(database: Database, connection: Connection, positions: Sequence[int]) -> None:
-    """Mark events that the brokers have acknowledged."""
-    await connection.execute(database.sql(MARK_PUBLISHED), list(positions))
+async def mark_published(
+    database: Database, connection: Connection, waiting: Sequence[OutboxEvent], done: Sequence[OutboxEvent]
+) -> None:
+    """
+    Mark events that need not be published again.
+
+    Args:
+        waiting: The oldest unpublished events, as `unpublished` gave them in this transaction.
+        done: Those of them to mark.
+    """
+    positions = {e.position for e in done}
+    left = [e.position for e in waiting if e.position not in positions]
+    up_to = left[0] - 1 if left else waiting[-1].position
+    await connection.execute(database.sql(MARK_PUBLISHED), list(positions), up_to)

@@ -92,7 +92,7 @@ class Relay:
             if not events:
                 return 0
             done = await self.assign_positions_during(self._publish(events), is_leading=True)
-            await outbox.mark_published(self._database, connection, [e.position for e in done])
+            await outbox.mark_published(self._database, connection, events, done)
             return len(done)
 
         if not await self._assign_positions():

@@ -1,0 +1,146 @@
+"""
+An open snapshot, such as that of `pg_dump`, keeps the index entries of published events: the relay skips them.
+
+The tests compare numbers of pages and use a server of their own, where no other transaction holds up a floor.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from builders import Scoring, connected, session_completed
+from full_database import buffers_of
+from infrastructure import Postgres
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka.clients import Headers, Publisher
+from tarsy_scoring.queue import backlog, outbox
+from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.queue.relay import LIMIT, Relay
+from tarsy_scoring.telemetry.metrics import Metrics
+
+EMIT_MANY = """
+INSERT INTO scoring_events (score_id, session_id, sequence, type, payload)
+SELECT $1, 'session-1', 1000000 + n, 'scoring.progress', jsonb_build_object('type', 'scoring.progress',
+  'event_id', gen_random_uuid(), 'timestamp', '2026-03-02T10:15:31Z', 'session_id', 'session-1')
+FROM generate_series($2::int, $3::int) n
+"""
+PASS = {
+    "assign": (outbox.ASSIGN_POSITIONS, str(LIMIT)),
+    "unpublished": (outbox.UNPUBLISHED, str(LIMIT)),
+    "backlog": (backlog.UNPUBLISHED_EVENTS, ""),
+}
+
+GUIDE = Path(__file__).parents[2] / "docs" / "operations.md"
+
+pytestmark = pytest.mark.usefixtures("own_postgres")
+
+
+class Accepting(Publisher):
+    """A publisher whose brokers acknowledge at once, except records with the key `deaf_to`."""
+
+    deaf_to: bytes | None = None
+
+    async def start(self, timeout_s: float) -> None: ...
+
+    async def publish(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[bool]:
+        return [key != self.deaf_to for key, _, _ in messages]
+
+
+@pytest.fixture
+def publisher() -> Accepting:
+    return Accepting(load_settings({}))
+
+
+@pytest.fixture
+def relay(scoring: Scoring, publisher: Accepting) -> Relay:
+    return Relay(load_settings({}), scoring.database, Metrics(), publisher)
+
+
+class Outbox:
+    """A score whose events are emitted and published in large numbers."""
+
+    def __init__(self, scoring: Scoring, relay: Relay, score_id: UUID) -> None:
+        self._scoring, self._relay, self._score_id, self._emitted = scoring, relay, score_id, 0
+
+    async def publish(self, events: int) -> None:
+        await self._scoring.rows(EMIT_MANY, self._score_id, self._emitted + 1, self._emitted + events)
+        self._emitted += events
+        while await self._relay.run_once() > 0:
+            pass
+
+
+async def floors(scoring: Scoring) -> dict[str, int]:
+    [row] = await scoring.rows("SELECT published, entry FROM relay_floor")
+    return row
+
+
+async def test_a_pass_costs_the_same_however_many_events_were_published_under_a_snapshot(
+    scoring: Scoring, relay: Relay, own_postgres: Postgres
+) -> None:
+    many = Outbox(scoring, relay, (await scoring.claimed()).score_id)
+    async with connected(scoring.url) as dump, connected(scoring.url) as other:
+        await dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM scoring_events")
+        await many.publish(4 * LIMIT)
+        early = {name: await buffers_of(other, *statement) for name, statement in PASS.items()}
+
+        await many.publish(12 * LIMIT)
+        late = {name: await buffers_of(other, *statement) for name, statement in PASS.items()}
+
+    assert await floors(scoring) == {"published": 16 * LIMIT + 3, "entry": 15 * LIMIT + 3}
+    assert all(late[name] <= early[name] * 1.2 for name in PASS), (early, late)
+
+
+async def test_no_floor_passes_an_event_that_commits_late(scoring: Scoring, relay: Relay) -> None:
+    """Its entry is smaller than those of thousands of published events."""
+    many, late = Outbox(scoring, relay, (await scoring.claimed()).score_id), await scoring.claimed("late")
+    async with scoring.database.transaction() as slow:
+        await slow.execute("SELECT 1 FROM session_scores WHERE score_id = $1 FOR UPDATE", late.score_id)
+        await outbox.emit(scoring.database, slow, [NewEvent(late.score_id, "scoring.progress", {"phase": "late"})])
+        await many.publish(4 * LIMIT)
+        assert (await floors(scoring))["entry"] == 0
+    await many.publish(3 * LIMIT)
+
+    assert await scoring.value("SELECT bool_and(published_at IS NOT NULL) FROM scoring_events")
+    assert (await floors(scoring))["entry"] > 4 * LIMIT
+
+
+async def test_no_floor_passes_an_event_that_no_broker_acknowledged(
+    scoring: Scoring, relay: Relay, publisher: Accepting
+) -> None:
+    many, publisher.deaf_to = Outbox(scoring, relay, (await scoring.claimed()).score_id), b"unheard"
+    await scoring.accept(session_completed("unheard"))
+    await many.publish(3 * LIMIT)
+
+    publisher.deaf_to = None
+
+    assert await relay.run_once() == 1
+    assert await relay.run_once() == 0
+
+
+async def test_floors_rise_again_on_another_server(scoring: Scoring, relay: Relay) -> None:
+    """A database that was restored from a dump remembers transaction ids that its new server has not reached."""
+    many = Outbox(scoring, relay, (await scoring.claimed()).score_id)
+    await scoring.rows("UPDATE relay_floor SET next_entry = 1, next_xid = '4611686018427387904'")
+
+    await many.publish(3 * LIMIT)
+
+    assert (await floors(scoring))["entry"] > LIMIT
+
+
+async def test_events_are_published_again_as_the_guide_says(
+    scoring: Scoring, relay: Relay, publisher: Accepting
+) -> None:
+    many = Outbox(scoring, relay, (await scoring.claimed()).score_id)
+    await many.publish(2 * LIMIT)
+    [statements] = re.findall(r"```sql\n(BEGIN;[^`]*published_at = NULL[^`]*)```", GUIDE.read_text("utf-8"))
+    async with connected(scoring.url) as operator:
+        await operator.execute(statements.replace("2026-03-01", "2000-01-01"))
+
+    again = [await relay.run_once() for _ in range(4)]
+
+    assert again == [LIMIT, LIMIT, 3, 0]
