@@ -5,9 +5,7 @@ Authentication and authorization of callers: bearer tokens, users named by a tru
 check is guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
 """
 
-import math
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, cast
@@ -20,9 +18,9 @@ from starlette.requests import HTTPConnection
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.web.context import Caller, Scope, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, Problem
+from tarsy_scoring.web.rates import Rates, too_many_changes
 from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
 
 log = structlog.get_logger()
@@ -119,6 +117,9 @@ class Access:
         """
         Identify the caller and check that the request is allowed.
 
+        The middleware counts a change once more, over all processes (`FleetRates`); the count here spares the
+        database the changes of a caller that is far too fast.
+
         Raises:
             Problem: 400, 401 or 403; 429 for changes beyond the caller's rate.
         """
@@ -126,10 +127,10 @@ class Access:
         is_proxied = peer is not None and any(peer in network for network in self._proxies)
         user = forwarded_user(connection.headers) if is_proxied else None
         caller = self._caller(connection, user, is_proxied)
-        is_change = connection.scope.get("method", "GET") not in UNCHANGING_METHODS
-        if is_change or connection.scope["type"] == "websocket":
+        changes = is_change(connection)
+        if changes or connection.scope["type"] == "websocket":
             _require_same_site(connection, is_proxied)
-        if is_change:
+        if changes:
             _require_scope(caller)
             self._limit_rate(caller.identity)
         return caller
@@ -160,44 +161,15 @@ class Access:
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
 
     def _limit_rate(self, identity: str) -> None:
-        """Count a change of this caller. Raises: Problem: 429, with the seconds to wait."""
+        """Count a change of this caller in this process. Raises: Problem: 429, with the seconds to wait."""
         wait_s = self._rates.take(identity)
         if wait_s > 0:
-            seconds = max(1, math.ceil(wait_s))
-            raise Problem(
-                429,
-                "Too many requests",
-                f"the limit is {self._rates.per_minute} changes per minute and caller: try again in {seconds} s, "
-                "or ask an operator to raise SCORING_API_RATE_PER_MINUTE",
-                headers={"Retry-After": str(seconds)},
-            )
+            raise too_many_changes(self._rates.per_minute, wait_s)
 
 
-class Rates:
-    """
-    One token bucket per caller, which holds `per_minute` tokens and fills evenly.
-
-    Memory is bounded: beyond `max_callers` the least recently active caller is forgotten and starts with a
-    full bucket again.
-
-    Args:
-        monotonic: Clock, in s.
-    """
-
-    def __init__(self, per_minute: int, monotonic: Callable[[], float], max_callers: int = 10_000) -> None:
-        self.per_minute = per_minute
-        self._monotonic = monotonic
-        self._max_callers = max_callers
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-
-    def take(self, identity: str) -> float:
-        """Take a token of this caller. Returns 0.0, or the seconds until the next token if there is none."""
-        now = self._monotonic()
-        bucket = self._buckets.pop(identity, None) or TokenBucket(self.per_minute / 60, self.per_minute, now)
-        self._buckets[identity] = bucket
-        if len(self._buckets) > self._max_callers:
-            self._buckets.popitem(last=False)
-        return bucket.take(now)
+def is_change(connection: HTTPConnection) -> bool:
+    """Whether a request asks for a change, by its method."""
+    return connection.scope.get("method", "GET") not in UNCHANGING_METHODS
 
 
 # --- addresses -----------------------------------------------------------------------------------------

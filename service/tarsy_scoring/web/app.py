@@ -12,6 +12,7 @@ from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.middleware import Lifecycle, RequestMiddleware
 from tarsy_scoring.web.openapi import openapi_document
 from tarsy_scoring.web.problems import REFUSALS, Problem, add_problem_handlers
+from tarsy_scoring.web.rates import FleetRates
 
 
 def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
@@ -28,7 +29,10 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     app.state.context = context
     app.state.lifecycle = Lifecycle()
     access = access or Access(context.settings)
-    app.add_middleware(RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle)
+    rates = FleetRates(context.inbox.database, context.settings.api_rate_per_minute)
+    app.add_middleware(
+        RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle, rates=rates
+    )
     return app
 
 

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.access import Access, is_change
 from tarsy_scoring.web.problems import (
     GOING_AWAY,
     METHODS,
@@ -32,6 +32,7 @@ from tarsy_scoring.web.problems import (
     failed,
     problem_response,
 )
+from tarsy_scoring.web.rates import FleetRates
 
 log = structlog.get_logger()
 
@@ -92,13 +93,17 @@ class RequestMiddleware:
 
     Args:
         access: Checks every request but the probes.
+        rates: Counts changes over all processes; None: only `access` limits them.
     """
 
-    def __init__(self, app: ASGIApp, *, access: Access, metrics: Metrics, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, app: ASGIApp, *, access: Access, metrics: Metrics, lifecycle: Lifecycle, rates: FleetRates | None = None
+    ) -> None:
         self._app = app
         self._access = access
         self._metrics = metrics
         self._lifecycle = lifecycle
+        self._rates = rates
         self._at_once = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,7 +144,7 @@ class RequestMiddleware:
                 detail = "the request states its length in two ways: send one of them"
                 raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
             if exchange.scope["path"] not in PROBES:
-                self._admit(connection, exchange)
+                await self._admit(connection, exchange)
             is_admitted = True
             await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
@@ -155,18 +160,20 @@ class RequestMiddleware:
                 raise AnswerCut("the answer had begun") from None
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
-    def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
+    async def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
         """Identify the caller and check the limits. Raises: Problem: 400, 401, 403, 413, 429 or 503."""
         retry = {"Retry-After": str(BUSY_RETRY_S)}
         if self._lifecycle.is_stopping:
             raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
-        connection.state.caller = self._access.admit(connection)
+        connection.state.caller = caller = self._access.admit(connection)
         if self._at_once > MAX_REQUESTS_AT_ONCE:
             raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
         if exchange.declared_bytes > MAX_BODY_BYTES:
             raise Problem(413, *REFUSALS[413], headers={"Connection": "close"})
         if not self._lifecycle.has_started:
             raise database_away()
+        if self._rates is not None and is_change(connection):
+            await self._rates.count(caller.identity)
 
     def _record(self, exchange: "_Exchange") -> None:
         """Count a finished request in the metrics, and write its line to the log."""

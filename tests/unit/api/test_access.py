@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.access import ANONYMOUS, Access, Rates, is_loopback, trusted_proxies
+from tarsy_scoring.web.access import ANONYMOUS, Access, is_loopback, trusted_proxies
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.rates import Rates
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
