@@ -40,9 +40,6 @@ _DATABASE_REFUSALS = {
     asyncpg.InvalidCatalogNameError: "there is no such database",
     asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
 }
-# Claims, lease renewals, batches of steps, ends, permits, settlements, intake, relay and drift each use at most
-# two connections at a time, and rarely all at once.
-POOL_SIZE = 16
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
 
@@ -80,7 +77,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
     database = Database(
         settings.require_database(),
         settings.database_schema,
-        pool_size=POOL_SIZE,
+        pool_size=settings.database_connections,
         statement_cache=settings.database_statement_cache,
     )
     many = AnalyticReads(

@@ -1,5 +1,6 @@
 """TARSy's database as a source: the timeline equals that of a file, and every way to be unreadable."""
 
+import contextlib
 import re
 import uuid
 from datetime import UTC, datetime
@@ -72,7 +73,8 @@ async def test_an_unreadable_value_that_no_score_needs_is_left_out(connection: A
         "ALTER TABLE alert_sessions DROP labels, ADD labels text DEFAULT 'watch'",
     ):
         await connection.execute(change)
-        source.tarsy.look_again()
+        with contextlib.suppress(TimelineUnavailable):  # the first read after a schema change
+            await source.fetch_timeline("one")
 
         timeline = await source.fetch_timeline("one")
 
@@ -89,16 +91,34 @@ async def test_an_unreadable_value_that_no_score_needs_is_left_out(connection: A
         assert all(time is None or time.tzinfo for time in times)
 
 
-async def test_a_schema_change_is_noticed(connection: Any, source: TarsyDatabase) -> None:
-    """The first read after a column was dropped fails; the next one knows."""
-    await load_session(connection, session(labels={"a": "b"}))
+@pytest.mark.parametrize(
+    "change",
+    ["DROP COLUMN labels", "ALTER COLUMN chain_id TYPE varchar(1000)", "ALTER COLUMN labels TYPE text"],
+    ids=["a column is dropped", "a column becomes longer", "a column gets another type"],
+)
+async def test_a_schema_change_is_noticed(connection: Any, source: TarsyDatabase, change: str) -> None:
+    """The first read after it fails, because of its column or its prepared statement; the next one knows."""
+    await load_session(connection, session(chain_id="a"))
     await source.fetch_timeline("one")
-    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN labels")
+    await connection.execute(f"ALTER TABLE alert_sessions {change}")
 
     with pytest.raises(TimelineUnavailable):
         await source.fetch_timeline("one")
 
-    assert (await source.fetch_timeline("one")).labels == {}
+    assert (await source.fetch_timeline("one")).chain_id == "a"
+
+
+async def test_a_pooler_that_keeps_no_prepared_statements_is_named(connection: Any, tarsy_database_url: str) -> None:
+    """With the setting of the message, no statement is prepared by name."""
+    await load_session(connection, session())
+    for cache, is_read in ((100, False), (0, True)):
+        reader = TarsyDatabase(tarsy_database_url, connections=1, statement_cache=cache)
+        await reader.fetch_timeline("one")
+        await reader.tarsy.once(lambda c, _: c.execute("DEALLOCATE ALL"))  # as if another server took over
+
+        with contextlib.nullcontext() if is_read else pytest.raises(TimelineUnavailable, match="STATEMENT_CACHE=0"):
+            await reader.fetch_timeline("one")
+        await reader.close()
 
 
 async def test_a_database_without_tarsys_tables_is_unavailable(empty_database_url: str) -> None:

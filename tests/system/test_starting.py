@@ -1,5 +1,6 @@
 """Starts that are refused, with status and message, and starts that wait."""
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -8,6 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from builders import connected
 from infrastructure import Topics, wait_until
 from processes import Finished, Service, assert_whole
 from tarsy_scoring.cli import cli
@@ -82,6 +84,30 @@ async def test_a_database_that_refuses_the_connection_is_not_waited_for(
     assert ended.status == FAILED
     assert words in one_sentence(ended)
     assert "planted" not in ended.stderr
+
+
+async def test_missing_grants_of_the_timeline_role_refuse_the_start(service: Service, tarsy_database_url: str) -> None:
+    """The message names all of them at once; a table that a timeline can do without is a warning."""
+    required = {"stages", "agent_executions", "timeline_events", "mcp_interactions"}
+    role = f"reader_{uuid.uuid4().hex[:12]}"
+    parts = urlsplit(tarsy_database_url)
+    url = urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
+    env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": url}
+    async with connected(tarsy_database_url) as owner:
+        await owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; GRANT SELECT ON alert_sessions TO {role}")
+        try:
+            ended = await service.run("worker", **env)
+            await owner.execute(f"GRANT SELECT ON {', '.join(required)} TO {role}")
+            worker = service.worker(**env)
+            await worker.ready()
+            left_out = await worker.says("timeline.table_left_out")
+            await worker.stop()
+        finally:
+            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+    assert ended.status == FAILED
+    assert {table for table in required if f"SELECT on {table}" in one_sentence(ended)} == required
+    assert (left_out["table"], left_out["level"]) == ("llm_interactions", "warning")
 
 
 async def test_missing_topics_refuse_the_start_or_are_created(service: Service) -> None:

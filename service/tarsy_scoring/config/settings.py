@@ -266,6 +266,7 @@ class Settings(_Frozen):
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
     database_url: DatabaseUrl | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
     database_schema: SchemaName = Field("public", description="Schema of our tables.")
+    database_connections: int = Field(16, ge=4, description="Most connections of one worker or API to our database.")
     database_statement_cache: int = Field(
         100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
     )
@@ -293,6 +294,12 @@ class Settings(_Frozen):
     topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
     timeline_source: TimelineSourceName | None = Field(None, description="Where sessions are read.")
     timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
+    timeline_database_connections: int = Field(
+        8, ge=1, description="Most connections of one worker or API to TARSy's PostgreSQL."
+    )
+    timeline_database_statement_cache: int = Field(
+        100, ge=0, description="Prepared statements per connection there; 0 behind a pooler that does not track them."
+    )
     timeline_api_url: HttpUrl | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
     timeline_api_token_file: Path | None = Field(None, description="File with the bearer token, read for each call.")

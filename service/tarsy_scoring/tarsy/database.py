@@ -47,9 +47,12 @@ SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
 WHERE current_setting('transaction_read_only')::boolean
 """
 
-# Refusals that an operator of TARSy's database has to lift, and what helps.
+_UNTRACKED = "a pooler in between does not track prepared statements; set SCORING_TIMELINE_DATABASE_STATEMENT_CACHE=0"
+# Refusals that an operator has to lift, and what helps.
 _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "it refuses the role or its password; correct them in {variable}"),
+    (asyncpg.InvalidSQLStatementNameError, _UNTRACKED),
+    (asyncpg.DuplicatePreparedStatementError, _UNTRACKED),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
     (asyncpg.InsufficientPrivilegeError, "the role lacks a privilege; see the grants in docs/bridge.md"),
     (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row; look for a long transaction"),
@@ -81,6 +84,8 @@ class TarsyPool:
         is_read_only: Let the server refuse every write, whatever the role may do.
         timeout_s: For one piece of work, connecting included.
         max_connections: Upper bound of the pool.
+        statement_cache: Prepared statements per connection. A transaction pooler that does not track them may
+            give each transaction another server, so it needs 0.
 
     Raises:
         ConfigurationError: The URL can never work.
@@ -95,6 +100,7 @@ class TarsyPool:
         is_read_only: bool,
         timeout_s: float = TIMEOUT_S,
         max_connections: int = 2,
+        statement_cache: int = 0,
     ) -> None:
         check_url(url, variable)
         self.timeout_s = timeout_s
@@ -103,6 +109,7 @@ class TarsyPool:
         self._needs = needs
         self._is_read_only = is_read_only
         self._max_connections = max_connections
+        self._statement_cache = statement_cache
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
         self._select_lists: SelectLists | None = None
@@ -193,7 +200,7 @@ class TarsyPool:
                     min_size=0,
                     max_size=self._max_connections,
                     timeout=self.timeout_s,
-                    statement_cache_size=0,  # a transaction pooler may give each transaction another server
+                    statement_cache_size=self._statement_cache,
                     server_settings={"application_name": "tarsy-scoring"},
                     reset=keep_session,
                 )

@@ -2,10 +2,12 @@
 The timeline source `tarsy-db`: reads one session from TARSy's PostgreSQL in one read-only snapshot.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
+
+import structlog
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
@@ -19,12 +21,17 @@ from tarsy_scoring.timeline.parsing import model_names, name_or_none
 
 T = TypeVar("T")
 
+log = structlog.get_logger()
+
 VARIABLE = "SCORING_TIMELINE_DATABASE_URL"
 PAGE = 1000
 RECENT_SESSIONS = 25
 _STATUSES = sorted(TERMINAL_STATUSES)
 
 SESSION = "SELECT {alert_sessions} FROM alert_sessions WHERE session_id = $1"
+
+# What a timeline lacks without a table that it can do without.
+_LEFT_OUT = {"llm_interactions": "the tokens that agents used stay null"}
 
 # The rows of one session, by table.
 ROWS = {
@@ -76,6 +83,8 @@ class TarsyDatabase:
 
     Args:
         url: `postgresql://user:password@host/database`, with `sslmode` and other options.
+        connections: Upper bound of the pool.
+        statement_cache: Prepared statements per connection; 0 behind a pooler that does not track them.
         timeout_s: For one session, connecting included.
 
     Raises:
@@ -84,10 +93,17 @@ class TarsyDatabase:
 
     may_change = True
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, *, connections: int = 8, statement_cache: int = 100, timeout_s: float = 30.0) -> None:
         self.tarsy = TarsyPool(
-            url, VARIABLE, TIMELINE_TABLES, is_read_only=True, timeout_s=timeout_s, max_connections=4
+            url,
+            VARIABLE,
+            TIMELINE_TABLES,
+            is_read_only=True,
+            timeout_s=timeout_s,
+            max_connections=connections,
+            statement_cache=statement_cache,
         )
+        self._left_out: set[str] = set()
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
@@ -112,9 +128,17 @@ class TarsyDatabase:
     async def check(self) -> None:
         """See `TimelineSource`. Looks in every table for a session that cannot exist, so that locks show as well."""
         try:
-            await self.tarsy.once(_look_up_nothing)
+            tables = await self.tarsy.once(_look_up_nothing)
         except TarsyAway as error:
             raise TimelineUnavailable(str(error)) from error
+        for table in sorted(TIMELINE_TABLES.keys() - tables - self._left_out):
+            self._left_out.add(table)
+            log.warning(
+                "timeline.table_left_out",
+                table=table,
+                effect=_LEFT_OUT[table],
+                advice=f"let the role of {VARIABLE} SELECT from it",
+            )
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
@@ -156,7 +180,11 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
         ConfigurationError: The URL can never work.
     """
     assert settings.timeline_database_url is not None
-    return TarsyDatabase(settings.timeline_database_url.get_secret_value())
+    return TarsyDatabase(
+        settings.timeline_database_url.get_secret_value(),
+        connections=settings.timeline_database_connections,
+        statement_cache=settings.timeline_database_statement_cache,
+    )
 
 
 async def _read(session_id: str, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
@@ -171,9 +199,11 @@ async def _rows(session_id: str, connection: Connection, columns: SelectLists) -
     ]
 
 
-async def _look_up_nothing(connection: Connection, columns: SelectLists) -> None:
+async def _look_up_nothing(connection: Connection, columns: SelectLists) -> Set[str]:
+    """Look up a session that cannot exist; returns the tables that were read."""
     await connection.fetchrow(SESSION.format(**columns), "")
     await _rows("", connection, columns)
+    return columns.keys()
 
 
 def _found(row: Any) -> FoundSession:
