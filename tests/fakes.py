@@ -97,3 +97,15 @@ class FakeSessions:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+
+class Room:
+    """A stand-in for `Capacity` of intake that always has room."""
+
+    is_paused = False
+
+    async def room(self) -> int:
+        return 1000
+
+    def use(self, requests: int) -> None:
+        """Take the requests."""

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from api_site import Api, Sessions, open_api
 from attempting import Service, open_service, watched
-from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions, Room
 from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
@@ -290,7 +290,7 @@ async def test_the_delay_from_the_topic_is_measured_for_accepted_requests(servic
     metrics = Metrics()
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     now = time.time()
-    intake = Intake(settings, service.inbox, metrics, clock=lambda: now)
+    intake = Intake(settings, service.inbox, cast(Any, Room()), metrics, clock=lambda: now)
     value = reading(metrics)
 
     def record(body: bytes) -> Record:
@@ -308,7 +308,7 @@ async def test_the_delay_from_the_topic_is_measured_for_accepted_requests(servic
 async def test_an_old_event_is_stale(service: Service) -> None:
     metrics, now = Metrics(), time.time()
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
-    intake = Intake(settings, service.inbox, metrics, clock=lambda: now)
+    intake = Intake(settings, service.inbox, cast(Any, Room()), metrics, clock=lambda: now)
     limit_s = settings.config.max_event_age_s
     assert limit_s is not None
 

@@ -243,20 +243,6 @@ async def test_priorities_rise_beside_concurrent_claims(scoring: Scoring) -> Non
     }
 
 
-async def test_due_scores_are_counted_up_to_a_limit_without_bulk(scoring: Scoring) -> None:
-    await scoring.accept(
-        *(session_completed(f"automatic-{n}") for n in range(3)),
-        *(rescore(f"asked-{n}") for n in range(3)),
-        *(rescore(f"bulk-{n}", priority=Priority.BULK) for n in range(4)),
-        rescore("asked-0", criteria=OTHER_CRITERIA),  # deferred
-    )
-    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 h' WHERE session_id = 'asked-1'")
-    await scoring.claim(1)
-
-    assert await scoring.inbox.count_due(100) == 4
-    assert await scoring.inbox.count_due(3) == 3
-
-
 async def test_new_scores_notify_other_processes(scoring: Scoring) -> None:
     """Also in a schema whose name has the maximum length, where names of channels are shortened."""
     schema = "s" * 63

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from fakes import Room
 from infrastructure import Kafka, Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka import clients
@@ -73,11 +74,8 @@ class StoringInMemory:
     def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]]) -> None:
         self.taken: list[Record] = []
         self._before_storing = before_storing
-        self.intake = Intake(load_settings(topics.env), cast(Any, self), Metrics())
+        self.intake = Intake(load_settings(topics.env), cast(Any, self), cast(Any, Room()), Metrics())
         cast(Any, self.intake).store = self.store
-
-    async def count_due(self, _limit: int) -> int:
-        return 0
 
     async def store(self, records: Sequence[Record]) -> None:
         await self._before_storing()

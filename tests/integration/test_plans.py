@@ -118,7 +118,7 @@ STATEMENTS = {
     "completed-scores": (inbox.COMPLETED_SCORES, SOME_SESSIONS, "session_scores_scored"),
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
     "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
-    "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
+    "due-scores": (backlog.DUE_SCORES, "1100002, '{}'::text[], '{}'::text[], false", "session_scores_due"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),

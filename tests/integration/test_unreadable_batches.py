@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from builders import Scoring
+from fakes import Room
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.queue.intake import Intake
@@ -37,7 +38,8 @@ async def send(topics: Topics, partition: int, values: Sequence[bytes], **option
 @contextlib.asynccontextmanager
 async def running_intake(topics: Topics, scoring: Scoring, metrics: Metrics) -> AsyncIterator[None]:
     stopping = asyncio.Event()
-    running = asyncio.create_task(Intake(load_settings(topics.env), scoring.inbox, metrics).run(stopping))
+    intake = Intake(load_settings(topics.env), scoring.inbox, cast(Any, Room()), metrics)
+    running = asyncio.create_task(intake.run(stopping))
     try:
         yield
         assert not running.done(), running.exception()

@@ -111,8 +111,26 @@ async def test_intake_pauses_over_max_pending_and_resumes(service: Service) -> N
     await intake.says("intake.paused")
     stored = await service.count("true")
     assert 10 < stored < 40
-    assert "tarsy_scoring_intake_paused 1.0\n" in (await intake.get("/metrics"))[1]
+    assert 'tarsy_scoring_intake_paused{bound="pending"} 1.0\n' in (await intake.get("/metrics"))[1]
     service.worker("--only", "judge")
     await intake.says("intake.resumed")
     await service.all_end(40)
     await assert_whole(service, events)
+
+
+async def test_scores_of_a_paused_chain_do_not_stop_the_requests_of_other_chains(service: Service) -> None:
+    """The intake runs alone, so it reads the pause itself. A bound of their own pauses it in the end."""
+    assert (await service.run("pause", "--chain", "billing")).status == 0
+    intake = service.worker("--only", "intake,relay", SCORING_MAX_PENDING="50", SCORING_MAX_HELD="70")
+    service.worker("--only", "judge")
+    await service.announce(*service.add_sessions(60, "held"), chain_id="billing")
+    await service.scores_reach(60, "chain_id = 'billing'")
+    await service.announce(*service.add_sessions(30, "other"), chain_id="kubernetes")
+    await service.scores_reach(30, "chain_id = 'kubernetes' AND status = 'completed'")
+    assert intake.lines("intake.paused") == []
+
+    await service.announce(*service.add_sessions(30, "more"), chain_id="billing")
+    assert (await intake.says("intake.paused"))["bound"] == "held"
+    assert (await service.run("resume", "--chain", "billing")).status == 0
+    await intake.says("intake.resumed", bound="held")
+    await service.all_end(120)

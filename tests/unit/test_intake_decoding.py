@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +30,7 @@ REPLAYED = (
 def intake_with(**config: Any) -> Intake:
     settings = Settings(config=Config(**config), **BROKERS)
     database = Database("postgresql://127.0.0.1:9/x", "public", pool_size=1)
-    return Intake(settings, Inbox(database, Policy(settings, {})), Metrics(), clock=lambda: NOW_S)
+    return Intake(settings, Inbox(database, Policy(settings, {})), cast(Any, None), Metrics(), clock=lambda: NOW_S)
 
 
 def record(topic: str, fields: dict[str, Any], **changes: Any) -> Record:

@@ -14,6 +14,7 @@ from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue.backlog import unpublished_events
+from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.scoring.attempt import Scorer
@@ -101,7 +102,10 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
 
 async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
     """Run the loops of these roles on a migrated database; ends when all of them have ended."""
-    intake = Intake(parts.settings, parts.inbox, parts.metrics) if "intake" in roles else None
+    intake = None
+    if "intake" in roles:
+        capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
+        intake = Intake(parts.settings, parts.inbox, capacity, parts.metrics)
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     write_back = None
     if "relay" in roles and parts.settings.write_back:

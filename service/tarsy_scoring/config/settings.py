@@ -321,7 +321,15 @@ class Settings(_Frozen):
     max_attempts: int = Field(5, ge=1, description="Attempts that may fail or be lost before the score fails.")
     deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
-    max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
+    max_pending: int = Field(
+        100_000, ge=1, description="Number of due scores above which intake pauses; those held up do not count."
+    )
+    max_held: int | None = Field(
+        None,
+        ge=1,
+        description="Number of due scores held up by a pause, a spent budget or an open circuit above which intake "
+        "pauses; default: ten times `SCORING_MAX_PENDING`.",
+    )
     retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
     anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
     anchors_judgements_each: int = Field(

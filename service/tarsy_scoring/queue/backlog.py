@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tarsy_scoring.limits.rules import Standings
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.leases import ChainFilter
+
+Bound = Literal["pending", "held"]
+BOUNDS: tuple[Bound, ...] = ("pending", "held")
 
 # Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of
 # all others.
@@ -18,6 +23,16 @@ LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = co
 WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
 """
 
+# Due scores without bulk ones, by whether their chain is held up for long, $1 of them at most: the exact size of
+# a large queue would cost a scan. $2: the chains with a standing of their own; $3: those of them that are held
+# up; $4: whether all others are.
+DUE_SCORES = """
+SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is_held) AS held FROM (
+  SELECT CASE WHEN coalesce(chain_id, '') = ANY($2::text[]) THEN coalesce(chain_id, '') = ANY($3::text[])
+              ELSE $4 END AS is_held
+  FROM {schema}.session_scores WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
+"""
+
 # Bounded, so that the count stays cheap while brokers are away for long.
 UNPUBLISHED_EVENTS = """
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
@@ -29,6 +44,8 @@ FROM ((SELECT created_at FROM {schema}.scoring_events
        ORDER BY position LIMIT 100000)) unpublished
 """
 
+# A full rate limit is no lasting hold: it ends within a minute, and its chain is at work.
+LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota")
 INTENDED_HOLDS = ("pause", "budget")  # an operator decided on these, so waiting under them is no sign of trouble
 
 
@@ -75,6 +92,23 @@ async def open_scores(database: Database, standings: Standings) -> OpenScores:
         due={r["hold"]: r["due"] for r in pending},
         oldest_due_s=max((r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS), default=0.0),
     )
+
+
+async def due_scores(database: Database, standings: Standings, limit: int) -> dict[Bound, int]:
+    """
+    Count due scores without bulk ones: those of chains that are held up for long (`held`), and all others.
+
+    Args:
+        standings: What holds chains up now.
+        limit: Number of scores at which the count ends, for both kinds together.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    chains = ChainFilter.of(standings, lambda standing: standing.reason not in LASTING_HOLDS)
+    filtered = (chains.named, chains.blocked, chains.others_blocked)
+    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *filtered))
+    return {bound: row[bound] for bound in BOUNDS}
 
 
 async def unpublished_events(database: Database) -> UnpublishedEvents:

@@ -117,13 +117,6 @@ ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "
 
 SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
-# Due scores without bulk ones, counted up to $1: the exact size of a large queue would cost a scan.
-COUNT_DUE = """
-SELECT count(*) FROM (
-  SELECT FROM {schema}.session_scores
-  WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
-"""
-
 SCORES_OF_REQUESTS = """
 SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
 """
@@ -433,10 +426,6 @@ class Inbox:
             rows.append(row | {"arrivals": arrivals[request.request_id]})
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
-
-    async def count_due(self, limit: int) -> int:
-        """Count due scores without bulk ones, up to `limit`. Raises: DatabaseAway."""
-        return int(await self.database.once(lambda c: c.fetchval(self.database.sql(COUNT_DUE), limit)))
 
     async def lock_sessions(self, connection: Connection, ids: set[str]) -> dict[str, str | None]:
         """Lock sessions in the order of their ids, before any lock on their scores; returns their chains."""

@@ -2,8 +2,8 @@
 Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
 No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
-dead-letter topic cannot be written, intake stops and drops nothing. Over `max_pending` due scores intake
-stops asking for records, until the queue has shrunk to 80 % of that.
+dead-letter topic cannot be written, intake stops and drops nothing. While too many scores are due, intake asks
+for no records (`Capacity`).
 """
 
 import asyncio
@@ -32,6 +32,8 @@ from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.queue.backlog import BOUNDS
+from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -42,8 +44,6 @@ log = structlog.get_logger()
 TAKE_LIMIT = 500
 TAKE_WAIT_S = 0.2
 PAUSE_CHECK_S = 0.5
-COUNT_EVERY_S = 1.0
-RESUME_SHARE = 0.8  # of `max_pending`; without a gap intake would pause and resume with every claim
 RETRY_S = 1.0
 
 
@@ -56,17 +56,20 @@ class Intake:
     """
 
     def __init__(
-        self, settings: Settings, inbox: Inbox, metrics: Metrics, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        inbox: Inbox,
+        capacity: Capacity,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
+        self._capacity = capacity
         self._metrics = metrics
         self._clock = clock
         self._consumer = Consumer(settings, [settings.topic_session_completed, settings.topic_rescore_requested])
         self._publisher = Publisher(settings)
-        self._is_paused = False
-        self._room = 0
-        self._next_count = 0.0
         self.has_joined = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -84,7 +87,7 @@ class Intake:
                     # The client waits without a limit for its partitions and for commits while brokers are
                     # away.
                     await unless_stopped(self.run_once(), stopping)
-                    if self._consumer.is_served or self._is_paused:
+                    if self._consumer.is_served or self._capacity.is_paused:
                         self._metrics.intake_last_pass.set(self._clock())
                     self._metrics.consumer_lag.set(await self._consumer.lag())
                 except (BrokerAway, DatabaseAway) as error:
@@ -93,7 +96,8 @@ class Intake:
         finally:
             # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile,
             # because another process consumes its partitions.
-            for gauge in (self._metrics.intake_last_pass, self._metrics.intake_paused, self._metrics.consumer_lag):
+            paused = [self._metrics.intake_paused.labels(bound) for bound in BOUNDS]
+            for gauge in (self._metrics.intake_last_pass, self._metrics.consumer_lag, *paused):
                 gauge.set(0)
             self._metrics.kafka_up.remove("intake")
             await self._consumer.stop()
@@ -108,12 +112,12 @@ class Intake:
         Raises:
             BrokerAway, DatabaseAway: No offset of an unstored record was committed.
         """
-        room = await self._capacity()
+        room = await self._capacity.room()
         if room <= 0:
             await asyncio.sleep(PAUSE_CHECK_S)
             return
         records = await self._consumer.take(TAKE_WAIT_S, min(room, TAKE_LIMIT))
-        self._room -= len(records)
+        self._capacity.use(len(records))
         if not records:
             return
         await self._store_until_durable(records)
@@ -216,21 +220,6 @@ class Intake:
             offset=record.offset,
             bytes=len(record.value or b""),
         )
-
-    async def _capacity(self) -> int:
-        """How many more scores may become due; counted every second and when the last count is used up."""
-        now = time.monotonic()
-        if self._room > 0 and now < self._next_count:
-            return self._room
-        limit = self._settings.max_pending
-        due = await self._inbox.count_due(limit + 1)
-        was_paused, self._is_paused = self._is_paused, due > (limit * RESUME_SHARE if self._is_paused else limit)
-        if was_paused != self._is_paused:
-            log.warning("intake.paused" if self._is_paused else "intake.resumed", due=due, max_pending=limit)
-        self._metrics.intake_paused.set(self._is_paused)
-        self._room = 0 if self._is_paused else limit + 1 - due
-        self._next_count = now + COUNT_EVERY_S
-        return self._room
 
 
 def _request_id(kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None) -> UUID:

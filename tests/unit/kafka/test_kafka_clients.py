@@ -12,6 +12,7 @@ from aiokafka.errors import (
 )
 from structlog.testing import capture_logs
 
+from fakes import Room
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka import clients, connect
@@ -314,15 +315,15 @@ async def test_the_metric_follows_the_consumer(
     def is_up() -> float | None:
         return metrics.registry.get_sample_value("tarsy_scoring_kafka_up", {"role": "intake"})
 
-    class Inbox:
-        async def count_due(self, _limit: int) -> int:
+    class Waiting(Room):
+        async def room(self) -> int:
             is_waiting.set()
             return await asyncio.Event().wait()
 
     before = is_up()
     metrics.begin("intake", "relay")
     begun = is_up()
-    intake, stopping = Intake(kafka_settings(), cast(Any, Inbox()), metrics), asyncio.Event()
+    intake, stopping = Intake(kafka_settings(), cast(Any, None), cast(Any, Waiting()), metrics), asyncio.Event()
     running = asyncio.create_task(intake.run(stopping))
     await asyncio.wait_for(is_waiting.wait(), 30)
     joined = is_up()

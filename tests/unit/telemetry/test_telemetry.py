@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fakes import Room
 from tables import table
 from tarsy_scoring import __version__
 from tarsy_scoring.commands import bridge, standby, worker
@@ -127,34 +128,34 @@ class OneConsumer:
 
 
 @pytest.mark.parametrize(
-    ("is_served", "due", "advances"),
+    ("is_served", "is_paused", "advances"),
     [
-        pytest.param(True, 0, True, id="served"),
-        pytest.param(False, 0, False, id="brokers-away"),
-        pytest.param(False, 10**6, True, id="paused"),
+        pytest.param(True, False, True, id="served"),
+        pytest.param(False, False, False, id="brokers-away"),
+        pytest.param(False, True, True, id="paused"),
     ],
 )
 async def test_the_time_of_the_last_pass_advances_unless_brokers_are_away(
-    monkeypatch: pytest.MonkeyPatch, is_served: bool, due: int, advances: bool
+    monkeypatch: pytest.MonkeyPatch, is_served: bool, is_paused: bool, advances: bool
 ) -> None:
     """It is 0 after the end of intake, since a worker may drain for long."""
     passes = asyncio.Event()
 
-    class Inbox:
+    class Counted(Room):
         count = 0
 
-        async def count_due(self, _limit: int) -> int:
+        async def room(self) -> int:
             self.count += 1
             if self.count == 3:
                 passes.set()
-            return due
+            self.is_paused = is_paused
+            return 0 if is_paused else 1
 
     monkeypatch.setattr(intake_module, "Consumer", lambda *_: OneConsumer(is_served=is_served))
-    for wait in ("COUNT_EVERY_S", "PAUSE_CHECK_S"):
-        monkeypatch.setattr(intake_module, wait, 0)
+    monkeypatch.setattr(intake_module, "PAUSE_CHECK_S", 0)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     metrics, stopping = Metrics(), asyncio.Event()
-    intake = Intake(settings, cast(Any, Inbox()), metrics, clock=lambda: 1000.0)
+    intake = Intake(settings, cast(Any, None), cast(Any, Counted()), metrics, clock=lambda: 1000.0)
     metrics.intake_last_pass.set(1)
     sample = metrics.registry.get_sample_value
 

@@ -55,7 +55,7 @@ def test_the_trace_of_a_record(headers: list[tuple[str, str | None]], read: str 
 
 def test_a_request_keeps_the_trace_of_its_record() -> None:
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "nowhere:9092"})
-    intake = Intake(settings, cast(Any, None), Metrics())
+    intake = Intake(settings, cast(Any, None), cast(Any, None), Metrics())
     for topic in ("session-completed", "rescore-requested"):
         for value, read in ((SAMPLED, SAMPLED), ("planted", None)):
             record = Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', [("traceparent", value.encode())])
