@@ -6,6 +6,7 @@ from typing import Any
 
 from tarsy_scoring.errors import SessionNotFound
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.timeline.model import FoundSession, Timeline
 
 Answer = str | Exception | Callable[[list[Message]], str]
@@ -97,6 +98,12 @@ class FakeSessions:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+
+class UnaskedInbox:
+    """A stand-in for `Inbox` whose database is never asked."""
+
+    database = Database("postgresql://nowhere/scores", "public", pool_size=1)
 
 
 class Room:

@@ -1,6 +1,7 @@
 """Builds the parts that every process with a database uses, and checks settings before a start."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import require_affordable
 from tarsy_scoring.postgres.analytic_reads import AnalyticReads
-from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
+from tarsy_scoring.postgres.database import RETRY_MAX_S, Database
 from tarsy_scoring.postgres.revisions import check_migrated
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
@@ -128,26 +129,24 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
     Check that the database is migrated.
 
     Args:
-        wait: Wait for a database that is away, and log it; False: raise.
+        wait: Wait for a database that is away; False: raise.
 
     Raises:
         StartRefused: The database is not migrated, or refuses us.
         DatabaseAway: The database cannot be reached, and `wait` is False.
     """
+    patience = database.patience() if wait else contextlib.nullcontext()
     while True:
         try:
-            await database.once(lambda c: check_migrated(c, database.schema))
-            return
+            with patience:
+                await database.once(lambda c: check_migrated(c, database.schema))
+                return
         except tuple(_DATABASE_REFUSALS) as error:
             why = next(words for kind, words in _DATABASE_REFUSALS.items() if isinstance(error, kind))
             raise StartRefused(
                 f"the database at {database.place} refuses us: {why}; check SCORING_DATABASE_URL"
             ) from error
-        except DatabaseAway as error:
-            if not wait:
-                raise
-            log.warning("database.away", reason=str(error), retry_in_s=RETRY_MAX_S)
-            await asyncio.sleep(RETRY_MAX_S)
+        await asyncio.sleep(RETRY_MAX_S)
 
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:

@@ -23,7 +23,6 @@ from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
@@ -288,16 +287,16 @@ async def test_a_batched_write_belongs_to_no_trace(
     """Its log lines have no `trace_id`, because it writes the steps of several attempts."""
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
-    once, is_away = service.database.once, True
+    transaction, is_away = service.database.transaction, True
 
-    async def away_once(work: Any) -> Any:
+    def away_once() -> Any:
         nonlocal is_away
         if is_away:
             is_away = False
-            raise DatabaseAway("away")
-        return await once(work)
+            raise ConnectionRefusedError
+        return transaction()
 
-    monkeypatch.setattr(service.database, "once", away_once)
+    monkeypatch.setattr(service.database, "transaction", away_once)
     at = spans.attempt(claimed.traceparent, "api", None, {})
     with capture_logs([structlog.contextvars.merge_contextvars]) as lines, at.current():
         await service.store.record(Step(claimed, "storing"))

@@ -5,12 +5,17 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.postgres import outage as outage_module
+from tarsy_scoring.postgres.database import SETTLED_S, TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
+from tarsy_scoring.postgres.failures import Reaction, reaction_to
 from tarsy_scoring.postgres.url import check_url, place_of
 
 USER, PASSWORD = "bob", "hunter2"
@@ -84,6 +89,12 @@ class FailingDatabase(Database):
         yield None  # type: ignore[misc]
 
 
+def server_error(state: str, severity: str = "ERROR") -> asyncpg.PostgresError:
+    """An error as the driver builds it from a message of the server."""
+    error: asyncpg.PostgresError = asyncpg.PostgresError.new({"C": state, "V": severity, "M": f"about {USER}"})
+    return error
+
+
 async def nothing(_connection: Connection) -> None:
     return None
 
@@ -101,7 +112,19 @@ async def test_the_message_says_why_a_database_is_away() -> None:
         (asyncpg.QueryCanceledError("canceling statement due to statement timeout"), "a statement took too long"),
         (asyncpg.AdminShutdownError("terminating connection"), "it was shut down"),
         (asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE"), "it is read-only"),
-        (asyncpg.DeadlockDetectedError(f"process of {USER} waits"), "DeadlockDetectedError; a retry may succeed"),
+        (
+            asyncpg.DeadlockDetectedError(f"process of {USER} waits"),
+            "it undid a transaction because of another one",
+        ),
+        (server_error("55P03"), "another transaction holds a lock on a needed row; look for a long transaction"),
+        (server_error("53200"), "it is out of memory"),
+        (server_error("58030"), "its operating system reports an error"),
+        (server_error("XX000"), "it reports an internal error"),
+        (server_error("25P04"), "it ended a transaction that was open for too long"),
+        (server_error("42P05"), "set SCORING_DATABASE_STATEMENT_CACHE=0"),
+        (server_error("55000", "FATAL"), "it accepts no connections; wait until its maintenance ends"),
+        (asyncpg.TargetServerAttributeNotMatched("none"), "no server is of the kind"),
+        (asyncpg.InterfaceError("connection is closed"), "the connection broke"),
         (asyncpg.InternalClientError("got result for unknown state"), "the connection broke"),
         (ConnectionError("unexpected connection_lost() call"), "the connection broke; start PostgreSQL there"),
         (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer; start PostgreSQL there"),
@@ -116,6 +139,86 @@ async def test_the_message_says_why_a_database_is_away() -> None:
         assert USER not in message
         assert PASSWORD not in message
         assert away.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("reaction", "states"),
+    [
+        (
+            "wait",
+            "08000 08003 08006 08P01 25006 40001 40P01 53000 53100 53200 53300 53400 "
+            "55P03 57000 57P01 57P02 57P03 57P05 58000 58030 58P01",
+        ),
+        ("retry", "57014 XX000 25P03 25P04 26000 42P05"),
+        (
+            "raise",
+            "25P02 25001 XX001 XX002 55000 22003 22021 23505 23503 28P01 28000 3D000 42501 42P01 42703 42601 0A000 "
+            "54000 P0001 99999",
+        ),
+    ],
+)
+def test_the_state_of_a_server_error_decides(reaction: Reaction, states: str) -> None:
+    assert {state: reaction_to(server_error(state)) for state in states.split()} == dict.fromkeys(
+        states.split(), reaction
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reaction"),
+    [
+        (server_error("55000", "FATAL"), "wait"),
+        (asyncpg.InvalidCachedStatementError("a table has changed"), "wait"),
+        (asyncpg.ClientConfigurationError("the certificate file is being replaced"), "wait"),
+        (asyncpg.TargetServerAttributeNotMatched("no primary"), "wait"),
+        (ConnectionRefusedError(), "wait"),
+        (TimeoutError(), "wait"),
+        (asyncpg.InterfaceError("connection is closed"), "retry"),
+        (ValueError(), "raise"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_error_with_another_meaning_than_its_state(error: Exception, reaction: Reaction) -> None:
+    assert reaction_to(error) == reaction
+
+
+async def test_work_that_fails_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures that pass by themselves do not count."""
+    monkeypatch.setattr(database_module, "RETRY_MIN_S", 0.0)
+    failures = [server_error("57014")] * (TRIES - 1)
+    database = FailingDatabase(*failures, *[ConnectionRefusedError()] * 100, None, *failures, None)
+
+    await database.persist(nothing)
+    await database.persist(nothing)
+    database.errors = [*failures, server_error("XX000")]
+    with pytest.raises(DatabaseRefuses, match=rf"internal error; .*; this was tried {TRIES} times"):
+        await database.persist(nothing)
+
+
+async def test_an_outage_is_logged_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lasts until no work has failed for a while: one locked row does not stop the other writers."""
+    now_s = 1000.0
+    monkeypatch.setattr(outage_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    database = FailingDatabase()
+
+    async def works(*errors: Exception | None) -> None:
+        nonlocal now_s
+        for error in errors:
+            database.errors = [error]
+            with database.patience():
+                await database.once(nothing)
+            now_s += 1.0
+
+    with capture_logs() as lines:
+        await works(None, server_error("55P03"), None, TimeoutError(), server_error("55P03"), None)
+        assert [line["event"] for line in lines] == ["database.away"]
+        now_s += SETTLED_S
+        await works(None, None, server_error("57P03"))
+
+    assert [(line["event"], line.get("away_s")) for line in lines] == [
+        ("database.away", None),
+        ("database.back", 3.0),
+        ("database.away", None),
+    ]
 
 
 async def test_a_closed_port_is_named() -> None:

@@ -71,7 +71,9 @@ class DriftLoop:
         try:
             if await self.run_once(datetime.now(UTC), looks=is_time) and is_time:
                 self._looked_at = time.monotonic()
-        except (DatabaseAway, BrokerAway, StartRefused, TooLarge) as error:
+        except DatabaseAway as error:
+            self._database.note_away(error)
+        except (BrokerAway, StartRefused, TooLarge) as error:
             log.warning("drift.waiting", reason=str(error), retry_in_s=ASK_EVERY_S)
         except Exception as error:  # outermost loop: a failure here must not end the worker
             log.error("drift.failed", error=type(error).__name__, exc_info=True)

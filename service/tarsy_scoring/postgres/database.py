@@ -7,6 +7,7 @@ is set per connection does not survive PgBouncer.
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -15,8 +16,10 @@ import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
 
-from tarsy_scoring.postgres.failures import UNAVAILABLE, misconfigured, why_away
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS, misconfigured, reaction_to, why_away
 from tarsy_scoring.postgres.listen import listen
+from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
     close_pool,
@@ -36,11 +39,54 @@ log = structlog.get_logger()
 # for one of PgBouncer's server connections.
 CONTACT_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
+TRIES = 10  # of work whose failure may last: a quarter of a minute, or five minutes of statement timeouts
+SETTLED_S = 60.0  # every wait tries more often than this, also if each try runs into the statement timeout
+_LOST_STATEMENT = asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
 
 
 class DatabaseAway(Exception):
-    """PostgreSQL cannot be used right now; the same work may succeed later."""
+    """
+    PostgreSQL cannot be used right now; the same work may succeed later.
+
+    Attributes:
+        may_last: The same work may fail for ever, so it must not be repeated without a limit.
+    """
+
+    def __init__(self, message: str, *, may_last: bool = False) -> None:
+        super().__init__(message)
+        self.may_last = may_last
+
+
+class DatabaseRefuses(ScoringError):
+    """PostgreSQL failed the same work `TRIES` times in a row, although it was reachable."""
+
+
+class Patience:
+    """
+    A context for each pass of one loop: a `DatabaseAway` inside ends the pass, and not the loop.
+
+    Raises:
+        DatabaseRefuses: `TRIES` passes in a row ended with a failure that may last.
+    """
+
+    def __init__(self, note_away: Callable[[DatabaseAway], None]) -> None:
+        self._note_away = note_away
+        self._failures = 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if error is None:
+            self._failures = 0
+        if not isinstance(error, DatabaseAway):
+            return False
+        self._note_away(error)
+        self._failures += error.may_last
+        if self._failures >= TRIES:
+            raise DatabaseRefuses(f"{error}; this was tried {TRIES} times") from error.__cause__
+        return True
 
 
 class Database:
@@ -62,6 +108,7 @@ class Database:
         self._has_to_send = asyncio.Event()
         self.is_available = False
         self._was_reached = False
+        self._outage = Outage(SETTLED_S)
 
     async def open(self) -> None:
         """
@@ -119,18 +166,33 @@ class Database:
         try:
             async with self.transaction() as connection:
                 result = await work(connection)
-        except UNAVAILABLE as error:
+        except DRIVER_ERRORS as error:
+            if (reaction := reaction_to(error)) == "raise":
+                raise
             self.is_available = False
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and self._pool is not None:
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError | _LOST_STATEMENT) and self._pool is not None:
                 # A connection stays read-only, and a pool keeps it in use, when the database accepts writes
-                # again.
+                # again. The same holds for the names of prepared statements behind a pooler.
                 await self._pool.expire_connections()
             # A URL that worked before is right: a certificate file may be missing while it is being replaced.
             if isinstance(error, asyncpg.ClientConfigurationError) and not self._was_reached:
                 raise misconfigured(self._url, error) from error
-            raise DatabaseAway(f"the database at {self.place} is away: {why_away(error)}") from error
+            message = f"the database at {self.place} is away: {why_away(error)}"
+            raise DatabaseAway(message, may_last=reaction == "retry") from error
         self._was_reached = True
+        if (away_s := self._outage.ends()) is not None:
+            contextvars.Context().run(lambda: log.info("database.back", away_s=round(away_s, 1)))
         return result
+
+    def patience(self) -> Patience:
+        """A context for the passes of one loop, which skips a pass while the database is away, and logs that."""
+        return Patience(self.note_away)
+
+    def note_away(self, error: DatabaseAway) -> None:
+        """Log that the database is away, once per outage; `once` logs the end."""
+        if self._outage.begins():
+            # An empty context: the line belongs to the process, and not to the score that met the outage first.
+            contextvars.Context().run(lambda: log.warning("database.away", reason=str(error)))
 
     async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """
@@ -150,15 +212,14 @@ class Database:
 
         Raises:
             ConfigurationError: See `once`.
+            DatabaseRefuses: See `Patience`.
         """
-        wait_s = RETRY_MIN_S
+        wait_s, patience = RETRY_MIN_S, self.patience()
         while True:
-            try:
+            with patience:
                 return await self.once(work)
-            except DatabaseAway as error:
-                log.warning("database.away", reason=str(error), retry_in_s=wait_s)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_MAX_S)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     # --- notifications ---------------------------------------------------------------------------------
 

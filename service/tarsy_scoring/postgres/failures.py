@@ -1,8 +1,8 @@
-"""Driver errors: which mean that the database is unavailable, and what an operator can do about each."""
+"""Driver errors: whether the same work may succeed later, and what an operator can do about each."""
 
-import asyncio
 import socket
 import ssl
+from typing import Literal
 
 import asyncpg
 
@@ -14,24 +14,57 @@ from tarsy_scoring.postgres.url import place_of
 # `target_session_attrs`.
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
 
-# Errors after which the same work may succeed later.
-# Unavailable: refused, cut, starting up, shutting down, read-only after a fail-over, too slow, disk full.
-# Transient: a deadlock, a serialization failure, a plan from before a migration.
-UNAVAILABLE = (
-    OSError,
-    asyncio.TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.DiskFullError,
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.SerializationError,
-    asyncpg.InvalidCachedStatementError,
-    asyncpg.InternalClientError,
+Reaction = Literal["wait", "retry", "raise"]
+
+# Server errors by SQLSTATE or its class. What may last is looked up first.
+_MAY_LAST = (
+    "25P03",  # idle_in_transaction_session_timeout
+    "25P04",  # transaction_timeout
+    "26000",  # a pooler that does not track prepared statements, or lost them in a restart
+    "42P05",  # likewise: another client of the pooler prepared a statement under this name
+    "57014",  # canceled: by statement_timeout or by an operator
+    "XX000",  # internal error
 )
+_PASSES = (
+    "08",  # the connection broke
+    "25006",  # read-only: maintenance or a fail-over
+    "40",  # a deadlock or a serialization failure
+    "53",  # disk, memory or connections are used up
+    "55P03",  # lock_timeout
+    "57",  # shutting down, starting up, terminated by an operator
+    "58",  # an error of the operating system
+)
+
+
+def reaction_to(error: Exception) -> Reaction:
+    """
+    Decide what to do with work that failed with this error of the driver.
+
+    Returns:
+        `wait`: the cause passes; repeat the work without a limit. `retry`: the cause may last; repeat the work
+        a limited number of times. `raise`: repeating does not help.
+    """
+    match error:
+        # The driver has dropped the plan: it was made before a migration.
+        case asyncpg.InvalidCachedStatementError():
+            return "wait"
+        # PostgreSQL refuses connections to the database, which is `ALLOW_CONNECTIONS false`. Statements that
+        # fail with this state will fail again.
+        case asyncpg.ObjectNotInPrerequisiteStateError(severity_en="FATAL"):
+            return "wait"
+        case asyncpg.PostgresError():
+            state = error.sqlstate or ""
+            return "retry" if state in _MAY_LAST else "wait" if state.startswith(_PASSES) else "raise"
+        # The URL is checked before. A certificate file may be missing while it is replaced.
+        case asyncpg.ClientConfigurationError():
+            return "wait"
+        # A use of a connection that has just been lost, and any wrong use of the driver.
+        case asyncpg.InterfaceError():
+            return "retry"
+        case OSError() | asyncpg.InternalClientError():
+            return "wait"
+    return "raise"
+
 
 _BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # Type, description and advice; the first match counts. Without a description the error's own text is used.
@@ -42,8 +75,14 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
     (socket.gaierror, None, "correct the host in SCORING_DATABASE_URL"),
     (ssl.SSLError, None, "check its TLS certificate and sslmode in SCORING_DATABASE_URL"),
     (OSError, None, "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
+    (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row", "look for a long transaction"),
+    (
+        asyncpg.ObjectNotInPrerequisiteStateError,
+        "it accepts no connections",
+        "wait until its maintenance ends, or allow connections to it again",
+    ),
     (asyncpg.CannotConnectNowError, "it is starting up or shutting down", "wait for it"),
-    (asyncpg.QueryCanceledError, "a statement took too long", "look for locks and for load on the server"),
+    (asyncpg.QueryCanceledError, "a statement took too long", "look for load on the server, and for missing indexes"),
     (asyncpg.OperatorInterventionError, "it was shut down, or an operator ended the connection", "wait for it"),
     (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
     (
@@ -53,6 +92,27 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
         "the primary and that default_transaction_read_only is off",
     ),
     (asyncpg.DiskFullError, "its disk is full", "free space there"),
+    (asyncpg.OutOfMemoryError, "it is out of memory", "give it more, or lower its max_connections or work_mem"),
+    (asyncpg.InsufficientResourcesError, "a limit of its configuration is reached", "look in the server's log"),
+    (asyncpg.PostgresSystemError, "its operating system reports an error", "look at its disks and in its log"),
+    (asyncpg.InternalServerError, "it reports an internal error", "look in the server's log"),
+    (asyncpg.TransactionRollbackError, "it undid a transaction because of another one", "a retry may succeed"),
+    (asyncpg.InvalidCachedStatementError, "a table has changed", "a retry may succeed"),
+    (
+        (asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.TransactionTimeoutError),
+        "it ended a transaction that was open for too long",
+        "look for a process that is frozen or overloaded",
+    ),
+    (
+        (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
+        "a prepared statement is missing or exists already",
+        "behind a pooler that does not track prepared statements, set SCORING_DATABASE_STATEMENT_CACHE=0",
+    ),
+    (
+        asyncpg.TargetServerAttributeNotMatched,
+        "no server is of the kind that target_session_attrs demands",
+        "wait for the end of a fail-over, or correct SCORING_DATABASE_URL",
+    ),
     (_BROKEN, "the connection broke", "wait for it, or check the network"),
 )
 

@@ -29,7 +29,6 @@ from tarsy_scoring.events import (
     request_id_without_event_id,
 )
 from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
@@ -82,17 +81,20 @@ class Intake:
             # changes.
             self._metrics.kafka_up.labels("intake").set_function(lambda: self._consumer.is_served)
             log.info("intake.joined", group=self._settings.kafka_group)
+            patience = self._inbox.database.patience()
             while not stopping.is_set():
                 try:
-                    # The client waits without a limit for its partitions and for commits while brokers are
-                    # away.
-                    await unless_stopped(self.run_once(), stopping)
-                    if self._consumer.is_served or self._capacity.is_paused:
-                        self._metrics.intake_last_pass.set(self._clock())
-                    self._metrics.consumer_lag.set(await self._consumer.lag())
-                except (BrokerAway, DatabaseAway) as error:
+                    with patience:
+                        # The client waits without a limit for its partitions and for commits while brokers are
+                        # away.
+                        await unless_stopped(self.run_once(), stopping)
+                        if self._consumer.is_served or self._capacity.is_paused:
+                            self._metrics.intake_last_pass.set(self._clock())
+                        self._metrics.consumer_lag.set(await self._consumer.lag())
+                        continue
+                except BrokerAway as error:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
-                    await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)
         finally:
             # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile,
             # because another process consumes its partitions.

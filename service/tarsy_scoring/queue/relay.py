@@ -62,6 +62,7 @@ class Relay:
         self._database = database
         self._metrics = metrics
         self._publisher = publisher or Publisher(settings)
+        self._patience = database.patience()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
@@ -209,10 +210,11 @@ class Relay:
 
     async def _pass(self) -> int:
         try:
-            return await self.run_once()
-        except (DatabaseAway, BrokerAway) as error:
+            with self._patience:
+                return await self.run_once()
+        except BrokerAway as error:
             log.warning("relay.waiting", reason=str(error), retry_in_s=POLL_S)
-            return 0
+        return 0
 
 
 def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:

@@ -92,10 +92,10 @@ class Worker:
             StartRefused: The source answers and lacks what this service needs.
         """
         keepers = [
-            asyncio.create_task(_every(self.settings.lease_s / 3, self.keep_leases)),
-            asyncio.create_task(_every(self.settings.lease_s / 4, self.take_back_expired)),
-            asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
-            asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
+            asyncio.create_task(self._every(self.settings.lease_s / 3, self.keep_leases)),
+            asyncio.create_task(self._every(self.settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(self._every(LIMITS_EVERY_S, self.refresh_limits)),
+            asyncio.create_task(self._every(GAUGES_EVERY_S, self.read_gauges)),
             asyncio.create_task(self.source.watch()),
         ]
         loops = list(keepers)
@@ -108,15 +108,27 @@ class Worker:
         finally:
             await _cancelled([*loops, *(r.task for r in self._running.values())])
 
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        """
+        Do the work for ever, first after a random part of the period, so that workers do not run in step.
+
+        A pass is skipped while the database is away: a lease outlives two missed renewals.
+        """
+        patience = self._database.patience()
+        await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
+        while True:
+            with patience:
+                await work()
+            await asyncio.sleep(period_s * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
+
     async def _claim_until(self, stopping: asyncio.Event) -> None:
+        patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
             claimed = 0
             if free > 0:
-                try:
+                with patience:
                     claimed = await self.claim(free)
-                except DatabaseAway as error:
-                    log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
             if claimed < free or free <= 0:  # a notification or the end of an attempt wakes us
                 await self._database.wait_notified("scores", POLL_S)
 
@@ -312,19 +324,6 @@ def _about(claimed: ClaimedScore) -> dict[str, str | int]:
 def _names(running: _Running) -> dict[str, str | int]:
     """Fields that every log line about an attempt carries."""
     return {**running.trace.names, **_about(running.claimed)}
-
-
-async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """
-    Do the work for ever, first after a random part of the period, so that workers do not run in step.
-
-    A pass is skipped while the database is away: a lease outlives two missed renewals.
-    """
-    await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
-    while True:
-        with contextlib.suppress(DatabaseAway):
-            await work()
-        await asyncio.sleep(period_s * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
 
 
 async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:

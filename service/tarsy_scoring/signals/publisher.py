@@ -71,7 +71,7 @@ class RollingSignals:
                     await self._database.once(lambda connection: self._lead(connection, stopping))
                     self.lacking = None
                 except DatabaseAway as error:
-                    self._report(str(error))
+                    self._report(error)
                 await unless_stopped(asyncio.sleep(STANDBY_S), stopping)
         finally:
             await self._publisher.stop()
@@ -108,15 +108,18 @@ class RollingSignals:
                 refreshed_at, self.lacking = minute, None
                 self._metrics.kafka_up.labels("insights").set(1)
             except (DatabaseAway, TooLarge) as error:
-                self._report(str(error))
+                self._report(error)
             except BrokerAway as error:
                 self._metrics.kafka_up.labels("insights").set(0)
-                self._report(str(error))
+                self._report(error)
             await unless_stopped(asyncio.sleep(max(ROUND_S, self._reading_s / READING_SHARE)), stopping)
 
-    def _report(self, reason: str) -> None:
-        self.lacking = reason
-        log.warning("insights.waiting", reason=reason)
+    def _report(self, error: Exception) -> None:
+        self.lacking = str(error)
+        if isinstance(error, DatabaseAway):
+            self._database.note_away(error)
+        else:
+            log.warning("insights.waiting", reason=self.lacking)
 
     # --- marking ---------------------------------------------------------------------------------------
 

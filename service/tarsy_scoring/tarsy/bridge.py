@@ -28,6 +28,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, SweepStart, TarsySessions
@@ -119,6 +120,7 @@ class Bridge:
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
+        self._outage = Outage(0)
         self.lacking: str | None = "it has not read TARSy's database yet"
         """Why it cannot work; None while it works, or another process does."""
         metrics.bridge_sweep_every.set(settings.bridge_sweep_s)
@@ -161,7 +163,7 @@ class Bridge:
         is_ours = await BRIDGE_LOCK.try_lead(connection, self._database.schema)
         self._metrics.database_up.set(1)
         if not is_ours:
-            self.lacking = None
+            self._note_success()
             return
         self._metrics.bridge_leading.set(1)
         self._has_bookmark = False
@@ -171,7 +173,7 @@ class Bridge:
                 goes_on = False
                 try:
                     goes_on = await self.run_once()
-                    self.lacking = None
+                    self._note_success()
                 except (TarsyAway, BrokerAway) as error:
                     self._note_failure(error)
                 if not goes_on:
@@ -190,7 +192,15 @@ class Bridge:
         """Report why the bridge waits, and request a sweep for its next pass."""
         self.lacking = str(error)
         self.request_sweep()  # looks may miss sessions that end while the bridge waits
-        log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
+        if isinstance(error, DatabaseAway):
+            self._database.note_away(error)
+        elif self._outage.begins():
+            log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
+
+    def _note_success(self) -> None:
+        self.lacking = None
+        if (waited_s := self._outage.ends()) is not None:
+            log.info("bridge.resumed", waited_s=round(waited_s, 1))
 
     async def run_once(self) -> bool:
         """

@@ -55,11 +55,6 @@ _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.DuplicatePreparedStatementError, _UNTRACKED),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
     (asyncpg.InsufficientPrivilegeError, "the role lacks a privilege; see the grants in docs/bridge.md"),
-    (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row; look for a long transaction"),
-    (
-        asyncpg.ObjectNotInPrerequisiteStateError,
-        "it accepts no connections; wait until its maintenance ends, or allow connections to it again",
-    ),
 )
 
 

@@ -197,7 +197,7 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
         case TooManySessions():
             return Problem(422, "Too many sessions", str(error))
         case DatabaseAway():
-            log.warning("database.away", reason=str(error))
+            connection.app.state.context.reader.database.note_away(error)
             return database_away()
         case RequestValidationError():
             is_json = "json" in connection.headers.get("content-type", "")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from fakes import UnaskedInbox
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.drift import loop as loop_module
 from tarsy_scoring.drift.loop import LOOK_EVERY_S, DriftLoop
@@ -23,7 +24,7 @@ class Scripted(DriftLoop):
     """A loop whose passes run `work`; `looks` records the argument of each pass."""
 
     def __init__(self, work: Callable[[], Awaitable[bool]]) -> None:
-        super().__init__(load_settings({}), cast(Inbox, SimpleNamespace(database=None)), Metrics())
+        super().__init__(load_settings({}), cast(Inbox, UnaskedInbox()), Metrics())
         self._work = work
         self.looks: list[bool] = []
 
@@ -46,7 +47,7 @@ async def test_no_failure_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None
     with capture_logs() as lines:
         await Scripted(fail).run(stopping)
 
-    assert [line["event"] for line in lines] == ["drift.waiting"] * 3 + ["drift.failed"]
+    assert [line["event"] for line in lines] == ["database.away", "drift.waiting", "drift.waiting", "drift.failed"]
 
 
 async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from aiokafka.errors import (
 )
 from structlog.testing import capture_logs
 
-from fakes import Room
+from fakes import Room, UnaskedInbox
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka import clients, connect
@@ -323,7 +323,10 @@ async def test_the_metric_follows_the_consumer(
     before = is_up()
     metrics.begin("intake", "relay")
     begun = is_up()
-    intake, stopping = Intake(kafka_settings(), cast(Any, None), cast(Any, Waiting()), metrics), asyncio.Event()
+    intake, stopping = (
+        Intake(kafka_settings(), cast(Any, UnaskedInbox()), cast(Any, Waiting()), metrics),
+        asyncio.Event(),
+    )
     running = asyncio.create_task(intake.run(stopping))
     await asyncio.wait_for(is_waiting.wait(), 30)
     joined = is_up()

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fakes import Room
+from fakes import Room, UnaskedInbox
 from tables import table
 from tarsy_scoring import __version__
 from tarsy_scoring.commands import bridge, standby, worker
@@ -155,7 +155,7 @@ async def test_the_time_of_the_last_pass_advances_unless_brokers_are_away(
     monkeypatch.setattr(intake_module, "PAUSE_CHECK_S", 0)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     metrics, stopping = Metrics(), asyncio.Event()
-    intake = Intake(settings, cast(Any, None), cast(Any, Counted()), metrics, clock=lambda: 1000.0)
+    intake = Intake(settings, cast(Any, UnaskedInbox()), cast(Any, Counted()), metrics, clock=lambda: 1000.0)
     metrics.intake_last_pass.set(1)
     sample = metrics.registry.get_sample_value
 
