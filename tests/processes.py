@@ -199,7 +199,7 @@ class Service:
         Start a worker.
 
         Args:
-            dies_at: `POINT` or `POINT:N` of `dying_worker.py`.
+            dies_at: A point of `dying_worker.py`.
             env: On top of the service's own; an empty value counts as not set.
         """
         program = [str(DYING_WORKER), dies_at] if dies_at else ["-m", "tarsy_scoring", "worker"]
@@ -345,10 +345,14 @@ class Service:
         """Scores for which the SQL condition holds."""
         return int(await self.value(f"SELECT count(*) FROM session_scores WHERE {condition}"))
 
-    async def scores_reach(self, count: int, condition: str, timeout_s: float = PATIENCE_S) -> None:
+    async def scores_reach(
+        self, count: int, condition: str, timeout_s: float = PATIENCE_S, *, without_backoff: bool = False
+    ) -> None:
         """Wait until `count` scores fulfil the SQL condition."""
 
         async def reached() -> bool:
+            if without_backoff:
+                await self.let_retries_be_due()
             return await self.count(condition) >= count
 
         try:
@@ -359,9 +363,9 @@ class Service:
             there_are = "\n".join(str(dict(row)) for row in await self.rows(statement))
             raise AssertionError(f"{error}\n{there_are}") from None
 
-    async def all_end(self, count: int, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until `count` scores have ended."""
-        await self.scores_reach(count, "completed_at IS NOT NULL", timeout_s)
+    async def all_end(self, count: int, timeout_s: float = PATIENCE_S, *, without_backoff: bool = False) -> None:
+        """Wait until `count` scores have ended, if wanted without the backoff of those that are put back."""
+        await self.scores_reach(count, "completed_at IS NOT NULL", timeout_s, without_backoff=without_backoff)
 
     async def let_leases_lapse(self) -> None:
         """Make every lease expire now, as if its holder were gone."""
@@ -369,7 +373,9 @@ class Service:
 
     async def let_retries_be_due(self) -> None:
         """Make every pending score due now."""
-        await self.rows("UPDATE session_scores SET next_attempt_at = now() WHERE status = 'pending'")
+        await self.rows(
+            "UPDATE session_scores SET next_attempt_at = now() WHERE status = 'pending' AND next_attempt_at > now()"
+        )
 
 
 OUT_OF_MEMORY = "checkout-7 0/1 OOMKilled 12 restarts"

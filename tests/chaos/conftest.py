@@ -14,4 +14,4 @@ def short_leases(service: Service) -> None:
 
     Tests that count attempts or calls set longer leases: a pause of the machine must not cost an attempt.
     """
-    service.env |= {"SCORING_LEASE_S": "2", "SCORING_KAFKA_SESSION_TIMEOUT_S": "6", "SCORING_DRAIN_TIMEOUT_S": "10"}
+    service.env |= {"SCORING_LEASE_S": "4", "SCORING_KAFKA_SESSION_TIMEOUT_S": "6", "SCORING_DRAIN_TIMEOUT_S": "10"}

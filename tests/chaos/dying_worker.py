@@ -3,8 +3,8 @@ A worker that sends itself SIGKILL, or another signal, at an exact point of its 
 
     python dying_worker.py POINT[:N] [options of `tarsy-scoring worker`]
 
-It dies the N-th time (default 1) that it reaches the point; calls that found no work do not count.
-`DYING_SIGNAL` names a signal other than KILL.
+It dies the N-th time (default 1) that it reaches the point; calls that found no work do not count. At the point
+`read-SESSION` it dies each time it reads the timeline of that session. `DYING_SIGNAL` names a signal other than KILL.
 """
 
 import os
@@ -22,6 +22,9 @@ from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.scoring.durable_judge import Attempt
+from tarsy_scoring.timeline.model import Timeline
 
 When = Literal["before", "after", "after a flush"]
 
@@ -68,8 +71,23 @@ def die_at(owner: Any, name: str, when: When, nth: int) -> None:
     setattr(owner, name, wrapped)
 
 
+def die_reading(session_id: str) -> None:
+    """Make the process die when it reads the timeline of this session."""
+    original = Scorer._fetch
+
+    async def fetch(scorer: Scorer, attempt: Attempt) -> Timeline:
+        if attempt.claimed.session_id == session_id:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await original(scorer, attempt)
+
+    Scorer._fetch = fetch  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     point, _, nth = sys.argv[1].partition(":")
-    die_at(*POINTS[point], int(nth or 1))
+    if point.startswith("read-"):
+        die_reading(point.removeprefix("read-"))
+    else:
+        die_at(*POINTS[point], int(nth or 1))
     sys.argv = ["tarsy-scoring", "worker", *sys.argv[2:]]
     main()

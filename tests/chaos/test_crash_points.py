@@ -66,7 +66,7 @@ async def test_a_worker_that_dies_neither_loses_nor_repeats_a_score(service: Ser
         events += await service.announce(*service.add_sessions(3, f"session-{nth}"))
         await dies(service.worker("--only", "judge,relay", dies_at=point), WORK_POINTS[point])
     service.worker("--only", "judge,relay")
-    await service.all_end(len(events))
+    await service.all_end(len(events), without_backoff=True)
     await assert_whole(service, events)
 
 
@@ -102,7 +102,7 @@ async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score
     await worker.kill()
     await service.let_leases_lapse()
     service.worker(**LONG_LEASE)
-    await service.all_end(3)
+    await service.all_end(3, without_backoff=True)
     await assert_whole(service, events)
     assert service.judge.calls_by_turn == {"analysis": 6, "missing_tools": 3}
 
@@ -128,6 +128,29 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
     assert waited_s < 5, "a poll of 1 s, and some for a busy machine"
 
 
+async def test_24_a_session_that_kills_its_worker_fails_alone(service: Service) -> None:
+    """The scores in flight beside it are lost with the first workers, and then judged apart from it."""
+    service.judge.latency_s = 0.5
+    events = await service.announce(*service.add_sessions(15))
+    [poison] = await service.announce(*service.add_sessions(1, "poison"))
+    service.worker("--only", "intake,relay")
+    await service.scores_reach(16, "status = 'pending'")
+    for nth in range(1, 6):
+        worker = service.worker("--only", "judge", dies_at="read-poison-0000")
+
+        async def is_dead(worker: Process = worker) -> bool:
+            await service.let_retries_be_due()
+            return worker.status is not None
+
+        await wait_until(is_dead, 60, f"worker {nth} reads the session that kills it")
+        await service.let_leases_lapse()
+    service.worker("--only", "judge")
+    await service.all_end(16, without_backoff=True)
+    await assert_whole(service, events, failed=[poison])
+    ended = await service.rows("SELECT error_kind, losses FROM session_scores WHERE status = 'failed'")
+    assert [tuple(row) for row in ended] == [("worker_lost", 5)]
+
+
 # --- zombies and races ---------------------------------------------------------------------------------
 
 
@@ -139,7 +162,8 @@ async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> Non
     zombie.pause()
     service.judge.clear()  # the judge answers while the process is stopped
     service.worker(**LONG_LEASE)
-    await service.all_end(3, timeout_s=120)  # it may be stopped in a transaction, whose locks end after 40 s
+    # It may be stopped in a transaction, whose locks end after 40 s.
+    await service.all_end(3, timeout_s=120, without_backoff=True)
     zombie.resume()
     await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 60, "the zombie has given up")
     await assert_whole(service, events)
@@ -195,7 +219,7 @@ async def test_20_a_second_sigterm_ends_the_worker_at_once(service: Service) -> 
     await worker.ended(40)
     await service.let_leases_lapse()
     service.worker()
-    await service.all_end(1)
+    await service.all_end(1, without_backoff=True)
     await assert_whole(service, events)
 
 

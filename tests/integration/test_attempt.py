@@ -382,7 +382,7 @@ async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: C
         lambda c: c.execute("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
     )
 
-    await service.leases.take_back_expired(max_attempts=2, deadline_s=3600)
+    await service.leases.take_back_expired(max_attempts=1, deadline_s=3600)
 
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 

@@ -122,6 +122,7 @@ async def test_a_score_taken_back_can_be_claimed_again(scoring: Scoring) -> None
 
     assert await scoring.take_back() == {"session-1": "pending"}
     row = await scoring.score(first.score_id)
+    await scoring.make_due()
     [second] = await scoring.claim()
 
     assert (row["attempts_burned"], row["waiting_reason"], row["error_kind"]) == (1, "retry", "worker_lost")
@@ -153,6 +154,63 @@ async def test_a_lost_worker_may_use_up_the_last_attempt_or_the_deadline(
     assert row["completed_at"] is not None
     assert (await scoring.events(claimed.score_id))[-1] == "failed"
     assert await scoring.claim() == []
+
+
+@pytest.mark.parametrize(
+    ("attempts_burned", "losses", "max_attempts", "status"),
+    [
+        pytest.param(0, 0, 5, "pending", id="first-loss"),
+        pytest.param(4, 0, 5, "pending", id="last-attempt-of-no-suspect"),
+        pytest.param(4, 1, 5, "pending", id="last-attempt-of-a-score-lost-once"),
+        pytest.param(2, 2, 5, "pending", id="suspect-with-attempts"),
+        pytest.param(4, 2, 5, "failed", id="last-attempt-of-a-suspect"),
+        pytest.param(6, 2, 5, "failed", id="more-attempts-than-allowed"),
+        pytest.param(1, 0, 2, "pending", id="two-attempts-lost-once"),
+        pytest.param(1, 1, 2, "failed", id="two-attempts-lost-twice"),
+    ],
+)
+async def test_a_loss_fails_suspects_only(
+    scoring: Scoring, attempts_burned: int, losses: int, max_attempts: int, status: str
+) -> None:
+    """A worker runs one suspect at a time; any other score was perhaps in the company of the one that ended it."""
+    claimed = await scoring.claimed()
+    await scoring.rows("UPDATE session_scores SET attempts_burned = $1, losses = $2", attempts_burned, losses)
+    await scoring.lapse(claimed)
+
+    assert await scoring.take_back(max_attempts) == {"session-1": status}
+
+    row = await scoring.score(claimed.score_id)
+    assert (row["attempts_burned"], row["losses"]) == (attempts_burned + 1, losses + 1)
+
+
+@pytest.mark.parametrize(("losses", "wait_s"), [(0, 10), (1, 20), (3, 80), (100, 600)])
+async def test_scores_lost_together_wait_apart_and_longer_each_time(scoring: Scoring, losses: int, wait_s: int) -> None:
+    """Otherwise they would be claimed together again, also the one that ended their worker."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
+    await scoring.lapse(*await scoring.claim())
+    await scoring.rows("UPDATE session_scores SET losses = $1", losses)
+    before = await scoring.value("SELECT now()")
+
+    await scoring.take_back(max_attempts=1000)
+
+    due = [r["next_attempt_at"] for r in await scoring.rows("SELECT next_attempt_at FROM session_scores")]
+    waits_s = [(at - before).total_seconds() for at in due]
+    assert len(set(due)) == 20
+    assert wait_s * 0.8 <= min(waits_s)
+    assert min(waits_s) < wait_s < max(waits_s)
+
+
+async def test_suspects_keep_their_place_in_the_order(scoring: Scoring) -> None:
+    """Neither suspects nor others starve."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(6)))
+    await scoring.rows(
+        "UPDATE session_scores SET next_attempt_at = now() - make_interval(hours => 9 - right(session_id, 1)::int), "
+        "losses = CASE WHEN session_id IN ('session-1', 'session-2', 'session-4') THEN 2 ELSE 0 END"
+    )
+
+    order = [score.session_id for _ in range(6) for score in await scoring.claim(1)]
+
+    assert order == [f"session-{n}" for n in range(6)]
 
 
 async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring) -> None:

@@ -29,13 +29,14 @@ SESSIONS = 24_000
 FILL = f"""
 INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SESSIONS}) n;
 INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
-  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, created_at, completed_at, score_analysis)
+  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, created_at, completed_at, score_analysis, losses)
 SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, n % 3, 'auto', 'c', 'h', status,
   CASE status WHEN 'in_progress' THEN md5('token-' || n)::uuid END,
   CASE status WHEN 'in_progress' THEN md5('owner')::uuid END,
   CASE status WHEN 'in_progress' THEN now() + make_interval(secs => n % 60 - 20) END,
   now() + make_interval(mins => n % 90 - 60), now() - make_interval(mins => n),
-  CASE WHEN status IN ('completed', 'failed') THEN now() - make_interval(mins => n) END, repeat('analysis ', 60)
+  CASE WHEN status IN ('completed', 'failed') THEN now() - make_interval(mins => n) END, repeat('analysis ', 60),
+  CASE WHEN n % 100 = 0 THEN 2 ELSE 0 END
 FROM generate_series(1, {SESSIONS}) n, LATERAL (SELECT CASE
   WHEN n <= 600 THEN 'pending' WHEN n <= 1000 THEN 'in_progress' WHEN n % 20 = 0 THEN 'failed' ELSE 'completed'
 END AS status) s;
@@ -99,9 +100,12 @@ DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain
 PROVIDER = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
 PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 
+CLAIMING = "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false, 1, 2"
+
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "claim": (leases.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
+    "claim": (leases.CLAIM, CLAIMING, "session_scores_due"),
+    "claim-suspect": (leases.CLAIM, CLAIMING, "session_scores_lost"),
     "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (leases.EXPIRED, "", "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),

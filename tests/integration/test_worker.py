@@ -34,15 +34,16 @@ async def service(database_url: str) -> AsyncIterator[Service]:
 
 
 class Unending:
-    """A stand-in for `Scorer`: records the sessions of its attempts, which end only with the test."""
+    """A stand-in for `Scorer`: records the sessions of its attempts, which end only when a test sets `may_end`."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.may_end = asyncio.Event()
 
     async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
         self.begun.append(claimed.session_id)
-        await asyncio.Event().wait()
-        raise AssertionError("nothing ends this")
+        await self.may_end.wait()
+        return Finished("completed")
 
 
 def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **settings: Any) -> Worker:
@@ -73,11 +74,11 @@ async def test_a_failed_claim_does_not_lose_the_claim_before_it(
     claims: list[ChainFilter] = []
     claim_due = service.leases.claim_due
 
-    async def claim_once(*arguments: Any) -> list[ClaimedScore]:
+    async def claim_once(*arguments: Any, **suspects: int) -> list[ClaimedScore]:
         claims.append(arguments[-1])
         if len(claims) == 2:
             raise DatabaseAway("just now")
-        return await claim_due(*arguments)
+        return await claim_due(*arguments, **suspects)
 
     monkeypatch.setattr(service.leases, "claim_due", claim_once)
     scorer = Unending()
@@ -104,6 +105,24 @@ async def test_a_full_queue_does_not_delay_a_probe(service: Service, monkeypatch
     await asyncio.sleep(0)
 
     assert scorer.begun == ["probing-0", "other-0", "other-1"]
+
+
+async def test_a_worker_runs_one_suspect_at_a_time(service: Service) -> None:
+    """If the worker ends, no other suspect was in it that could be taken for the cause."""
+    for n in range(6):
+        await service.request(f"session-{n}")
+    are_suspects = "UPDATE session_scores SET losses = 2 WHERE session_id < 'session-3'"
+    await service.database.once(lambda c: c.execute(are_suspects))
+    scorer = Unending()
+    worker = a_worker(service, scorer)
+
+    assert [await worker.claim(16), await worker.claim(16)] == [4, 0]
+    await asyncio.sleep(0)
+    assert sorted(scorer.begun)[1:] == ["session-3", "session-4", "session-5"]
+
+    scorer.may_end.set()
+
+    assert await wait_until(lambda: worker.claim(16), 30, "the next suspect is claimed") == 1
 
 
 @pytest.mark.parametrize(

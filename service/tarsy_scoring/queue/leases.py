@@ -17,28 +17,42 @@ from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.outbox import NewEvent
 
-CLAIM = """
-WITH due AS MATERIALIZED (
-  SELECT score_id FROM {schema}.session_scores
-  WHERE status = 'pending' AND next_attempt_at <= now()
+BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
+# A score whose worker was lost so often is a suspect: it may be what ends its workers.
+SUSPECT_LOSSES = 2
+
+_CLAIMABLE = """status = 'pending' AND next_attempt_at <= now()
     AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
-             ELSE NOT $6 END
+             ELSE NOT $6 END"""
+
+# Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
+# others overtake.
+CLAIM = f"""
+WITH suspects AS MATERIALIZED (
+  SELECT score_id, priority, next_attempt_at FROM {{schema}}.session_scores
+  WHERE {_CLAIMABLE} AND losses > 0 AND losses >= $8
+  ORDER BY priority, next_attempt_at LIMIT $7 FOR UPDATE SKIP LOCKED
+), others AS MATERIALIZED (
+  SELECT score_id, priority, next_attempt_at FROM {{schema}}.session_scores
+  WHERE {_CLAIMABLE} AND losses < $8
   ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), due AS (
+  SELECT score_id FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
 ), claimed AS (
-  UPDATE {schema}.session_scores s SET
+  UPDATE {{schema}}.session_scores s SET
     status = 'in_progress', attempt = s.attempt + 1, attempt_started_at = now(),
     started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
   RETURNING s.*
 )
-SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.spent_s,
+SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent
 FROM claimed c
-JOIN {schema}.sessions m USING (session_id)
-LEFT JOIN {schema}.scoring_requests r ON r.request_id = c.request_id
+JOIN {{schema}}.sessions m USING (session_id)
+LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
 """
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
@@ -76,26 +90,34 @@ USAGE = """
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
 
 # Checks state and lease again under the row lock, so that a score renewed or finished meanwhile is not taken.
+# Only a suspect fails, because it was the only one that its worker ran; the others were perhaps beside it. If
+# one attempt is all that a score has, there is no second one in which to find out.
 TAKE_BACK = f"""
 WITH lost AS (
-  SELECT score_id, attempts_burned + 1 AS burned,
+  SELECT score_id, attempts_burned + 1 AS burned, losses + 1 AS losses,
+         losses >= least({SUSPECT_LOSSES}, $2 - 1) AS is_to_blame,
          spent_s + extract(epoch FROM lease_expires_at - attempt_started_at) AS spent
   FROM {{schema}}.session_scores
   WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
   ORDER BY score_id FOR UPDATE SKIP LOCKED
 ), judged AS (
-  SELECT *, CASE WHEN burned >= $2 THEN 'failed' WHEN spent >= $3 THEN 'timed_out' ELSE 'pending' END AS status
+  SELECT *, CASE WHEN burned >= $2 AND is_to_blame THEN 'failed' WHEN spent >= $3 THEN 'timed_out'
+    ELSE 'pending' END AS status
   FROM lost
 )
 UPDATE {{schema}}.session_scores s SET
   usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {USAGE} END,
-  status = j.status, attempts_burned = j.burned, spent_s = j.spent, next_attempt_at = now(),
+  status = j.status, attempts_burned = j.burned, losses = j.losses, spent_s = j.spent,
+  next_attempt_at = now() + make_interval(secs => (1 + {BACKOFF_JITTER} * (2 * random() - 1))
+    * least({BACKOFF_MOST_S}, {BACKOFF_FIRST_S} * 2 ^ least(j.losses - 1, 10))),
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
   waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
   completed_at = CASE j.status WHEN 'pending' THEN NULL ELSE now() END,
   error_kind = CASE j.status WHEN 'timed_out' THEN 'deadline_passed' ELSE 'worker_lost' END,
   error_message = CASE j.status
     WHEN 'timed_out' THEN 'its attempts took longer than the deadline allows; the last worker was lost'
+    WHEN 'failed' THEN j.losses || ' workers stopped answering while they held it (the last at attempt ' || s.attempt
+      || '); check their memory limit and the size of the session'
     ELSE 'the worker that held it stopped answering (attempt ' || s.attempt || ')' END
 FROM judged j WHERE s.score_id = j.score_id
 RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message, {TRACE} AS traceparent
@@ -152,6 +174,7 @@ class ClaimedScore:
     A score held under a lease.
 
     Args:
+        losses: How often its worker was lost.
         age_s: Seconds since the request was accepted.
         source: Source of the request.
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
@@ -164,6 +187,7 @@ class ClaimedScore:
     purpose: str
     attempt: int
     attempts_burned: int
+    losses: int
     spent_s: float
     criteria: str | None
     criteria_hash: str | None
@@ -202,10 +226,21 @@ class Leases:
         self.inbox = inbox
 
     async def claim_due(
-        self, owner: UUID, limit: int, lease_s: float, chains: ChainFilter = EVERY_CHAIN
+        self,
+        owner: UUID,
+        limit: int,
+        lease_s: float,
+        chains: ChainFilter = EVERY_CHAIN,
+        *,
+        max_suspects: int = 1,
+        suspect_losses: int = SUSPECT_LOSSES,
     ) -> list[ClaimedScore]:
         """
         Claim up to `limit` due scores of these chains, most urgent first.
+
+        Args:
+            max_suspects: Limit of suspects among them.
+            suspect_losses: See `suspect_losses_of`.
 
         Raises:
             DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed
@@ -214,7 +249,8 @@ class Leases:
 
         async def work(connection: Connection) -> list[ClaimedScore]:
             filtered = (chains.named, chains.blocked, chains.others_blocked)
-            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered)
+            suspects = (max_suspects, suspect_losses)
+            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered, *suspects)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
             events = []
             for c in claimed:
@@ -240,7 +276,8 @@ class Leases:
         """
         Take scores back whose leases have expired; burns one attempt of each.
 
-        A score that has attempts and time left becomes pending; the others end.
+        A score that has attempts and time left becomes pending, with backoff, so that scores that were lost
+        together are not all claimed together again. The others end; for want of attempts only suspects do.
 
         Args:
             deadline_s: Time that all attempts of a score together may take.
@@ -353,6 +390,11 @@ class Leases:
         self.database.notify("scores")  # a deferred request may have become one
         self.database.notify("events")
         return cancelled
+
+
+def suspect_losses_of(max_attempts: int) -> int:
+    """Number of losses, at least 1, from which on a score with so many attempts is a suspect."""
+    return max(1, min(SUSPECT_LOSSES, max_attempts - 1))
 
 
 def progress(claimed: ClaimedScore, phase: str) -> NewEvent:

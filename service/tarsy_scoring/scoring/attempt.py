@@ -38,7 +38,7 @@ from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.queue.leases import ClaimedScore, Leases
+from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
 from tarsy_scoring.queue.store import Ending, Store
@@ -63,7 +63,6 @@ log = structlog.get_logger()
 
 MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
 KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
-BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
 # The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
 PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})

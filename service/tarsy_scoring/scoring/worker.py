@@ -24,7 +24,7 @@ from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
+from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases, suspect_losses_of
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.contact import Contact
 from tarsy_scoring.scoring.watched_source import WatchedSource
@@ -160,8 +160,18 @@ class Worker:
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
         """Claim up to `limit` due scores of these chains and start them at once."""
+        # If this worker ends, only one suspect was in it, so that no other can be taken for the cause.
+        suspect_losses = suspect_losses_of(self.settings.max_attempts)
+        runs_suspect = any(r.claimed.losses >= suspect_losses for r in self._running.values())
         # No await after the claim: an untracked lease would expire.
-        claimed = await self.leases.claim_due(self.owner, limit, self.settings.lease_s, chains)
+        claimed = await self.leases.claim_due(
+            self.owner,
+            limit,
+            self.settings.lease_s,
+            chains,
+            max_suspects=int(not runs_suspect),
+            suspect_losses=suspect_losses,
+        )
         for score in claimed:
             topic = self._topics.get(score.source)
             about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **_about(score)}
