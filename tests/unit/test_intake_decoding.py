@@ -95,8 +95,9 @@ def test_the_same_message_is_the_same_request() -> None:
 async def test_a_letter_that_cannot_be_replayed_says_why() -> None:
     letter = DeadLetter("0:1", "not_json", "", "", None, None, b"{", (), None)
     stored = replace(letter, origin=origin_of(REPLAYED), body_id=decoded("session-completed").request_id)
+    damaged = replace(stored, error="damaged_batch", body_id=None)
     publisher = Publisher(Settings(**BROKERS))
-    for unusable, reason in ((letter, "no_origin"), (stored, "no_body")):
+    for unusable, reason in ((letter, "no_origin"), (stored, "no_body"), (damaged, "no_body")):
         with pytest.raises(InvalidMessage) as caught:
             await replay(publisher, unusable, None)
 

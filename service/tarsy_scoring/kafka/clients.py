@@ -3,15 +3,15 @@ The consumer of a group and the publisher.
 
 aiokafka rebalances eagerly and moves positions back to the committed offset; intake is idempotent, so nothing
 has to be drained. A cancelled `getmany` leaves the fetch counter raised, so it is cancelled only when the
-client ends as well. A rebalance forgets `pause()`, so back-pressure means not asking for records. The library
-works in tasks of its own and goes on without a task that has failed; `Consumer` notices that from outside and
-builds a new client.
+client ends as well. A rebalance forgets `pause()`, so back-pressure means not asking for records, and so does
+the stop of one partition. The library works in tasks of its own and goes on without a task that has failed;
+`Consumer` notices that from outside and builds a new client.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -24,15 +24,12 @@ from aiokafka.errors import (
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
-    OffsetOutOfRangeError,
     RecordListTooLargeError,
-    RecordTooLargeError,
-    TopicAuthorizationFailedError,
-    UnsupportedCodecError,
 )
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError, StartRefused
+from tarsy_scoring.kafka.batches import find_batch
 from tarsy_scoring.kafka.connect import (
     BrokerAway,
     BrokerRefuses,
@@ -44,6 +41,7 @@ from tarsy_scoring.kafka.connect import (
     why_away,
 )
 from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
 from tarsy_scoring.kafka.security import connection_options
 
 __all__ = ["BrokerAway", "BrokerRefuses", "Consumer", "Headers", "Publisher", "Record", "TooLarge"]
@@ -67,15 +65,8 @@ NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
 MAX_BATCH_BYTES = 16_384
 STOP_TIMEOUT_S = 5.0
-# Errors about one topic or partition. The client reports each once and goes on; a new one would meet it
-# again, and rebalance the group on the way.
-_CLIENT_SURVIVES = (
-    CorruptRecordException,
-    OffsetOutOfRangeError,
-    RecordTooLargeError,
-    TopicAuthorizationFailedError,
-    UnsupportedCodecError,
-)
+# Pause before a partition that cannot be read is asked again: an operator has to change something.
+UNREADABLE_RETRY_S = 30.0
 
 
 class TooLarge(ScoringError):
@@ -95,7 +86,13 @@ class TooLarge(ScoringError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a topic."""
+    """
+    One record of a topic, or a damaged batch.
+
+    Args:
+        last_offset: Set only for a batch whose checksum is wrong: its last offset, where `offset` is its first.
+            Its records cannot be read and are left out.
+    """
 
     topic: str
     partition: int
@@ -104,6 +101,12 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    last_offset: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return (self.offset if self.last_offset is None else self.last_offset) + 1
 
     @classmethod
     def of(cls, read: Any) -> "Record":
@@ -115,6 +118,10 @@ class Consumer:
     """
     Reads records of some topics as one member of the group. Used by one task.
 
+    A batch that cannot be read stops its partition, and no other. The partition is asked again every
+    `UNREADABLE_RETRY_S`, and nothing of it is skipped. Only a batch that is damaged for good, because its
+    checksum is wrong, is passed on as one `Record` without content.
+
     While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
     After a cancellation of either, `stop` is the only call allowed.
     """
@@ -123,6 +130,8 @@ class Consumer:
         self._settings = settings
         self._topics = topics
         self._consumer: AIOKafkaConsumer | None = None
+        self._reader: PartitionReader | None = None
+        self._retry_at_s: dict[TopicPartition, float] = {}  # of partitions that cannot be read
         self._watching: asyncio.Task[None] | None = None
         self._last_answer_ms = 0
         self._check_at_s: float | None = None
@@ -165,7 +174,7 @@ class Consumer:
                 group, brokers = self._settings.kafka_group, self._settings.require_kafka()
                 raise StartRefused(f"cannot join the group {group!r} at {brokers}: {error!r}") from error
             else:
-                self._consumer, self.is_served = consumer, True
+                self._consumer, self._reader, self.is_served = consumer, PartitionReader(consumer), True
                 self._check_at_s, self._is_stuck = None, False
                 self._watching = asyncio.create_task(self._watch())
                 return
@@ -187,17 +196,66 @@ class Consumer:
                 await self.start()
             except StartRefused as error:  # it was allowed before, so the permission may come back
                 raise BrokerAway(str(error)) from error
-        assert self._consumer is not None
+        assert self._reader is not None
+        now_s = time.monotonic()
+        stopped = {partition for partition, retry_at_s in self._retry_at_s.items() if now_s < retry_at_s}
         try:
-            batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
+            read, unreadable = await self._reader.take(wait_s, limit, stopped)
         except KafkaError as error:
-            if not isinstance(error, _CLIENT_SURVIVES):
-                # A member whose heartbeat was refused never sends another one. The library reports that at
-                # each call, and expects its user to build a new client.
-                await self._discard(repr(error))
+            # A member whose heartbeat was refused never sends another one. The library reports that at each
+            # call, and expects its user to build a new client.
+            await self._discard(repr(error))
             raise BrokerAway(f"cannot fetch: {error!r}") from error
-        self._found_nothing = self._found_nothing or not batches
-        return [Record.of(r) for records in batches.values() for r in records]
+        records = [Record.of(r) for r in read]
+        for found in unreadable:
+            if (damaged := await self._damaged_batch(found)) is not None:
+                records.append(damaged)
+            else:
+                self._stop_partition(found)
+        self._forget_readable({TopicPartition(r.topic, r.partition) for r in records})
+        self._found_nothing = self._found_nothing or not (records or unreadable)
+        return records
+
+    async def _damaged_batch(self, found: Unreadable) -> Record | None:
+        """The batch as a record, with the position behind it; None: it may become readable."""
+        if not isinstance(found.error, CorruptRecordException) or found.offset is None:
+            return None
+        batch = await find_batch(self._options, found.partition, found.offset)
+        # The group may have moved on meanwhile.
+        if batch is None or not batch.is_damaged or found.partition not in self._partitions():
+            return None
+        assert self._consumer is not None
+        self._consumer.seek(found.partition, batch.end)
+        topic, partition = found.partition
+        return Record(topic, partition, found.offset, 0, None, None, (), last_offset=batch.end - 1)
+
+    def _stop_partition(self, found: Unreadable) -> None:
+        partition = found.partition
+        if partition not in self._retry_at_s:
+            log.error(
+                "kafka.partition_unreadable",
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=found.offset,
+                reason=repr(found.error),
+                effect="nothing of this partition is read or skipped; other partitions go on",
+                advice="see docs/operations.md, partitions are stopped",
+                retry_every_s=UNREADABLE_RETRY_S,
+            )
+        self._retry_at_s[partition] = time.monotonic() + UNREADABLE_RETRY_S
+
+    def _forget_readable(self, read: Collection[TopicPartition]) -> None:
+        """Forget partitions that were read, that were asked for a while without an error, or that are not ours."""
+        now_s, ours = time.monotonic(), self._partitions()
+        for partition, retry_at_s in list(self._retry_at_s.items()):
+            if partition in read or now_s > retry_at_s + CHECK_EVERY_S or partition not in ours:
+                del self._retry_at_s[partition]
+                if partition in ours:
+                    log.info("kafka.partition_readable", topic=partition.topic, partition=partition.partition)
+
+    def count_unreadable(self, topic: str) -> int:
+        """Assigned partitions of the topic that cannot be read at present."""
+        return sum(partition.topic == topic for partition in self._retry_at_s)
 
     async def _discard(self, reason: str) -> None:
         log.warning("kafka.client_failed", what="intake", reason=reason, effect="joining the group again")
@@ -230,8 +288,9 @@ class Consumer:
             obstacle = await find_obstacle(self._options)
             self.is_served = obstacle is None or not obstacle.keeps_out
             # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So
-            # only a client whose last `take` came back empty is stuck.
-            self._is_stuck = obstacle is None and found_nothing and bool(self._partitions())
+            # only a client whose last `take` came back empty is stuck. Nor are partitions fetched that stand still.
+            asks = self._partitions() - self._retry_at_s.keys()
+            self._is_stuck = obstacle is None and found_nothing and bool(asks)
             if obstacle is not None and not self.is_served:
                 log_away(away_by(obstacle), "intake")
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
@@ -256,7 +315,7 @@ class Consumer:
         offsets: dict[TopicPartition, int] = {}
         for r in records:
             partition = TopicPartition(r.topic, r.partition)
-            offsets[partition] = max(offsets.get(partition, 0), r.offset + 1)
+            offsets[partition] = max(offsets.get(partition, 0), r.end)
         try:
             await self._consumer.commit(offsets)
         except (CommitFailedError, IllegalStateError):
@@ -284,12 +343,13 @@ class Consumer:
     async def stop(self) -> None:
         """Leave the group; records that were not committed come again."""
         self.is_served = self._is_stuck = False
+        self._retry_at_s.clear()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
         if self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
+            consumer, self._consumer, self._reader = self._consumer, None, None
             await end_client(consumer)
 
 

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, TopicAuthorizationFailedError
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.kafka.batches import find_batch
 from tarsy_scoring.kafka.clients import Record
 from tarsy_scoring.kafka.connect import BrokerAway, end_client, raise_if_away, start_client, wait_out
+from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -26,6 +28,7 @@ log = structlog.get_logger()
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # Kafka compacts closed segments only
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
 SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
+TAKE_LIMIT = 2000
 TAKE_S = 0.5  # longest delay until `Tail.follow` notices that it should stop
 
 
@@ -125,6 +128,23 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
                     raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
 
 
+async def skip_to_end(settings: Settings, group: str, topic: str) -> None:
+    """
+    Commit the present end of each partition for a group that has no members at the moment.
+
+    Raises:
+        BrokerAway: Nothing was committed: the brokers cannot be reached, or the group has a member.
+    """
+    options, purpose = connection_options(settings), f"skip records of topic {topic}"
+    async with _connected(_reader(options, topic), options, purpose) as reader:
+        ends = await reader.end_offsets([TopicPartition(topic, p) for p in reader.partitions_for_topic(topic) or ()])
+    # Assigned by hand, it does not join the group.
+    client = AIOKafkaConsumer(**options, group_id=group, enable_auto_commit=False)
+    client.assign(list(ends))
+    async with _connected(client, options, purpose):
+        await client.commit(ends)
+
+
 async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
     """The next offset to read. Raises: KafkaTimeoutError: The brokers did not answer with the first one."""
     try:
@@ -174,8 +194,9 @@ class Tail:
     """
     Follows all partitions of a topic: for the demo and the gateway.
 
-    Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records
-    that are written during the start, or to a new partition before it is seen: use another source for those.
+    Survives a broker that restarts and a topic that is created again. Logs and skips a batch that cannot be read;
+    if its end is unknown, all that its partition holds. Started at `now`, it may miss records that are written
+    during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
         options: The result of `connection_options`, built once for all tails: its files may be missing later.
@@ -186,15 +207,17 @@ class Tail:
         self, options: Mapping[str, Any], topic: str, *, since: Literal["beginning", "now"] = "beginning"
     ) -> None:
         self._options = options
+        self._topic = topic
         begin: Literal["earliest", "latest"] = "latest" if since == "now" else "earliest"
         self._reader = _reader(options, topic, begin=begin, metadata_max_age_ms=FOLLOW_METADATA_MS)
+        self._partitions = PartitionReader(self._reader)
 
     async def start(self) -> None:
         """Raises: BrokerAway: The brokers cannot be reached, refuse us, or have no such topic."""
         try:
             await start_client(self._reader, self._options)
         except KafkaError as error:
-            raise BrokerAway(f"cannot follow the topic: {error!r}") from error
+            raise BrokerAway(f"cannot follow the topic {self._topic}: {error!r}") from error
 
     async def take(self, wait_s: float) -> list[Record]:
         """
@@ -204,10 +227,30 @@ class Tail:
             BrokerAway: This tail cannot go on; create a new one.
         """
         try:
-            batches = await self._reader.getmany(timeout_ms=int(wait_s * 1000))
+            records, unreadable = await self._partitions.take(wait_s, TAKE_LIMIT)
+            for found in unreadable:
+                await self._skip(found)
         except KafkaError as error:
-            raise BrokerAway(f"cannot follow the topic: {error!r}") from error
-        return [Record.of(r) for records in batches.values() for r in records]
+            raise BrokerAway(f"cannot follow the topic {self._topic}: {error!r}") from error
+        return [Record.of(r) for r in records]
+
+    async def _skip(self, found: Unreadable) -> None:
+        """Move the position behind a batch that cannot be read. Raises: KafkaError: It is about no batch."""
+        if isinstance(found.error, TopicAuthorizationFailedError):
+            raise found.error
+        batch = None if found.offset is None else await find_batch(self._options, found.partition, found.offset)
+        if batch is not None:
+            self._reader.seek(found.partition, batch.end)
+        else:
+            await self._reader.seek_to_end(found.partition)
+        log.warning(
+            "kafka.batch_skipped",
+            topic=self._topic,
+            partition=found.partition.partition,
+            offset=found.offset,
+            end=None if batch is None else batch.end,
+            reason=repr(found.error),
+        )
 
     async def follow(
         self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0

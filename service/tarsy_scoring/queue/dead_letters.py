@@ -81,6 +81,8 @@ async def write_dead_letter(
         ("scoring-failed-at", now.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()),
         *_origin_headers(origin),
     ]
+    if record.last_offset is not None:
+        added.append(("scoring-original-last-offset", str(record.last_offset).encode()))
     kept = [(k, v) for k, v in record.headers if not k.startswith(PREFIX)]
     try:
         letter = (record.key, record.value if record.value is not None else b"", [*kept, *added])
@@ -119,11 +121,13 @@ async def replay(publisher: Publisher, letter: DeadLetter, body: Body | None) ->
         body: The stored body, if the letter refers to one.
 
     Raises:
-        InvalidMessage: The letter lacks its original position, or its body was deleted.
+        InvalidMessage: The letter lacks its original position, its body was deleted, or it was a damaged batch.
         BrokerAway, TooLarge: It could not be sent.
     """
     if letter.origin is None:
         raise InvalidMessage("no_origin", f"dead letter {letter.place} does not say which topic it came from")
+    if letter.error == "damaged_batch":
+        raise InvalidMessage("no_body", f"dead letter {letter.place}: {letter.error_message}")
     if letter.body_id is not None and body is None:
         raise InvalidMessage("no_body", f"dead letter {letter.place}: its message {letter.body_id} was deleted")
     original = body or Body(letter.key, letter.value, letter.headers)

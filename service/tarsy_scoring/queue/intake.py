@@ -67,7 +67,8 @@ class Intake:
         self._capacity = capacity
         self._metrics = metrics
         self._clock = clock
-        self._consumer = Consumer(settings, [settings.topic_session_completed, settings.topic_rescore_requested])
+        self._topics = (settings.topic_session_completed, settings.topic_rescore_requested)
+        self._consumer = Consumer(settings, self._topics)
         self._publisher = Publisher(settings)
         self.has_joined = False
 
@@ -91,6 +92,9 @@ class Intake:
                         if self._consumer.is_served or self._capacity.is_paused:
                             self._metrics.intake_last_pass.set(self._clock())
                         self._metrics.consumer_lag.set(await self._consumer.lag())
+                        for topic in self._topics:
+                            unreadable = self._consumer.count_unreadable(topic)
+                            self._metrics.intake_stopped.labels(topic, "unreadable").set(unreadable)
                         continue
                 except BrokerAway as error:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
@@ -101,6 +105,7 @@ class Intake:
             paused = [self._metrics.intake_paused.labels(bound) for bound in BOUNDS]
             for gauge in (self._metrics.intake_last_pass, self._metrics.consumer_lag, *paused):
                 gauge.set(0)
+            self._metrics.intake_stopped.clear()
             self._metrics.kafka_up.remove("intake")
             await self._consumer.stop()
             await self._publisher.stop()
@@ -156,6 +161,9 @@ class Intake:
         Raises:
             InvalidMessage: The record holds no valid request.
         """
+        if record.last_offset is not None:
+            offsets = f"{record.offset} to {record.last_offset}"
+            raise InvalidMessage("damaged_batch", f"the checksum of the batch {offsets} is wrong; send its events anew")
         replayed_from = dead_letters.origin_of(record.headers)
         origin = replayed_from or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
         if record.topic == self._settings.topic_session_completed:

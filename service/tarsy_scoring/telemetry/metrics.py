@@ -63,6 +63,7 @@ class Metrics:
     intake_last_pass: Gauge
     kafka_up: Gauge
     consumer_lag: Gauge
+    intake_stopped: Gauge
 
     # --- judging ---
 

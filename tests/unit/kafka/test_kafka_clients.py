@@ -1,9 +1,11 @@
 """Consumer and publisher over a fake library: how they react to its answers, and when they replace it."""
 
 import asyncio
+import gzip
 from typing import Any, cast
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
@@ -25,6 +27,7 @@ AWAY = Obstacle("no answer", is_refusal=False)
 ONE_AWAY = Obstacle("one does not answer", is_refusal=False, is_everywhere=False)
 ONE_REFUSES = Obstacle("one refuses", is_refusal=True, is_everywhere=False)
 RECORD = (b"key", b"value", [])
+PARTITION = TopicPartition("topic", 0)
 
 
 def kafka_settings(servers: str = "127.0.0.1:1") -> Settings:
@@ -36,7 +39,7 @@ class Library:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.answers = 1
-        self.partitions = {"partition"}
+        self.partitions = {PARTITION}
         self.errors: list[Exception] = []
         self.stop_error: BaseException | None = None
         self.has_stopped = False
@@ -50,13 +53,16 @@ class Library:
         if self.stop_error is not None:
             raise self.stop_error
 
-    async def getmany(self, **_: Any) -> dict[Any, Any]:
+    async def getmany(self, *_: Any, **__: Any) -> dict[Any, Any]:
         if self.errors:
             raise self.errors[0]
         return {}
 
-    def assignment(self) -> set[str]:
+    def assignment(self) -> set[TopicPartition]:
         return self.partitions
+
+    async def position(self, _: Any) -> int:
+        return 7
 
     def highwater(self, _: Any) -> None:
         """Unknown to this fake."""
@@ -225,15 +231,20 @@ async def test_a_client_that_cannot_go_on_is_replaced(consumer: Consumer, built:
     assert (len(built), built[0].has_stopped) == (2, True)
 
 
-async def test_an_error_about_a_topic_replaces_nothing(consumer: Consumer, built: list[Library]) -> None:
-    """A new client would meet the same error and rebalance the group each time."""
-    built[0].errors = [TopicAuthorizationFailedError("planted")]
-    with pytest.raises(BrokerAway, match="cannot fetch"):
-        await consumer.take(0, 1)
-    built[0].errors = []
+@pytest.mark.parametrize("error", [TopicAuthorizationFailedError("planted"), gzip.BadGzipFile("planted")])
+async def test_an_error_about_one_partition_replaces_nothing(
+    consumer: Consumer, built: list[Library], error: Exception
+) -> None:
+    """A new client would meet the same error and rebalance the group each time. The partition waits instead."""
+    built[0].errors = [error]
+    with capture_logs() as lines:
+        for _ in range(3):
+            assert await consumer.take(0, 1) == []
+        await consumer.watch_once(QUIET_S)
+        assert await consumer.take(0, 1) == []
 
-    assert await consumer.take(0, 1) == []
-    assert len(built) == 1
+    assert [(line["event"], line["offset"]) for line in lines] == [("kafka.partition_unreadable", 7)]
+    assert (len(built), consumer.count_unreadable(PARTITION.topic)) == (1, 1)
 
 
 async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(

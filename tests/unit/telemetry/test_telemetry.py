@@ -123,6 +123,9 @@ class OneConsumer:
     async def lag(self) -> int:
         return 7
 
+    def count_unreadable(self, _topic: str) -> int:
+        return 0
+
     async def stop(self) -> None:
         """Left."""
 
