@@ -83,7 +83,7 @@ async def test_a_login_without_a_server_is_given_up_in_time(
     database = Database(proxy.url, "public", pool_size=1)
     await database.open()
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
-    proxy.fall_silent(at="SET idle_in_transaction_session_timeout")
+    proxy.fall_silent(at="tcp_keepalives_idle")
 
     began = time.monotonic()
     with pytest.raises(DatabaseAway, match="no answer in time"):
@@ -159,6 +159,15 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
     assert await database.once(backends) == before
     assert list(before.values()) == [False] * CONNECTIONS
     assert await database.once(lambda c: c.fetchval("SELECT to_regclass('half_done')")) is None
+
+
+async def test_the_server_notices_a_vanished_client_within_a_minute(database: Database) -> None:
+    """After 20 s it asks four times in 5 s steps whether the client is there; an answer may stay unread for 40 s."""
+    names = ["idle", "interval", "count"]
+    settings = [f"tcp_keepalives_{name}" for name in names] + ["tcp_user_timeout"]
+    in_force = "SELECT array_agg(current_setting(name) ORDER BY at) FROM unnest($1::text[]) WITH ORDINALITY x(name, at)"
+
+    assert await database.once(lambda c: c.fetchval(in_force, settings)) == ["20", "5", "4", "40s"]
 
 
 async def test_a_session_in_a_silent_database_is_given_up_in_time(

@@ -14,6 +14,7 @@ from attempting import Service, open_service, watched
 from builders import connected, session_completed
 from fakes import FakeSessions
 from infrastructure import Postgres, wait_until
+from pooler import TransactionPooler
 from tarsy_scoring.kafka.clients import Publisher
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres import database as database_module
@@ -181,7 +182,52 @@ async def test_a_database_that_allows_no_connections_is_waited_for(
     assert await asyncio.wait_for(waiting, 30) == "INSERT 0 1"
 
 
-# --- a role with a lock timeout ------------------------------------------------------------------------
+# --- limits of transactions ----------------------------------------------------------------------------
+
+LIMITS = ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout", "transaction_timeout")
+
+
+async def limits(connection: Connection) -> dict[str, str]:
+    rows = await connection.fetch("SELECT name, setting, unit FROM pg_settings WHERE name = ANY($1)", LIMITS)
+    return {row["name"]: row["setting"] + row["unit"] for row in rows}
+
+
+async def test_limits_do_not_stay_with_a_server_connection_of_a_pooler(database_url: str) -> None:
+    """Other clients of the pooler get that connection, such as a migration that builds an index for an hour."""
+    async with TransactionPooler(database_url, servers=1) as pooler:
+        database = Database(pooler.url, "public", pool_size=2, statement_cache=0)
+        await database.open()
+        other = await asyncpg.connect(pooler.url, statement_cache_size=0)
+        pid = "SELECT pg_backend_pid()"
+
+        assert await database.once(lambda c: c.fetchval(pid)) == await other.fetchval(pid)
+        ours, theirs = await database.once(limits), await limits(other)
+
+        await other.close()
+        await database.close()
+    assert ours == {
+        "idle_in_transaction_session_timeout": "15000ms",
+        "statement_timeout": "30000ms",
+        "lock_timeout": "10000ms",
+    } | ({"transaction_timeout": "40000ms"} if "transaction_timeout" in theirs else {})
+    assert theirs == dict.fromkeys(ours, "0ms")
+
+
+async def test_a_shorter_lock_timeout_of_the_role_is_kept_and_reported_once(
+    database: Database, database_url: str
+) -> None:
+    """Other limits of role and database do not apply to transactions of the service."""
+    name = urlsplit(database_url).path.lstrip("/")
+    async with connected(database_url) as operator:
+        for limit in LIMITS[:3]:
+            await operator.execute(f"ALTER DATABASE {name} SET {limit} = '5s'")
+
+        with capture_logs() as lines:
+            await open_all(database)
+
+        inside = await database.once(limits)
+    assert [(x["event"], x["lock_timeout_ms"]) for x in lines] == [("database.short_lock_timeout", 5000)]
+    assert [inside[limit] for limit in LIMITS[:3]] == ["15000ms", "30000ms", "5000ms"]
 
 
 class Acknowledging:

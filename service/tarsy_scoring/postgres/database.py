@@ -22,8 +22,10 @@ from tarsy_scoring.postgres.listen import listen
 from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
+    LOCK_TIMEOUT_S,
     close_pool,
     keep_session,
+    own_limits,
     prepare_session,
     transaction_of,
 )
@@ -109,6 +111,7 @@ class Database:
         self.is_available = False
         self._was_reached = False
         self._outage = Outage(SETTLED_S)
+        self._limits = own_limits()
 
     async def open(self) -> None:
         """
@@ -125,9 +128,23 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
-            init=prepare_session,
+            init=self._prepare,
             reset=keep_session,
         )
+
+    async def _prepare(self, connection: asyncpg.Connection) -> None:
+        """Prepare a new connection. A shorter lock timeout of the role or database stays in force."""
+        lock_timeout_ms = await prepare_session(connection)
+        is_shorter = 0 < lock_timeout_ms < LOCK_TIMEOUT_S * 1000
+        limit = f"{lock_timeout_ms}ms" if is_shorter else own_limits()["lock_timeout"]
+        if is_shorter and self._limits["lock_timeout"] != limit:
+            log.warning(
+                "database.short_lock_timeout",
+                lock_timeout_ms=lock_timeout_ms,
+                effect="work that waits longer for a lock is broken off and repeated",
+                advice=f"set lock_timeout of the role and of the database to 0, or to {LOCK_TIMEOUT_S:.0f} s at least",
+            )
+        self._limits["lock_timeout"] = limit
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`."""
@@ -151,7 +168,7 @@ class Database:
             TimeoutError: It did not begin within `CONTACT_S`.
         """
         assert self._pool is not None, "open() comes first"
-        async with transaction_of(self._pool, CONTACT_S) as connection:
+        async with transaction_of(self._pool, CONTACT_S, self._limits) as connection:
             yield connection
         self.is_available = True
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from asyncpg.transaction import Transaction
 from pydantic_core import from_json, to_json
 
 COMMAND_TIMEOUT_S = 30.0
@@ -25,16 +24,37 @@ IDLE_IN_TRANSACTION_S = 15
 # A worker that freezes between preparing and running a statement is neither idle nor in a statement, so only
 # a limit on the whole transaction ends it. PostgreSQL has that limit since version 17.
 TRANSACTION_S = 40
-_TRANSACTION_TIMEOUT = """
-SELECT set_config('transaction_timeout', '{seconds}s', {is_local})
-WHERE current_setting('transaction_timeout', true) IS NOT NULL
+TRANSACTION_LIMIT_SINCE = 17
+# A statement that waits for a lock until its own timeout looks like one that is too slow.
+LOCK_TIMEOUT_S = 10.0
+LONG_TRANSACTION = """
+SELECT set_config('transaction_timeout', '0', true) WHERE current_setting('transaction_timeout', true) IS NOT NULL
 """
-LONG_TRANSACTION = _TRANSACTION_TIMEOUT.format(seconds=0, is_local="true")
 """First statement of a transaction that is meant to stay open for longer than `TRANSACTION_S`."""
+
+# The server then ends the connection of a node that vanished while it owed the server no answer. The only
+# state that a session keeps: it does no harm to other clients of a pooler.
+_PREPARE = """
+SELECT set_config('tcp_keepalives_idle', '20', false), set_config('tcp_keepalives_interval', '5', false),
+  set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '40s', false),
+  (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::int
+"""
+
+
+def own_limits() -> dict[str, str]:
+    """Limits that the server enforces in each of our transactions, so that they hold while this process is frozen."""
+    return {
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_S}s",
+        "statement_timeout": f"{COMMAND_TIMEOUT_S:.0f}s",
+        "lock_timeout": f"{LOCK_TIMEOUT_S:.0f}s",
+        "transaction_timeout": f"{TRANSACTION_S}s",
+    }
 
 
 @contextlib.asynccontextmanager
-async def transaction_of(pool: asyncpg.Pool, begin_s: float, **options: Any) -> AsyncIterator[PoolConnectionProxy]:
+async def transaction_of(
+    pool: asyncpg.Pool, begin_s: float, limits: Mapping[str, str], characteristics: str = ""
+) -> AsyncIterator[PoolConnectionProxy]:
     """
     Run one transaction on one connection of a pool; an error or a cancel rolls it back.
 
@@ -44,18 +64,20 @@ async def transaction_of(pool: asyncpg.Pool, begin_s: float, **options: Any) -> 
     Args:
         pool: Made with `reset=keep_session`; otherwise returning a connection costs another round trip.
         begin_s: Deadline for getting a connection and beginning the transaction.
-        options: Those of `asyncpg.Connection.transaction`.
+        limits: Settings for this transaction alone. They travel with BEGIN, so they cost no round trip. A
+            session's settings would stay with a server connection of a pooler, for its other clients.
+        characteristics: Isolation level and access mode, as in `BEGIN`.
 
     Raises:
         TimeoutError: It did not begin in time.
     """
-    connection, transaction = await _begin(pool, begin_s, options)
+    connection = await _begin(pool, begin_s, limits, characteristics)
     try:
         try:
             yield connection
-            await transaction.commit()
+            await connection.execute("COMMIT;")
         except BaseException:
-            await _roll_back(connection, transaction)
+            await _roll_back(connection)
             raise
     finally:
         await pool.release(connection, timeout=ROLLBACK_S)
@@ -65,17 +87,13 @@ async def keep_session(_connection: object) -> None:
     """Reset nothing when a connection returns to the pool: transactions leave nothing in their session."""
 
 
-async def prepare_session(connection: asyncpg.Connection) -> None:
-    """Set the limits and the JSON codec of a new connection of our own pool."""
+async def prepare_session(connection: asyncpg.Connection) -> int:
+    """Prepare a new connection of our own pool; returns the lock timeout of role and database in ms, 0: none."""
     try:
-        await connection.execute(
-            f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_S}s'; "
-            f"SET statement_timeout = '{COMMAND_TIMEOUT_S:.0f}s'; "
-            f"{_TRANSACTION_TIMEOUT.format(seconds=TRANSACTION_S, is_local='false')}"
-        )
         await connection.set_type_codec(
             "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
         )
+        return int(await connection.fetchval(_PREPARE, column=4))
     except BaseException:
         connection.terminate()  # otherwise the pool would wait for the server to close it
         raise
@@ -91,27 +109,28 @@ def _decode_jsonb(data: bytes) -> Any:
 
 
 async def _begin(
-    pool: asyncpg.Pool, begin_s: float, options: Mapping[str, Any]
-) -> tuple[PoolConnectionProxy, Transaction]:
+    pool: asyncpg.Pool, begin_s: float, limits: Mapping[str, str], characteristics: str
+) -> PoolConnectionProxy:
     connection: PoolConnectionProxy | None = None
     try:
         async with asyncio.timeout(begin_s):
             connection = await pool.acquire()
-            transaction = connection.transaction(**options)
-            await transaction.start()
+            has_limit = connection.get_server_version().major >= TRANSACTION_LIMIT_SINCE
+            known = [(k, v) for k, v in limits.items() if k != "transaction_timeout" or has_limit]
+            await connection.execute(f"BEGIN {characteristics};" + "".join(f"SET LOCAL {k} = '{v}';" for k, v in known))
     except BaseException:
         if connection is not None:
             _close_now(connection)
             await pool.release(connection)
         raise
-    return connection, transaction
+    return connection
 
 
-async def _roll_back(connection: PoolConnectionProxy, transaction: Transaction) -> None:
+async def _roll_back(connection: PoolConnectionProxy) -> None:
     """Roll back if the server answers in time. Raises only a cancel that arrives meanwhile."""
     try:
         async with asyncio.timeout(ROLLBACK_S):
-            await transaction.rollback()
+            await connection.execute("ROLLBACK;")
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # a TimeoutError is an OSError
         _close_now(connection)
     except asyncio.CancelledError:

@@ -34,13 +34,6 @@ CHANNEL = "sessions"
 # The message on `CHANNEL` when a session changes its status. Most of the other messages report progress.
 STATUS_MESSAGE = '"session.status"'
 
-# Limits that the server enforces, so that they also hold while this process is frozen.
-LIMITS = """
-SET LOCAL statement_timeout = '{ms}ms';
-SET LOCAL lock_timeout = '{lock_ms}ms';
-SET LOCAL idle_in_transaction_session_timeout = '{ms}ms'
-"""
-
 # Why a transaction that is meant to write cannot; null where it can.
 WHY_READ_ONLY = """
 SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
@@ -180,11 +173,14 @@ class TarsyPool:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
-        snapshot = "repeatable_read" if self._is_read_only else "read_committed"
-        options = {"isolation": snapshot, "readonly": self._is_read_only}
-        async with transaction_of(await self._open(), self.timeout_s, **options) as connection:
-            lock_ms = int(min(self.timeout_s, LOCK_TIMEOUT_S) * 1000)
-            await connection.execute(LIMITS.format(ms=int(self.timeout_s * 1000), lock_ms=lock_ms))
+        kind = "REPEATABLE READ READ ONLY" if self._is_read_only else "READ COMMITTED"
+        # The server enforces them, so they also hold while this process is frozen.
+        limits = dict.fromkeys(
+            ("statement_timeout", "idle_in_transaction_session_timeout"), f"{self.timeout_s * 1000:.0f}ms"
+        )
+        limits["lock_timeout"] = f"{min(self.timeout_s, LOCK_TIMEOUT_S) * 1000:.0f}ms"
+        pool = await self._open()
+        async with transaction_of(pool, self.timeout_s, limits, f"ISOLATION LEVEL {kind}") as connection:
             yield connection
 
     async def _open(self) -> asyncpg.Pool:
