@@ -20,7 +20,6 @@ from builders import (
     rescore,
     session_completed,
 )
-from infrastructure import wait_until
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.leases import ClaimedScore
 
@@ -213,21 +212,31 @@ async def test_suspects_keep_their_place_in_the_order(scoring: Scoring) -> None:
     assert order == [f"session-{n}" for n in range(6)]
 
 
-async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring) -> None:
+async def test_a_locked_session_does_not_keep_others_from_being_taken_back(scoring: Scoring) -> None:
+    """A transaction of another program holds it; its score is taken back later."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
+    await scoring.lapse(*await scoring.claim())
+    async with connected(scoring.url) as stranger, stranger.transaction():
+        await stranger.execute("SELECT FROM sessions WHERE session_id = 'session-1' FOR UPDATE")
+
+        assert await asyncio.wait_for(scoring.take_back(), 10) == {"session-0": "pending", "session-2": "pending"}
+
+    assert await scoring.take_back() == {"session-1": "pending"}
+
+
+async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker renews it between the search for expired leases and the update."""
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
-    async with connected(scoring.url) as somebody:
-        held = somebody.transaction()
-        await held.start()
-        await somebody.execute("SELECT FROM sessions FOR UPDATE")
-        taking = asyncio.create_task(scoring.take_back())
-        await wait_until(scoring.backends_waiting_for_a_lock, 30, "the taking to wait for the session")
+    lock_sessions = scoring.inbox.lock_sessions
 
+    async def renew_and_lock(*arguments: Any, **how: Any) -> Any:
         assert await scoring.leases.keep([claimed], LEASE_S) == {claimed.lease_token}
-        await held.rollback()
+        return await lock_sessions(*arguments, **how)
 
-        assert await asyncio.wait_for(taking, 30) == {}
+    monkeypatch.setattr(scoring.inbox, "lock_sessions", renew_and_lock)
+
+    assert await asyncio.wait_for(scoring.take_back(), 30) == {}
     assert (await scoring.score(claimed.score_id))["lease_token"] == claimed.lease_token
 
 

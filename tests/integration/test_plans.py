@@ -118,6 +118,7 @@ STATEMENTS = {
     "known-requests": (inbox.KNOWN_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "count-arrivals": (inbox.COUNT_ARRIVALS, f"{_ids('request', 1, 2, 3)}, ARRAY[1, 1, 1]", "scoring_requests_pkey"),
     "lock-sessions": (inbox.LOCK_SESSIONS, SOME_SESSIONS, "sessions_pkey"),
+    "lock-free-sessions": (inbox.LOCK_FREE_SESSIONS, SOME_SESSIONS, "sessions_pkey"),
     "open-scores": (inbox.OPEN_SCORES, SOME_SESSIONS, "session_scores_one_open"),
     "completed-scores": (inbox.COMPLETED_SCORES, SOME_SESSIONS, "session_scores_scored"),
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),

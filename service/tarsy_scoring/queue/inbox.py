@@ -59,6 +59,7 @@ LOCK_SESSION = "SELECT chain_id, status FROM {schema}.sessions WHERE session_id 
 LOCK_SESSIONS = """
 SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY($1::text[]) ORDER BY session_id FOR UPDATE
 """
+LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 
 OPEN_SCORES = """
 SELECT session_id, score_id, criteria, criteria_hash FROM {schema}.session_scores
@@ -427,9 +428,20 @@ class Inbox:
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
 
-    async def lock_sessions(self, connection: Connection, ids: set[str]) -> dict[str, str | None]:
-        """Lock sessions in the order of their ids, before any lock on their scores; returns their chains."""
-        rows = await connection.fetch(self.database.sql(LOCK_SESSIONS), sorted(ids))
+    async def lock_sessions(
+        self, connection: Connection, ids: set[str], *, skip_locked: bool = False
+    ) -> dict[str, str | None]:
+        """
+        Lock sessions in the order of their ids, before any lock on their scores.
+
+        Args:
+            skip_locked: Leave out sessions that another transaction has locked.
+
+        Returns:
+            The chains of the sessions that are locked now.
+        """
+        lock = LOCK_FREE_SESSIONS if skip_locked else LOCK_SESSIONS
+        rows = await connection.fetch(self.database.sql(lock), sorted(ids))
         return {r["session_id"]: r["chain_id"] for r in rows}
 
     async def promote(self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]) -> None:

@@ -294,8 +294,10 @@ class Leases:
             found = await connection.fetch(self.database.sql(EXPIRED))
             if not found:
                 return []
-            chains = await self.inbox.lock_sessions(connection, {r["session_id"] for r in found})
-            ids = [r["score_id"] for r in found]
+            # A session that another program keeps locked must not delay the others; the next pass tries it again.
+            expired = {r["session_id"] for r in found}
+            chains = await self.inbox.lock_sessions(connection, expired, skip_locked=True)
+            ids = [r["score_id"] for r in found if r["session_id"] in chains]
             rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
             events = []
             for r in rows:
