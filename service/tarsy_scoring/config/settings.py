@@ -272,6 +272,13 @@ class Settings(_Frozen):
     )
     kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
     kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
+    kafka_group_instance_id: NotBlank | None = Field(
+        None,
+        description=(
+            "Name of this process as a static member of the group: a restart within the session timeout moves no "
+            "partition. Must stay the same across restarts and differ between processes."
+        ),
+    )
     kafka_session_timeout_s: Positive = Field(15, description="Time after which brokers remove a silent member.")
     kafka_security_protocol: Security = Field("PLAINTEXT", description="TLS and login at the brokers.")
     kafka_sasl_mechanism: SaslMechanism = Field("PLAIN", description="SASL mechanism.")
