@@ -79,7 +79,7 @@ class Objects:
 
     def templates(self) -> Iterator[tuple[Object, Object]]:
         """Every object that makes pods, with its pod template."""
-        for item in self.of("Deployment") + self.of("Job"):
+        for item in self.of("Deployment") + self.of("StatefulSet") + self.of("Job"):
             yield item, item["spec"]["template"]
         for item in self.of("CronJob"):
             yield item, item["spec"]["jobTemplate"]["spec"]["template"]

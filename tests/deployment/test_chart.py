@@ -68,8 +68,8 @@ def test_every_object_is_valid(chart: Objects, version: str) -> None:
 def test_every_template_is_rendered_by_some_values(charts: dict[str, Objects]) -> None:
     kinds = {item["kind"] for chart in charts.values() for item in chart.everything}
     assert kinds == {
-        *("Deployment", "Service", "ServiceAccount", "ConfigMap", "Job", "PodDisruptionBudget", "NetworkPolicy"),
-        *("CronJob", "Ingress", "HorizontalPodAutoscaler", *CUSTOM_GROUPS),
+        *("Deployment", "StatefulSet", "Service", "ServiceAccount", "ConfigMap", "Job", "PodDisruptionBudget"),
+        *("NetworkPolicy", "CronJob", "Ingress", "HorizontalPodAutoscaler", *CUSTOM_GROUPS),
     }
 
 
@@ -98,9 +98,9 @@ def test_schema_and_values_name_the_same_keys() -> None:
 
 
 def test_selectors_match_their_pods(chart: Objects) -> None:
-    """Deployments, budgets and Services select their own pods alone; other selectors match something."""
+    """Deployments, the StatefulSet, budgets and Services select their own pods alone; other selectors match something."""
     pods = {item["metadata"]["name"]: as_tuple(made["metadata"]["labels"]) for item, made in chart.templates()}
-    for item in chart.of("Deployment"):
+    for item in chart.of("Deployment") + chart.of("StatefulSet"):
         wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
         assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
     for item in chart.of("PodDisruptionBudget"):
@@ -139,7 +139,7 @@ def test_ports_are_served(chart: Objects) -> None:
 
 def test_probes_restart_no_pod_that_waits(chart: Objects) -> None:
     """Only readiness asks the database, so that waiting for it restarts no pod; nor does a slow start."""
-    for item in chart.of("Deployment"):
+    for item in chart.of("Deployment") + chart.of("StatefulSet"):
         (container,) = item["spec"]["template"]["spec"]["containers"]
         if "ports" in container:
             assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -160,7 +160,7 @@ def test_variables_exist(chart: Objects) -> None:
         for name, variable in variables(container).items():
             assert not name.startswith("SCORING_") or name in known_variables()
             is_secret = name in secret_variables() | SECRET_VARIABLES or name.endswith("_KEY")
-            assert is_secret == ("valueFrom" in variable)
+            assert is_secret == ("secretKeyRef" in variable.get("valueFrom", {}))
 
 
 def test_the_chart_refers_to_secrets_and_creates_none(chart: Objects) -> None:
@@ -174,13 +174,30 @@ def test_the_chart_refers_to_secrets_and_creates_none(chart: Objects) -> None:
     assert named <= SECRETS_THAT_EXIST
 
 
-def test_keys_go_to_workers_alone(charts: dict[str, Objects]) -> None:
+@pytest.mark.parametrize(
+    ("component", "secrets"),
+    [("worker", {"OPENAI_API_KEY", "SPARE_KEY"}), ("intake", {"SCORING_WRITE_BACK_DATABASE_URL"})],
+    ids=["the judge's keys", "write-back"],
+)
+def test_one_component_alone_has_a_secret(charts: dict[str, Objects], component: str, secrets: set[str]) -> None:
     holders = {
         item["metadata"]["name"]
         for item, _, container in charts["everything"].containers()
-        if {"OPENAI_API_KEY", "SPARE_KEY", "SCORING_WRITE_BACK_DATABASE_URL"} & set(variables(container))
+        if secrets & set(variables(container))
     }
-    assert holders == {"scoring-worker"}
+    assert holders == {f"scoring-{component}"}
+
+
+def test_few_pods_take_in_and_many_judge(charts: dict[str, Objects]) -> None:
+    """Every role runs somewhere, and a member of the consumer group keeps its name across restarts."""
+    chart = charts["everything"]
+    intake, worker = chart.one("StatefulSet", "scoring-intake"), chart.one("Deployment", "scoring-worker")
+    roles = [item["spec"]["template"]["spec"]["containers"][0]["args"] for item in (intake, worker)]
+    assert roles == [["worker", "--only", "intake,relay"], ["worker", "--only", "judge"]]
+    assert intake["spec"]["replicas"] == 3
+    assert chart.one("Service", intake["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
+    member = variables(intake["spec"]["template"]["spec"]["containers"][0])["SCORING_KAFKA_GROUP_INSTANCE_ID"]
+    assert member["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 def test_mounts_have_volumes(chart: Objects) -> None:
@@ -292,7 +309,7 @@ def test_disruption_budgets_allow_nodes_to_be_drained(chart: Objects) -> None:
 
 
 def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -> None:
-    """No pod is reachable by default, only workers reach judges, and ports go where the values say."""
+    """No pod is reachable by default, only workers reach judges, only intake writes back, ports are the values'."""
     chart = charts["secured"]
     everyone = chart.one("NetworkPolicy", "scoring")["spec"]
     assert everyone["policyTypes"] == ["Ingress", "Egress"]
@@ -305,7 +322,7 @@ def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -
     assert worker["ingress"][0]["ports"] == [{"port": "metrics", "protocol": "TCP"}]
     assert worker["ingress"][0]["from"]
     assert chart.one("NetworkPolicy", "scoring-api")["spec"]["ingress"][0]["from"]
-    writes = charts["everything"].one("NetworkPolicy", "scoring-worker")["spec"]["egress"][1]
+    (writes,) = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
     assert writes == {
         "ports": [{"port": 6432, "protocol": "TCP"}],
         "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],

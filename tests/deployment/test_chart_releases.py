@@ -74,7 +74,7 @@ def test_every_image_tag_gives_a_valid_label(render: RenderObjects, tag: str) ->
 def test_the_eviction_policy_is_set_only_where_the_cluster_knows_it(render: RenderObjects) -> None:
     for version, is_there in {"1.25.4": False, "1.26.15-gke.100": False, "1.27.0-eks-1": True, "1.33.1": True}.items():
         budgets = render(*MINIMAL, OPEN, f"--kube-version={version}").of("PodDisruptionBudget")
-        assert len(budgets) == 2
+        assert len(budgets) == 3
         assert all(("unhealthyPodEvictionPolicy" in item["spec"]) == is_there for item in budgets), version
 
 
@@ -109,4 +109,4 @@ def test_every_pod_has_placement_values(charts: dict[str, Objects]) -> None:
         assert "nodeAffinity" in spec["affinity"]
         assert template["metadata"]["annotations"]["example.com/team"] == "sre"
         assert {"name": "more", "mountPath": "/more", "readOnly": True} in spec["containers"][0]["volumeMounts"]
-    assert placed == {"worker", "api", "bridge", "insights", "migrations", "prune"}
+    assert placed == {"intake", "worker", "api", "bridge", "insights", "migrations", "prune"}

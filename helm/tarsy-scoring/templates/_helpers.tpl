@@ -1,12 +1,13 @@
 {{/* Names and labels. */}}
 
-{{/* The release's name. Helm also takes some that no Service may have, or that leave no room for "-prune" in the 52
-characters of a CronJob: of those what can be kept, and a hash, so that two releases never share a name. */}}
+{{/* The release's name. Helm also takes some that no Service may have, or that leave no room for "-intake" in the 52
+characters of a StatefulSet, whose revisions are labels: of those what can be kept, and a hash, so that two releases never
+share a name. */}}
 {{- define "tarsy-scoring.name" -}}
-{{- if regexMatch "^[a-z]([a-z0-9-]{0,44}[a-z0-9])?$" .Release.Name -}}
+{{- if regexMatch "^[a-z]([a-z0-9-]{0,43}[a-z0-9])?$" .Release.Name -}}
 {{- .Release.Name -}}
 {{- else -}}
-{{- printf "r-%s-%s" (.Release.Name | replace "." "-" | trunc 35 | trimSuffix "-") (.Release.Name | sha256sum | trunc 8) -}}
+{{- printf "r-%s-%s" (.Release.Name | replace "." "-" | trunc 34 | trimSuffix "-") (.Release.Name | sha256sum | trunc 8) -}}
 {{- end -}}
 {{- end -}}
 

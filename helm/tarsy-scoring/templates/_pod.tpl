@@ -135,7 +135,6 @@ readinessProbe:
 {{- define "tarsy-scoring.variables" -}}
 {{- include "tarsy-scoring.databaseVariables" . }}
 {{- include "tarsy-scoring.kafkaVariables" . }}
-{{- include "tarsy-scoring.timelineVariables" . }}
 {{- with .Values.judge.baseUrl }}
 - {name: OPENAI_BASE_URL, value: {{ . | quote }}}
 {{- end }}
