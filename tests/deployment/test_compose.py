@@ -175,7 +175,7 @@ def test_grace_is_longer_than_the_drain() -> None:
 
 def test_the_api_may_open_enough_files() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text()
-    (needed,) = re.findall(r"at least ([\d,]+) files", page)
+    (needed,) = re.findall(r"at least\s+([\d,]+) files", page)
     assert SERVICES["api"]["ulimits"]["nofile"] >= int(needed.replace(",", ""))
 
 
