@@ -98,7 +98,7 @@ def test_schema_and_values_name_the_same_keys() -> None:
 
 
 def test_selectors_match_their_pods(chart: Objects) -> None:
-    """Deployments, the StatefulSet, budgets and Services select their own pods alone; other selectors match something."""
+    """Workloads, budgets and Services select their own pods alone; other selectors match something."""
     pods = {item["metadata"]["name"]: as_tuple(made["metadata"]["labels"]) for item, made in chart.templates()}
     for item in chart.of("Deployment") + chart.of("StatefulSet"):
         wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
