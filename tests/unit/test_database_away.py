@@ -182,10 +182,10 @@ def test_an_error_with_another_meaning_than_its_state(error: Exception, reaction
 
 
 async def test_work_that_fails_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures that pass by themselves do not count."""
+    """Failures that pass by themselves do not count, and end the row of those that do."""
     monkeypatch.setattr(database_module, "RETRY_MIN_S", 0.0)
     failures = [server_error("57014")] * (TRIES - 1)
-    database = FailingDatabase(*failures, *[ConnectionRefusedError()] * 100, None, *failures, None)
+    database = FailingDatabase(*failures, *[ConnectionRefusedError()] * 100, *failures, None, *failures, None)
 
     await database.persist(nothing)
     await database.persist(nothing)

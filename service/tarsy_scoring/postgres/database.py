@@ -85,7 +85,8 @@ class Patience:
         if not isinstance(error, DatabaseAway):
             return False
         self._note_away(error)
-        self._failures += error.may_last
+        # An outage ends the row: during one of hours, connections also fail in ways that may last.
+        self._failures = self._failures + 1 if error.may_last else 0
         if self._failures >= TRIES:
             raise DatabaseRefuses(f"{error}; this was tried {TRIES} times") from error.__cause__
         return True
