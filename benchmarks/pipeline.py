@@ -14,6 +14,7 @@ from typing import Self
 import asyncpg
 
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.llm import create_clients
@@ -60,9 +61,9 @@ class Pipeline:
         timeline = await self._source.fetch_timeline(session_id)
         context = build_context(timeline, new_nonce(), _BUDGET_TOKENS)
         messages = self._criteria.open_conversation(context)
-        analysis = await self._judge.ask(Question("analysis", messages), deadline_s=_DEADLINE_S)
+        analysis = await self._judge.ask(Question("analysis", messages), clock=AttemptClock(_DEADLINE_S))
         messages += [Message("assistant", analysis.reply), Message("user", self._criteria.follow_up_prompt or "")]
-        missing = await self._judge.ask(Question("missing_tools", messages), deadline_s=_DEADLINE_S)
+        missing = await self._judge.ask(Question("missing_tools", messages), clock=AttemptClock(_DEADLINE_S))
         total = extract_total(analysis.reply)
         tools = json.dumps([tool.tool_name for tool in extract_missing_tools(missing.reply)])
         await self._pool.execute(_INSERT, session_id, started, total, analysis.reply, tools)

@@ -70,6 +70,7 @@ class FakeSessions:
 
     def __init__(self, *, may_change: bool = True, **sessions: Timeline | Exception) -> None:
         self.may_change = may_change
+        self.reads_at_once = 16
         self.sessions = sessions
 
     async def fetch_timeline(self, session_id: str) -> Timeline:

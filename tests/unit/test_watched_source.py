@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from attempting import a_timeline
 from fakes import FakeSessions
 from tarsy_scoring.errors import CallerRefused, SourceAway, StartRefused, TimelineUnavailable
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.scoring.watched_source import COOL_DOWN_S, MOST_COOL_DOWN_S, SPREAD, WatchedSource
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline
@@ -46,7 +47,7 @@ async def test_an_outage_that_is_over_at_once_fails_no_read() -> None:
     """The check answers, and the second read succeeds."""
     source = Faulty([AWAY], [])
 
-    timeline = await WatchedSource(source, Metrics()).fetch_timeline("one", 60)
+    timeline = await WatchedSource(source, Metrics()).fetch_timeline("one", AttemptClock(60))
 
     assert (timeline.session_id, source.checks) == ("one", 1)
 
@@ -55,25 +56,49 @@ async def test_many_reads_that_fail_at_once_share_one_check() -> None:
     source = Faulty([AWAY] * 16, [AWAY])
     watched = WatchedSource(source, Metrics())
 
-    ends = await asyncio.gather(*(watched.fetch_timeline("one", 60) for _ in range(16)), return_exceptions=True)
+    reads = (watched.fetch_timeline("one", AttemptClock(60)) for _ in range(16))
+    ends = await asyncio.gather(*reads, return_exceptions=True)
 
     assert {type(end) for end in ends} == {SourceAway}
     assert source.checks == 1
     with pytest.raises(SourceAway):  # no read is tried while the circuit is open
-        await watched.fetch_timeline("one", 60)
+        await watched.fetch_timeline("one", AttemptClock(60))
 
 
 async def test_a_read_that_takes_too_long_is_checked_like_a_failure() -> None:
     for objections, error in (([], TimelineUnavailable), ([AWAY], SourceAway)):
         with pytest.raises(error):
-            await WatchedSource(Faulty([], list(objections)), Metrics()).fetch_timeline("one", 0)
+            await WatchedSource(Faulty([], list(objections)), Metrics()).fetch_timeline("one", AttemptClock(0))
+
+
+async def test_waiting_in_line_for_a_read_takes_no_time_of_the_attempt(let_pass: Callable[[float], None]) -> None:
+    """A source has room for few reads at once; those in line are read, however long the others took."""
+    source, may_answer = FakeSessions(one=a_timeline()), asyncio.Event()
+    source.reads_at_once = 1
+    fetch = source.fetch_timeline
+
+    async def slowly(session_id: str) -> Timeline:
+        await may_answer.wait()
+        return await fetch(session_id)
+
+    source.fetch_timeline = slowly  # type: ignore[method-assign]
+    watched, clocks = WatchedSource(source, Metrics()), [AttemptClock(600), AttemptClock(600)]
+    reads = [asyncio.create_task(watched.fetch_timeline("one", clock)) for clock in clocks]
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    let_pass(50)  # within the limit of the read that is under way
+    may_answer.set()
+    await asyncio.gather(*reads)
+
+    assert [clock.spent_s for clock in clocks] == pytest.approx([50, 0], abs=5)
 
 
 async def test_a_refused_caller_is_waited_for_without_a_check() -> None:
     source = Faulty([CallerRefused("401")], [])
 
     with pytest.raises(SourceAway, match="401") as raised:
-        await WatchedSource(source, Metrics()).fetch_timeline("one", 60)
+        await WatchedSource(source, Metrics()).fetch_timeline("one", AttemptClock(60))
 
     assert source.checks == 0
     assert COOL_DOWN_S <= raised.value.due_s <= COOL_DOWN_S * (1 + SPREAD)

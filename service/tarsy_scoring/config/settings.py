@@ -324,9 +324,11 @@ class Settings(_Frozen):
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
-    attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt.")
+    attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt, without its waits.")
     max_attempts: int = Field(5, ge=1, description="Attempts that may fail or be lost before the score fails.")
-    deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
+    deadline_s: Positive = Field(
+        3600, description="Time limit of all attempts of a score, without waits, and their backoff."
+    )
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(
         100_000, ge=1, description="Number of due scores above which intake pauses; those held up do not count."

@@ -18,6 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
 from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.verdict import Message, Question, Turn
@@ -53,7 +54,7 @@ class Permits(Protocol):
         """
         Book the outcome of an admitted call; the keywords are those of `limits.rules.Result`.
 
-        Not limited by the deadline of the attempt, because the answer has arrived and is paid for. Never
+        Takes no time of the attempt: the answer has arrived and is paid for. Never
         called for a call that was cancelled, or that ended too early to say anything about the provider.
         """
         ...
@@ -98,7 +99,7 @@ class JudgeClient:
         await self.endpoint.close()
 
     async def ask(
-        self, question: Question, *, deadline_s: float, permits: Permits | None = None, token_factor: float = 1.0
+        self, question: Question, *, clock: AttemptClock, permits: Permits | None = None, token_factor: float = 1.0
     ) -> Turn:
         """
         Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is
@@ -110,7 +111,8 @@ class JudgeClient:
         wrote until then.
 
         Args:
-            deadline_s: Rest of the attempt. It covers waiting for a free slot, calls and pauses.
+            clock: Of the attempt. Calls and the pauses between them count; waiting for a free slot or a permit
+                does not.
             permits: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
 
@@ -120,8 +122,8 @@ class JudgeClient:
         Raises:
             JudgeUnavailable: Unreachable, 408, 409, 5xx, or no chat completion, 4 times; or no answer within
                 `timeout_s`, once.
-            AttemptTimedOut: The deadline passed.
-            RateLimited: 429 four times, or a wait of more than 30 s or than the deadline leaves.
+            AttemptTimedOut: The attempt's time was up.
+            RateLimited: 429 four times, or a wait of more than 30 s or than the attempt has left.
             KeyRejected, QuotaExhausted: Without retries; the operator has to act.
             PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves
                 no room for a reply.
@@ -129,14 +131,10 @@ class JudgeClient:
             JudgeRejectedRequest: Any other 3xx or 4xx.
             WaitFor: Raised by `permits`. A short pause is slept through instead.
         """
-        now = asyncio.get_running_loop().time
-        ends_at = now() + deadline_s
         fitted = self._fit(question, token_factor)
 
         def is_over(state: RetryCallState) -> bool:
-            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(
-                LONGEST_WAIT_S, ends_at - now()
-            )
+            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(LONGEST_WAIT_S, clock.left_s)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(TransientError),
@@ -148,7 +146,7 @@ class JudgeClient:
         )
         with self._tracing.chat(self.provider, self.settings, question.kind) as tell:
             try:
-                turn: Turn = await retrying(self._call, fitted, permits, ends_at)
+                turn: Turn = await retrying(self._call, fitted, permits, clock)
                 tell(turn)
                 return turn
             except TimeoutError:
@@ -186,17 +184,19 @@ class JudgeClient:
             known = self._estimates[message] = estimate_tokens(message.content)
         return known
 
-    async def _call(self, fitted: FittedQuestion, permits: Permits | None, ends_at: float) -> Turn:
-        async with asyncio.timeout_at(ends_at):
+    async def _call(self, fitted: FittedQuestion, permits: Permits | None, clock: AttemptClock) -> Turn:
+        # The permit is taken last: its reservation must not be held while the call waits for a free slot.
+        with clock.waiting():
             await self._calls.acquire()
         try:
             while True:
                 prepared = self.endpoint.prepare(fitted)
-                async with asyncio.timeout_at(ends_at):
-                    permit = await self._admit(permits, prepared, ends_at) if permits else None
-                outcome = await self.endpoint.call(prepared, ends_at)
-                if permits and outcome.account is not None:  # outside the deadline, see `Permits.settle`
-                    await permits.settle(permit, **outcome.account)
+                with clock.waiting():
+                    permit = await self._admit(permits, prepared) if permits else None
+                outcome = await self.endpoint.call(prepared, asyncio.get_running_loop().time() + clock.left_s)
+                if permits and outcome.account is not None:
+                    with clock.waiting():
+                        await permits.settle(permit, **outcome.account)
                 if isinstance(outcome.result, Turn):
                     return outcome.result
                 if outcome.result is not None:  # each parameter can be dropped once, so the loop ends
@@ -204,7 +204,7 @@ class JudgeClient:
         finally:
             self._calls.release()
 
-    async def _admit(self, permits: Permits, prepared: PreparedCall, ends_at: float) -> Any:
+    async def _admit(self, permits: Permits, prepared: PreparedCall) -> Any:
         """Obtain a permit; a pause that ends soon enough is slept through."""
         # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
         fitted, most_read = prepared.fitted, min(len(prepared.body), self.settings.context_window_tokens)
@@ -213,7 +213,7 @@ class JudgeClient:
             try:
                 return await permits.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)
             except RateLimited as limit:
-                if limit.due_s > min(LONGEST_WAIT_S, ends_at - asyncio.get_running_loop().time()):
+                if limit.due_s > LONGEST_WAIT_S:
                     raise
                 await self._sleep(limit.due_s)
 

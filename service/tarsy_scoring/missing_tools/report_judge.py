@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import Paused, WaitFor
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import PAUSE_DUE_S, Limits
@@ -81,7 +82,7 @@ class ReportJudge:
         """See `Ask`. Raises: MoneySpent: The call could cost more than the rest of the budget."""
         return await self.client.ask(
             question,
-            deadline_s=self.deadline_s,
+            clock=AttemptClock(self.deadline_s),
             permits=self,
             token_factor=self.limits.token_factor(self.client.provider),
         )

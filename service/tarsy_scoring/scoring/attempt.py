@@ -33,6 +33,7 @@ from tarsy_scoring.errors import (
     WaitingFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
@@ -110,10 +111,10 @@ class Scorer:
         Raises:
             LeaseLost: Another worker holds the score, or it was cancelled.
         """
-        now = time.monotonic()
-        attempt = Attempt(claimed, now, now + self.settings.attempt_timeout_s, on_judged)
+        attempt = Attempt(claimed, AttemptClock(self.settings.attempt_timeout_s), on_judged)
         if claimed.attempt > 1:  # earlier turns may answer the same questions, and their usage counts
-            attempt.turns += await self.store.stored_turns(claimed.score_id)
+            with attempt.clock.waiting():
+                attempt.turns += await self.store.stored_turns(claimed.score_id)
         try:
             return await self._judge(attempt)
         except WaitFor as error:
@@ -130,7 +131,7 @@ class Scorer:
         Raises:
             LeaseLost: Another worker holds the score, or it was cancelled.
         """
-        attempt = Attempt(claimed, time.monotonic() - spent_s, 0, lambda: None)
+        attempt = Attempt(claimed, AttemptClock(0, spent_s), lambda: None)
         attempt.turns += await self.store.stored_turns(claimed.score_id)
         return await self._retry(attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where"))
 
@@ -145,19 +146,20 @@ class Scorer:
         chain = self.settings.chain(claimed.chain_id)
         criteria = self.registry.get(claimed.criteria or chain.criteria)
         await self._keep(
+            attempt,
             criteria.criteria_hash,
             partial(self.store.keep_criteria, criteria.criteria_hash, criteria.name, criteria.content),
         )
         names = tool_names(timeline)
         if (tools_hash := tools_hash_of(names)) is not None:
-            await self._keep(tools_hash, partial(self.store.keep_tools, tools_hash, names))
+            await self._keep(attempt, tools_hash, partial(self.store.keep_tools, tools_hash, names))
         attempt.layers = await measure(timeline, chain)
         check_evidence(timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
         with self.tracing.step("evaluating_gates") if chain.gates else nullcontext():
             attempt.layers = await check_gates(
-                attempt.layers, timeline, chain, self.settings.config.gates, deadline_s=attempt.left_s
+                attempt.layers, timeline, chain, self.settings.config.gates, deadline_s=attempt.clock.left_s
             )
         if not chain.judge.enabled:
             return await self._complete(attempt, None, criteria)
@@ -173,9 +175,9 @@ class Scorer:
         """
         claimed = attempt.claimed
         try:
-            return await self.source.fetch_timeline(claimed.session_id, attempt.left_s)
+            return await self.source.fetch_timeline(claimed.session_id, attempt.clock)
         except (SessionNotFound, SessionNotTerminal) as error:
-            grace_left_s = self.settings.timeline_grace_s - claimed.age_s - attempt.spent_s
+            grace_left_s = self.settings.timeline_grace_s - claimed.age_s - attempt.clock.elapsed_s
             if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and grace_left_s > 0:
                 due_s = min(SESSION_RECHECK_S, grace_left_s)
                 raise SessionNotReady(str(error), due_s, error.error_kind) from error
@@ -199,17 +201,18 @@ class Scorer:
             or (timeline.alert_type and not claimed.alert_type)
             or claimed.session_status is None
         ):
-            attempt.claimed, is_declined = await self.store.bind(
-                claimed,
-                chain_id=chain_id,
-                alert_type=timeline.alert_type,
-                labels=timeline.labels,
-                session_status=timeline.status,
-                completed_at=timeline.completed_at if timeline.has_real_times else None,
-                criteria=name,
-                criteria_hash=criteria_hash,
-                declined=declined,
-            )
+            with attempt.clock.waiting():
+                attempt.claimed, is_declined = await self.store.bind(
+                    claimed,
+                    chain_id=chain_id,
+                    alert_type=timeline.alert_type,
+                    labels=timeline.labels,
+                    session_status=timeline.status,
+                    completed_at=timeline.completed_at if timeline.has_real_times else None,
+                    criteria=name,
+                    criteria_hash=criteria_hash,
+                    declined=declined,
+                )
             if declined is not None and is_declined:
                 return self._failed(attempt, declined)
         return None
@@ -232,11 +235,12 @@ class Scorer:
         message = f"chain {timeline.chain_id!r} is not scored automatically: {why_not}"
         return replace(self._failure(attempt, "cancelled", "cancelled", message), disposition=why_not)
 
-    async def _keep(self, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(self, attempt: Attempt, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
         """Store content before a score refers to its hash, but not again for an hour."""
         if time.monotonic() < self._kept.get(content_hash, -math.inf) + KEPT_S:
             return
-        await store()
+        with attempt.clock.waiting():
+            await store()
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()  # the price is one more write of content that is already stored
         self._kept[content_hash] = time.monotonic()
@@ -270,9 +274,9 @@ class Scorer:
 
         def is_final(error: Exception) -> bool:
             burned = attempt.claimed.attempts_burned + 1
-            spent_s = attempt.claimed.spent_s + attempt.spent_s
+            spent_s = attempt.claimed.spent_s + attempt.clock.spent_s
             # Other providers may use up the remaining time of this attempt before it ends.
-            latest_s = spent_s + max(0.0, attempt.left_s)
+            latest_s = spent_s + max(0.0, attempt.clock.left_s)
             if isinstance(error, WaitFor):
                 return latest_s >= self.settings.deadline_s
             if isinstance(error, RetryLater):
@@ -331,7 +335,7 @@ class Scorer:
         metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
         for flag in columns["flags"]:
             metrics.score_flags.labels(flag).inc()
-        metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(claimed.age_s + attempt.spent_s)
+        metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(claimed.age_s + attempt.clock.elapsed_s)
 
     async def _end(self, attempt: Attempt, ending: Ending) -> None:
         attempt.on_judged()
@@ -357,7 +361,7 @@ class Scorer:
     ) -> Finished:
         """Put the score back with a due time, or end it after the deadline. Backoff counts as time spent."""
         burns = isinstance(error, RetryLater)
-        spent_s = 0 if isinstance(error, SourceAway) else attempt.spent_s + (due_s if burns else 0)
+        spent_s = 0 if isinstance(error, SourceAway) else attempt.clock.spent_s + (due_s if burns else 0)
         deadline_s = self.settings.deadline_s
         if attempt.claimed.spent_s + spent_s >= deadline_s:
             message = f"not scored within {deadline_s:g} s of attempts and backoff; last: {error}"
@@ -396,7 +400,7 @@ class Scorer:
         """The columns that every ended score has, however it ended."""
         return {
             "status": status,
-            "spent_s": attempt.spent_s,
+            "spent_s": attempt.clock.spent_s,
             "attempts_burned": 0,
             **no_results(),
             "usage": sum_usage(s.turn for s in attempt.turns),

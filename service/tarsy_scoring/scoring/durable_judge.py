@@ -5,13 +5,13 @@ fleet's limits.
 
 import asyncio
 import hashlib
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
@@ -40,13 +40,12 @@ class Attempt:
     The state of an attempt; code that ends the attempt early reads how far it came.
 
     Args:
-        started, deadline: Seconds of the monotonic clock.
+        clock: Measures the work of this attempt.
         on_judged: Called when only the end is left to be stored.
     """
 
     claimed: ClaimedScore
-    started: float
-    deadline: float
+    clock: AttemptClock
     on_judged: Callable[[], None]
     turns: list[StoredTurn] = field(default_factory=list)
     """All turns of the score; turns of earlier attempts come first."""
@@ -58,14 +57,6 @@ class Attempt:
     timeline: Timeline | None = None
     context: FittedContext | None = None
     layers: Layers | None = None
-
-    @property
-    def spent_s(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
-    def left_s(self) -> float:
-        return self.deadline - time.monotonic()
 
 
 @dataclass
@@ -114,11 +105,11 @@ class DurableAsk:
         try:
             if has_unstored:
                 await announcing
-            if self.attempt.left_s <= 0:
+            if self.attempt.clock.left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
             turn = await self.clients[self.provider].ask(
                 question,
-                deadline_s=self.attempt.left_s,
+                clock=self.attempt.clock,
                 permits=self,
                 token_factor=self.limits.token_factor(self.provider),
             )
@@ -157,13 +148,19 @@ class DurableAsk:
 
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
-    """Store the turns that are not stored yet, and announce `phase` where it is new. Raises: LeaseLost."""
-    async with attempt.storing:
-        turns, attempt.unstored = attempt.unstored, []
-        is_new = phase is not None and phase != attempt.phase
-        if turns or is_new:
-            attempt.phase = phase or attempt.phase
-            await store.record(Step(attempt.claimed, phase if is_new else None, turns))
+    """
+    Store the turns that are not stored yet, and announce `phase` where it is new. Takes no time of the attempt.
+
+    Raises:
+        LeaseLost: Another worker holds the score, or it was cancelled.
+    """
+    with attempt.clock.waiting():
+        async with attempt.storing:
+            turns, attempt.unstored = attempt.unstored, []
+            is_new = phase is not None and phase != attempt.phase
+            if turns or is_new:
+                attempt.phase = phase or attempt.phase
+                await store.record(Step(attempt.claimed, phase if is_new else None, turns))
 
 
 def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:

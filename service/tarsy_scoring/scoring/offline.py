@@ -5,7 +5,6 @@ Timeline rules, context, judge and document are those of a worker. Nothing is st
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
@@ -109,11 +109,11 @@ async def score_offline(
     criteria = registry.get(chain.criteria)
     started = datetime.now(UTC)
     turns: list[Turn] = []
-    deadline = math.inf  # runs from the first question, since gates have a limit of their own
+    clock = AttemptClock(math.inf)  # replaced before the first question, since gates have a limit of their own
 
     def ask_of(provider: str, _context: FittedContext) -> Ask:
         async def ask(question: Question) -> Turn:
-            turn = await clients[provider].ask(question, deadline_s=deadline - time.monotonic())
+            turn = await clients[provider].ask(question, clock=clock)
             turns.append(turn)
             return turn
 
@@ -128,7 +128,7 @@ async def score_offline(
         gates = settings.config.gates
         layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
         if with_judge and chain.judge.enabled:
-            deadline = time.monotonic() + settings.attempt_timeout_s
+            clock = AttemptClock(settings.attempt_timeout_s)
             judges = Judges(settings.config.providers, ask_of)
             # There is no later attempt, so every error of an optional turn is final.
             judgement = await judge(timeline, new_nonce(), chain, criteria, judges, lambda _error: True)

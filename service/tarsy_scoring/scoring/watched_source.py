@@ -14,6 +14,7 @@ import time
 import structlog
 
 from tarsy_scoring.errors import CallerRefused, SourceAway, StartRefused, TimelineUnavailable
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 
@@ -36,30 +37,39 @@ class WatchedSource:
         """Why the circuit is open; None while it is closed."""
         self._source = source
         self._metrics = metrics
+        self._reads = asyncio.Semaphore(source.reads_at_once)
         self._checking = asyncio.Lock()
         self._is_away = asyncio.Event()
         self._away_since = 0.0
         self._answered_at = -math.inf
         self._cool_down_s = COOL_DOWN_S
 
-    async def fetch_timeline(self, session_id: str, left_s: float) -> Timeline:
+    async def fetch_timeline(self, session_id: str, clock: AttemptClock) -> Timeline:
         """
         Read one session; see `TimelineSource`.
 
         Args:
-            left_s: Seconds that the attempt has left.
+            clock: Of the attempt. Waiting until the source has room for another read takes no time of it.
 
         Raises:
             SourceAway: The source does not answer.
             TimelineUnavailable: The source answers, and yet this session cannot be read.
             SessionNotFound, SessionNotTerminal: See `TimelineSource`.
         """
+        with clock.waiting():
+            await self._reads.acquire()
+        try:
+            return await self._read(session_id, clock)
+        finally:
+            self._reads.release()
+
+    async def _read(self, session_id: str, clock: AttemptClock) -> Timeline:
         failure: TimelineUnavailable
         for _ in range(2):  # the first failure may come from an outage that is already over
             if self.away is not None:
                 break
             try:
-                async with asyncio.timeout(min(READ_TIMEOUT_S, max(0.0, left_s))):
+                async with asyncio.timeout(min(READ_TIMEOUT_S, max(0.0, clock.left_s))):
                     return await self._source.fetch_timeline(session_id)
             except TimeoutError:
                 failure = TimelineUnavailable(f"reading session {session_id} took longer than allowed")

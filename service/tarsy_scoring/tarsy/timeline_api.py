@@ -72,6 +72,7 @@ class TarsyApi:
     """
 
     may_change = True
+    reads_at_once = _CALLS_AT_ONCE // 2  # a session takes two calls at once, and more for its tool lists
 
     def __init__(
         self,

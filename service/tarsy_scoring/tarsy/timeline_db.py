@@ -103,6 +103,8 @@ class TarsyDatabase:
             max_connections=connections,
             statement_cache=statement_cache,
         )
+        # One connection is left for checks: reads that hang must not make the database look away.
+        self.reads_at_once = max(1, connections - 1)
         self._left_out: set[str] = set()
 
     async def fetch_timeline(self, session_id: str) -> Timeline:

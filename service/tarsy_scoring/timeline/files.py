@@ -55,6 +55,7 @@ class SessionFiles:
     """Reads a folder of `<session_id>.json` files, and never a file outside the folder."""
 
     may_change = False
+    reads_at_once = 16
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

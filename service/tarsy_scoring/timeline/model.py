@@ -191,6 +191,9 @@ class TimelineSource(Protocol):
     may_change: bool
     """False where a second read cannot show more than the first (`files`)."""
 
+    reads_at_once: int
+    """Timelines that may be read at the same time, >= 1; attempts wait in line for more."""
+
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """
         Read one session.

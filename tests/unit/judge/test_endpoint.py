@@ -9,6 +9,7 @@ import pytest
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, Outcome
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
@@ -132,7 +133,7 @@ async def test_the_most_that_a_call_may_cost_is_a_token_per_byte(text: str, is_o
     client, permits = JudgeClient("main", provider, None), RecordingPermits()
     real, server = client.endpoint.http, connect(client.endpoint, "text")
 
-    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, permits=permits)
+    await client.ask(Question("analysis", [Message("user", text)]), clock=AttemptClock(5), permits=permits)
     await real.aclose()
 
     assert (server.read_bytes > 4_000) is is_over_window

@@ -18,6 +18,7 @@ from scripted import rubric_reply, structured_reply
 from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
+from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Question
@@ -120,7 +121,7 @@ async def judged(
     client: JudgeClient, criteria: str = TWO_TURN, *, factor: float = 1.0, max_reminders: int = 2
 ) -> Judgement:
     def ask_of(_provider: str, _context: FittedContext) -> Ask:
-        return partial(client.ask, deadline_s=60, token_factor=factor)
+        return partial(client.ask, clock=AttemptClock(60), token_factor=factor)
 
     chain = ChainSettings(providers=("main",), max_reminders=max_reminders)
     judges = Judges({"main": client.settings}, ask_of, lambda _provider: factor)
@@ -216,7 +217,7 @@ async def test_a_reply_limit_shrinks_to_what_is_left(
     endpoint = Endpoint(Reply(0.1, "words"))
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=2_000), endpoint)
     question = Question("analysis", exactly(prompt), reply_limit_factor=reply_limit_factor)
-    asking = client.ask(question, deadline_s=60, token_factor=token_factor)
+    asking = client.ask(question, clock=AttemptClock(60), token_factor=token_factor)
 
     if limit is None:
         with pytest.raises(PromptTooLong, match="was not asked") as raised:
@@ -234,7 +235,7 @@ async def test_no_reply_is_asked_for_in_fewer_than_256_tokens(connect: Connect, 
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=400), endpoint)
 
     try:
-        await client.ask(Question("analysis", exactly(10_000 - left)), deadline_s=60)
+        await client.ask(Question("analysis", exactly(10_000 - left)), clock=AttemptClock(60))
     except PromptTooLong:
         assert not is_asked
 

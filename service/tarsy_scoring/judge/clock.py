@@ -1,0 +1,56 @@
+"""The time that an attempt may work, without the time that it waits for something of this service."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class AttemptClock:
+    """
+    Measures one attempt, or another piece of work with a time limit. Begins with its creation.
+
+    Time inside `waiting()` counts neither as spent nor against the limit: it is the fault of a limit, a pool or a
+    database of this service. While several tasks of an attempt run at once, the clock stands as long as one of
+    them waits.
+
+    Args:
+        limit_s: Seconds of work.
+        spent_s: Seconds that were spent before.
+    """
+
+    def __init__(self, limit_s: float, spent_s: float = 0.0) -> None:
+        self._limit_s = limit_s
+        self._now = asyncio.get_running_loop().time
+        self._started = self._now() - spent_s
+        self._waited_s = 0.0
+        self._waits = 0
+        self._waiting_since = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning, waits included."""
+        return self._now() - self._started
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the beginning, without waits."""
+        waiting_s = self._now() - self._waiting_since if self._waits else 0.0
+        return self.elapsed_s - self._waited_s - waiting_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of work that are left; below 0 after the limit."""
+        return self._limit_s - self.spent_s
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Stop the clock inside the block."""
+        if self._waits == 0:
+            self._waiting_since = self._now()
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if self._waits == 0:
+                self._waited_s += self._now() - self._waiting_since
