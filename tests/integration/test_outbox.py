@@ -16,7 +16,7 @@ from tarsy_scoring.queue.outbox import NewEvent, OutboxEvent
 
 
 async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:
-    return await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, limit))
+    return (await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, limit))).count
 
 
 async def unpublished(scoring: Scoring, limit: int = 1000) -> list[OutboxEvent]:

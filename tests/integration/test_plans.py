@@ -133,6 +133,7 @@ STATEMENTS = {
         "scoring_events_score_id_sequence_key",
     ),
     "place": (outbox.ASSIGN_POSITIONS, "1000", "scoring_events_unplaced"),
+    "look": (outbox.LOOK, "", "scoring_events_unpublished"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "raise-entry": (outbox.RAISE_ENTRY, "71700", "scoring_events_unplaced"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302], 71302", "scoring_events_unpublished"),

@@ -1,21 +1,27 @@
 """The relay on a real broker: in order per session, marked after the acknowledgement, one relay at a time."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from pydantic_core import from_json
 
-from builders import Scoring, completion, session_completed, step
+from builders import Scoring, completion, open_scoring, session_completed, step
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import Headers, Publisher, Record
 from tarsy_scoring.kafka.topics import read_topic
-from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
+from tarsy_scoring.queue.relay import POLL_S, Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
+EVENTS = 60
 SESSIONS = [f"session-{n}" for n in range(20)]
 
 
@@ -150,6 +156,43 @@ async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: S
     sent = await run_dry(scoring, settings) + await run_dry(scoring, settings)
 
     assert sum(sent) == len(await published(settings)) == 5 * len(SESSIONS)
+
+
+async def test_a_notification_wakes_the_relay_at_work_alone(
+    scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others look once a second whether it is gone, and one of them takes over."""
+    passes, began_s = Counter[int](), time.monotonic()
+
+    async def publish(session: str, bells: Sequence[Database]) -> None:
+        await scoring.accept(session_completed(session))
+        for database in bells:
+            database.notify_locally("events")
+        await wait_until(is_published, 30, "the event is published")
+
+    async def is_published() -> bool:
+        return await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)
+
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        opened = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=3)) for _ in range(4)]
+        relays = {o.database: asyncio.Event() for o in opened}
+        for n, (database, stopping) in enumerate(relays.items()):
+            relay = Relay(settings, database, Metrics(), SilentBroker("nowhere"))
+
+            async def counted(n: int = n, run_once: Callable[[], Awaitable[int]] = relay.run_once) -> int:
+                passes[n] += 1
+                return await run_once()
+
+            monkeypatch.setattr(relay, "run_once", counted)
+            group.create_task(relay.run(stopping))
+        for n in range(EVENTS):
+            await publish(f"session-{n}", list(relays))
+        total, elapsed_s = passes.total(), time.monotonic() - began_s
+
+        for n, stopping in enumerate(relays.values()):
+            await publish(f"last-{n}", [])
+            stopping.set()
+    assert total <= 3 * EVENTS + len(relays) * (elapsed_s / POLL_S + 2), passes
 
 
 async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:

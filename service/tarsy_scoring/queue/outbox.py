@@ -80,7 +80,8 @@ WITH unplaced AS (
   FROM unplaced, counter WHERE e.event_id = unplaced.event_id
   RETURNING e.entry
 )
-SELECT count(*) AS placed, max(entry) AS last_entry FROM placed
+SELECT count(*) AS placed, max(entry) AS last_entry, (SELECT position FROM {schema}.relay_position) AS before
+FROM placed
 """
 
 # Raise the floor of entries by a step, and begin the next step at an entry ($1) that this transaction placed.
@@ -101,6 +102,15 @@ SELECT position, session_id, payload || jsonb_build_object('position', position)
 FROM {schema}.scoring_events
 WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
 ORDER BY position LIMIT $1
+"""
+
+# The last position that was assigned, and whether an event waits for a relay.
+LOOK = """
+SELECT p.position AS last_position, (
+         EXISTS (SELECT FROM {schema}.scoring_events WHERE position IS NULL AND entry > f.entry)
+         OR EXISTS (SELECT FROM {schema}.scoring_events WHERE published_at IS NULL AND position > f.published)
+       ) AS is_waiting
+FROM {schema}.relay_position p, {schema}.relay_floor f
 """
 
 # Also raises the floor of positions by a step to $2.
@@ -132,6 +142,14 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Assigned:
+    """How many positions were assigned, and the last one that had been assigned before."""
+
+    count: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxEvent:
     """An event with its position, ready to be published under the key of its session."""
 
@@ -153,9 +171,9 @@ async def emit(database: Database, connection: Connection, events: Sequence[NewE
         )
 
 
-async def assign_positions(database: Database, connection: Connection, limit: int) -> int:
+async def assign_positions(database: Database, connection: Connection, limit: int) -> Assigned:
     """
-    Assign positions to committed events; returns how many.
+    Assign positions to committed events.
 
     The process must hold `RELAY_LOCK`, and the transaction must not have written before.
     """
@@ -163,7 +181,14 @@ async def assign_positions(database: Database, connection: Connection, limit: in
     assert row is not None
     if row["placed"]:
         await connection.execute(database.sql(RAISE_ENTRY), row["last_entry"])
-    return int(row["placed"])
+    return Assigned(row["placed"], row["before"])
+
+
+async def look(database: Database) -> tuple[int, bool]:
+    """The last position that was assigned, and whether an event waits for a relay. Raises: DatabaseAway."""
+    row = await database.once(lambda c: c.fetchrow(database.sql(LOOK)))
+    assert row is not None
+    return row["last_position"], row["is_waiting"]
 
 
 async def unpublished(database: Database, connection: Connection, limit: int) -> list[OutboxEvent]:

@@ -4,7 +4,9 @@ Publish the outbox to `scoring-events`: one relay at a time, in order per sessio
 Laws. One transaction assigns the next positions to committed events. A second one, under the same advisory
 lock, publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
 mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
-finds the lock free is the relay, so another process replaces a dead one at its next poll. Positions are
+finds the lock free is the relay, so another process replaces a dead one at its next poll. Notifications are
+for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass only
+if an event waits and no position was assigned since its last look. So relays do not take turns. Positions are
 assigned even while a broker is unavailable, because live clients read events by position from the database.
 """
 
@@ -63,20 +65,30 @@ class Relay:
         self._metrics = metrics
         self._publisher = publisher or Publisher(settings)
         self._patience = database.patience()
+        self._is_at_work = True
+        self._last_position: int | None = None  # by the last pass or look of this relay
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
         try:
             while not stopping.is_set():
                 if await self._pass() == 0:
-                    await self._database.wait_notified("events", POLL_S)
+                    await self._wait(stopping)
                 await asyncio.sleep(GATHER_S)
+            self._is_at_work = True  # the last process that stops publishes the rest
             with contextlib.suppress(TimeoutError):  # the pass that is cut off is rolled back and its events repeated
                 async with asyncio.timeout(FLUSH_S):
                     while await self._pass() > 0:
                         pass
         finally:
             await self._publisher.stop()
+
+    async def _wait(self, stopping: asyncio.Event) -> None:
+        if self._is_at_work:
+            await self._database.wait_notified("events", POLL_S)
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), POLL_S)
 
     async def run_once(self) -> int:
         """
@@ -112,11 +124,21 @@ class Relay:
 
         async def work(connection: Connection) -> bool:
             if not is_leading and not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
+                self._is_at_work = False
                 return False
-            await outbox.assign_positions(self._database, connection, LIMIT)
+            assigned = await outbox.assign_positions(self._database, connection, LIMIT)
+            is_alone = self._last_position in (None, assigned.before)
+            self._is_at_work = assigned.count > 0 or (self._is_at_work and is_alone)
+            self._last_position = assigned.before + assigned.count
             return True
 
         return await self._database.once(work)
+
+    async def _is_needed(self) -> bool:
+        """Whether an event waits, and no relay has assigned a position since the last pass or look of this one."""
+        before = self._last_position
+        self._last_position, is_waiting = await outbox.look(self._database)
+        return is_waiting and self._last_position == before
 
     async def assign_positions_during(self, broker_call: Coroutine[Any, Any, T], *, is_leading: bool = False) -> T:
         """
@@ -211,7 +233,8 @@ class Relay:
     async def _pass(self) -> int:
         try:
             with self._patience:
-                return await self.run_once()
+                if self._is_at_work or await self._is_needed():
+                    return await self.run_once()
         except BrokerAway as error:
             log.warning("relay.waiting", reason=str(error), retry_in_s=POLL_S)
         return 0
