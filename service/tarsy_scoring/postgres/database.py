@@ -8,8 +8,9 @@ is set per connection does not survive PgBouncer.
 import asyncio
 import contextlib
 import contextvars
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, TypeVar
 
 import asyncpg
@@ -44,6 +45,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 TRIES = 10  # of work whose failure may last: a quarter of a minute, or five minutes of statement timeouts
 SETTLED_S = 60.0  # every wait tries more often than this, also if each try runs into the statement timeout
 _LOST_STATEMENT = asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError
+NOTIFY = "SELECT pg_notify(channel, count) FROM unnest($1::text[], $2::text[]) AS n(channel, count)"
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
 
 
@@ -107,7 +109,8 @@ class Database:
         self._statement_cache = statement_cache
         self._pool: asyncpg.Pool | None = None
         self._notified: dict[Channel, asyncio.Event] = {"scores": asyncio.Event(), "events": asyncio.Event()}
-        self._to_send: set[Channel] = set()
+        self._to_send: Counter[Channel] = Counter()
+        self._heeds: dict[Channel, Callable[[int], bool]] = {}
         self._has_to_send = asyncio.Event()
         self.is_available = False
         self._was_reached = False
@@ -241,11 +244,20 @@ class Database:
 
     # --- notifications ---------------------------------------------------------------------------------
 
-    def notify(self, channel: Channel) -> None:
-        """Wake the waiters of `channel`: in this process at once, in others within 50 ms."""
+    def notify(self, channel: Channel, count: int = 1) -> None:
+        """Wake the waiters of `channel`, for `count` rows: in this process at once, in others within 50 ms."""
         self._notified[channel].set()
-        self._to_send.add(channel)
+        self._to_send[channel] += count
         self._has_to_send.set()
+
+    def heed(self, channel: Channel, heeds: Callable[[int], bool]) -> None:
+        """Let `heeds` decide by their count which notifications of other processes wake the waiters of `channel`."""
+        self._heeds[channel] = heeds
+
+    def _hear(self, channel: Channel, payload: str) -> None:
+        count = int(payload) if payload.isdecimal() else 1  # the version before sends no count
+        if channel not in self._heeds or self._heeds[channel](count):
+            self._notified[channel].set()
 
     def notify_locally(self, channel: Channel) -> None:
         """Wake the waiters of `channel` in this process only."""
@@ -265,7 +277,7 @@ class Database:
             group.create_task(
                 listen(
                     self._url,
-                    {self._pg_channel(c): lambda _payload, c=c: self._notified[c].set() for c in self._notified},  # type: ignore[misc]
+                    {self._pg_channel(c): partial(self._hear, c) for c in self._notified},
                     retry_after=_log_lost_listener,
                     contact_s=CONTACT_S,
                 )
@@ -275,9 +287,10 @@ class Database:
         while True:
             await self._has_to_send.wait()
             self._has_to_send.clear()
-            channels, self._to_send = [self._pg_channel(c) for c in sorted(self._to_send)], set()
+            counts, self._to_send = self._to_send, Counter()
+            sent = [self._pg_channel(c) for c in counts], [str(n) for n in counts.values()]
             with contextlib.suppress(DatabaseAway):  # the other processes poll
-                await self.once(lambda c, n=channels: c.execute("SELECT pg_notify(x, '') FROM unnest($1::text[]) x", n))  # type: ignore[misc]
+                await self.once(lambda c, s=sent: c.execute(NOTIFY, *s))  # type: ignore[misc]
             await asyncio.sleep(NOTIFY_EVERY_S)
 
     def _pg_channel(self, channel: Channel) -> str:

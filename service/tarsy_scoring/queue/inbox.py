@@ -250,7 +250,7 @@ class Inbox:
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
         if decisions.accepted:
-            self.database.notify("scores")
+            self.database.notify("scores", len(decisions.accepted))
             self.database.notify("events")
         return {i: d.disposition for i, d in decisions.by_request.items()}
 

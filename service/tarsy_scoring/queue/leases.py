@@ -316,8 +316,9 @@ class Leases:
 
         lost = await self.database.once(work)
         if lost:
-            self.database.notify("scores")
             self.database.notify("events")
+        if any(score.status != "pending" for score in lost):  # a deferred request may have become a score
+            self.database.notify("scores")
         return lost
 
     async def put_back(
@@ -352,7 +353,8 @@ class Leases:
 
         if not await self.database.persist(work):
             raise LeaseLost(f"score {claimed.score_id}: the lease was lost before it was put back")
-        self.database.notify("scores")
+        if due_s <= 0:
+            self.database.notify("scores")
         self.database.notify("events")
 
     async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:

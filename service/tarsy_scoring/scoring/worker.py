@@ -27,6 +27,7 @@ from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases, suspect_losses_of
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.contact import Contact
+from tarsy_scoring.scoring.eagerness import Eagerness
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
@@ -78,6 +79,8 @@ class Worker:
     def __post_init__(self) -> None:
         self._database = self.leases.database
         self._contact = Contact(self.settings.lease_s)
+        self._eagerness = Eagerness()
+        self._database.heed("scores", self._eagerness.reacts)
         self._topics = {
             SOURCE_COMPLETED: self.settings.topic_session_completed,
             SOURCE_RESCORE: self.settings.topic_rescore_requested,
@@ -125,10 +128,11 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed = 0
+            claimed, has_reacted = 0, self._eagerness.starts_claim()
             if free > 0:
                 with patience:
                     claimed = await self.claim(free)
+                    self._eagerness.learn(has_reacted, claimed)
             if claimed < free or free <= 0:  # a notification or the end of an attempt wakes us
                 await self._database.wait_notified("scores", POLL_S)
 
