@@ -173,3 +173,30 @@ async def test_a_thousand_sessions_survive_a_dozen_kills(service: Service, tarsy
         ids = await tally(connection, "SELECT score_id FROM session_scores")
     assert scores == stages == Counter(scored)
     assert set(ids) == {str(r["score_id"]) for r in await service.rows("SELECT score_id FROM session_scores")}
+
+
+async def leads(process: Process) -> bool:
+    return "tarsy_scoring_bridge_leading 1.0" in (await process.get("/metrics"))[1]
+
+
+@pytest.mark.slow
+async def test_11a_a_frozen_bridge_is_replaced_within_a_minute(service: Service, tarsy_database_url: str) -> None:
+    """PostgreSQL ends its transaction, and with it the lock; when it wakes, it announces nothing a second time."""
+    env = {"SCORING_TIMELINE_DATABASE_URL": tarsy_database_url, "SCORING_BRIDGE_SWEEP_S": "0.5"}
+    frozen = service.command("bridge", "--since", "beginning", **env)
+    await wait_until(lambda: leads(frozen), 60, "the first bridge leads")
+    other = service.command("bridge", "--since", "beginning", **env)
+    await other.ready()
+
+    frozen.pause()
+    async with connected(tarsy_database_url) as connection:
+        now = datetime.now(UTC).isoformat()
+        await load_session(connection, small_session("meanwhile") | {"created_at": now, "completed_at": now})
+    await wait_until(lambda: leads(other), 60, "the other bridge leads")
+    await other.says("bridge.announced")
+    frozen.resume()
+    await frozen.says("database.away")
+
+    assert not await leads(frozen)
+    assert await asyncio.gather(frozen.stop(), other.stop()) == [0, 0]
+    assert {session: list(ids.values()) for session, ids in (await announced(service)).items()} == {"meanwhile": [1]}

@@ -730,7 +730,7 @@ async def test_a_silent_database_of_ours_is_noticed_in_time(
 ) -> None:
     """After the timeout of a contact, not that of a long statement; then the lock is taken again."""
     assert database_module.CONTACT_S <= TIMEOUT_S
-    for module in (database_module, leader, bridge_module):
+    for module in (database_module, leader):
         monkeypatch.setattr(module, "CONTACT_S", 1.0)
     async with DatabaseProxy(settings.require_database()) as proxy:
         ours = Database(proxy.url, "public", pool_size=3, statement_cache=0)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from builders import DEFAULT_CRITERIA, Scoring, connected
+from builders import DEFAULT_CRITERIA, Scoring, connected, open_scoring
 from drift_rows import plant_judgements, plant_scores, totals
-from infrastructure import Topics
+from infrastructure import Topics, wait_until
+from proxy import DatabaseProxy
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, findings
@@ -19,6 +20,8 @@ from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.postgres import leader as leader_module
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -90,6 +93,34 @@ async def test_a_new_judge_with_equal_scores_makes_no_event(scoring: Scoring, se
     found = await findings.read_findings(scoring.database)
     assert [(f.look, f.cause, f.is_event) for f in found] == [("sessions", "none", False)]
     assert await findings.unpublished(scoring.database, 10) == []
+
+
+async def test_a_loop_that_is_cut_off_while_it_waits_for_the_database_is_replaced(
+    scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pass ends as well, although a request for a judgement waits for the database without a limit."""
+    monkeypatch.setattr(leader_module, "SILENCE_S", 1)
+    monkeypatch.setattr(leader_module, "BEAT_S", 0.1)
+    monkeypatch.setattr(leader_module, "CONTACT_S", 0.5)
+    is_asking = asyncio.Event()
+
+    async def ask(*_: Any) -> None:
+        is_asking.set()
+        await asyncio.Event().wait()
+
+    async with DatabaseProxy(scoring.url) as proxy, open_scoring(proxy.url) as cut_off:
+        monkeypatch.setattr(anchors, "standing", ask)
+        waiting = asyncio.create_task(drift_loop(cut_off, settings).run_once(now()))
+        await asyncio.wait_for(is_asking.wait(), 30)
+        monkeypatch.undo()
+        other = drift_loop(scoring, settings)
+        assert not await other.run_once(now())
+        proxy.fall_silent()
+
+        await wait_until(lambda: other.run_once(now()), 30, "the other loop leads")
+        with pytest.raises(DatabaseAway):
+            await asyncio.wait_for(waiting, 30)
+        await other.close()
 
 
 async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) -> None:

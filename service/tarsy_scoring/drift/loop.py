@@ -24,7 +24,7 @@ from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.postgres.database import Connection, DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.telemetry.health import unless_stopped
@@ -93,16 +93,13 @@ class DriftLoop:
             DatabaseAway, BrokerAway, StartRefused, TooLarge: Retry later; nothing is lost.
         """
 
-        async def lead(connection: Connection) -> bool:
-            if not await LOOP_LOCK.try_lead(connection, self._database.schema):
-                return False
+        async def work() -> None:
             found = await self._request_judgements()
             if looks:
                 await self._look_at_chains(found, now)
             await self._publish()
-            return True
 
-        return await self._database.once(lead)
+        return await LOOP_LOCK.lead(self._database, work)
 
     async def _request_judgements(self) -> Standing:
         """Request the judgements that are due; returns the anchors as they stand afterwards."""

@@ -5,10 +5,16 @@ The lock belongs to a transaction. PostgreSQL frees it when that transaction or 
 process that dies blocks no other. Unlike a session's lock it works behind a transaction pooler.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tarsy_scoring.postgres.database import CONTACT_S, Connection
+from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
+
+# PostgreSQL ends the transaction of a leader that is frozen or lost after this time without a statement.
+SILENCE_S = 30
+BEAT_S = 5.0
 
 _ACQUIRE = "SELECT pg_advisory_xact_lock(hashtext($1), hashtext($2))"
 _TRY_ACQUIRE = "SELECT pg_try_advisory_xact_lock(hashtext($1), hashtext($2))"
@@ -39,14 +45,35 @@ class AdvisoryLock:
         """Take the lock if it is free; returns whether this transaction holds it now."""
         return bool(await connection.fetchval(_TRY_ACQUIRE, self.name, scope))
 
-    async def try_lead(self, connection: Connection, scope: str) -> bool:
+    async def lead(self, database: Database, work: Callable[[], Awaitable[None]]) -> bool:
         """
-        Take the lock for a long time, if it is free.
+        Do long work while this process holds the lock; returns False at once while another process holds it.
 
-        The transaction must do nothing but hold the lock: then it holds back no vacuum. Its time limits are
-        lifted. Each statement has the deadline of a contact, because none of them depends on the size of the
-        data.
+        A transaction that does nothing else holds the lock, so it holds back no vacuum. A beat beside the work
+        keeps it alive. After a failed beat the work is cancelled: another process may hold the lock. So two
+        processes work at the same time for `BEAT_S` and a contact at most, or when one was frozen, until its
+        next beat.
+
+        Raises:
+            DatabaseAway: The lock could not be taken, or the beat failed.
+            Exception: The error of `work`.
         """
-        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0", timeout=CONTACT_S)
-        await connection.execute(LONG_TRANSACTION, timeout=CONTACT_S)
-        return bool(await connection.fetchval(_TRY_ACQUIRE, self.name, scope, timeout=CONTACT_S))
+
+        async def hold(connection: Connection) -> bool:
+            if not await connection.fetchval(_TRY_ACQUIRE, self.name, database.schema, timeout=CONTACT_S):
+                return False
+            # After the lock, and without a prepared statement: a process that freezes between preparing and
+            # running one is not idle, so only the limit of the whole transaction ends it.
+            limits = f"SET LOCAL idle_in_transaction_session_timeout = '{SILENCE_S}s';{LONG_TRANSACTION}"
+            await connection.execute(limits, timeout=CONTACT_S)
+            working = asyncio.ensure_future(work())
+            try:
+                while not (await asyncio.wait({working}, timeout=BEAT_S))[0]:
+                    await connection.execute("SELECT 1", timeout=CONTACT_S)
+                await working
+            finally:
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+            return True
+
+        return await database.once(hold)

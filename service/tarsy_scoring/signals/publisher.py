@@ -22,7 +22,7 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher, TooLarge
-from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.signals.consumer import consume, read_score_end
 from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures, windows_at
@@ -31,7 +31,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-ROUND_S = 1.0  # how often changed chains are published, and the lock is checked
+ROUND_S = 1.0  # how often changed chains are published
 READING_SHARE = 0.1  # of the time is spent reading figures at most: a large fleet gets them less often
 REFRESH_S = 60  # divides the hop of every window, so that a window is published as soon as it moved
 STANDBY_S = 2.0
@@ -68,7 +68,7 @@ class RollingSignals:
         try:
             while not stopping.is_set():
                 try:
-                    await self._database.once(lambda connection: self._lead(connection, stopping))
+                    await _LEADER.lead(self._database, lambda: self._lead(stopping))
                     self.lacking = None
                 except DatabaseAway as error:
                     self._report(error)
@@ -76,32 +76,25 @@ class RollingSignals:
         finally:
             await self._publisher.stop()
 
-    async def _lead(self, connection: Connection, stopping: asyncio.Event) -> None:
-        """
-        Publish until `stopping` if the lock is free; else return at once.
-
-        Raises the driver's error when the connection that holds the lock breaks; `Database.once` translates it.
-        """
-        if not await _LEADER.try_lead(connection, self._database.schema):
-            return
+    async def _lead(self, stopping: asyncio.Event) -> None:
+        """Publish until `stopping`."""
         self._published.clear()  # the former leader may have published other figures
         self._metrics.kafka_up.labels("insights").set(1)  # the brokers answered when the start looked for the topics
         consumer = asyncio.create_task(consume(self._settings, self.take_event))
         try:
-            await self._publish_rounds(connection, stopping)
+            await self._publish_rounds(stopping)
         finally:
             consumer.cancel()
             await asyncio.wait({consumer})
             self._metrics.insights_chains.set(0)
             self._metrics.kafka_up.remove("insights")
 
-    async def _publish_rounds(self, connection: Connection, stopping: asyncio.Event) -> None:
+    async def _publish_rounds(self, stopping: asyncio.Event) -> None:
         refreshed_at: int | None = None
         while not stopping.is_set():
-            # This query also shows that the connection, and with it the lock, is still ours.
-            now: datetime = await connection.fetchval("SELECT clock_timestamp()", timeout=CONTACT_S)
-            minute = int(now.timestamp()) // REFRESH_S
             try:
+                [[now]] = await self._database.fetch("SELECT clock_timestamp()")
+                minute = int(now.timestamp()) // REFRESH_S
                 await self.publish_changed(now, refresh=minute != refreshed_at)
                 if refreshed_at is None:
                     log.info("insights.ready", chains=len(self._published))

@@ -26,7 +26,7 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
-from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
@@ -144,7 +144,10 @@ class Bridge:
         try:
             while not stopping.is_set():
                 try:
-                    await self._database.once(partial(self._lead, stopping))
+                    is_ours = await BRIDGE_LOCK.lead(self._database, partial(self._lead, stopping))
+                    self._metrics.database_up.set(1)
+                    if not is_ours:
+                        self._note_success()
                 except DatabaseAway as error:
                     self._metrics.database_up.set(0)
                     self._note_failure(error)
@@ -154,22 +157,17 @@ class Bridge:
             await asyncio.gather(following, return_exceptions=True)
             await self._announcer.stop()
 
-    async def _lead(self, stopping: asyncio.Event, connection: Connection) -> None:
+    async def _lead(self, stopping: asyncio.Event) -> None:
         """
-        Work while this transaction, which does nothing else, holds the lock; return at once without the lock.
+        Work while this process holds the lock.
 
         A process that loses the lock may announce one page that the next holder announces, too.
         """
-        is_ours = await BRIDGE_LOCK.try_lead(connection, self._database.schema)
         self._metrics.database_up.set(1)
-        if not is_ours:
-            self._note_success()
-            return
         self._metrics.bridge_leading.set(1)
         self._has_bookmark = False
         try:
             while not stopping.is_set():
-                await connection.execute("SELECT 1", timeout=CONTACT_S)
                 goes_on = False
                 try:
                     goes_on = await self.run_once()
