@@ -1,101 +1,38 @@
 """Batches that the Kafka library cannot read: a codec that it lacks, and bytes that were damaged on disk."""
 
 import asyncio
-import contextlib
 import functools
-import json
 import struct
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
 from structlog.testing import capture_logs
 
 from builders import Scoring
-from fakes import Room
 from infrastructure import Kafka, Topics, wait_until
+from taking_in import (
+    PATIENCE_S,
+    committed,
+    create_topic,
+    dead_letters,
+    event,
+    running_intake,
+    send_events,
+    wait_for_stored,
+)
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka import batches, clients
 from tarsy_scoring.kafka.batches import Batch, find_batch
-from tarsy_scoring.kafka.clients import Record
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.topics import Tail, read_topic
-from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.signals import consumer
 from tarsy_scoring.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.xdist_group("infrastructure")
-PATIENCE_S = 60.0
 GAUGE = "tarsy_scoring_intake_stopped_partitions"
-
-
-def event(name: str) -> bytes:
-    return json.dumps({"session_id": name, "event_id": f"event-{name}"}).encode()
-
-
-async def send(topics: Topics, partition: int, names: Sequence[str], **options: Any) -> None:
-    """Send the events of these sessions to a partition, in one batch."""
-    producer = AIOKafkaProducer(**{"bootstrap_servers": topics.bootstrap_servers, "linger_ms": 100} | options)
-    await producer.start()
-    try:
-        topic = topics.session_completed
-        await asyncio.gather(*[await producer.send(topic, event(name), partition=partition) for name in names])
-    finally:
-        await producer.stop()
-
-
-async def with_topic(topics: Topics, config: dict[str, str]) -> Topics:
-    """Create one more topic of one partition, for completed sessions."""
-    topic = f"{topics.session_completed}-configured"
-    admin = AIOKafkaAdminClient(bootstrap_servers=topics.bootstrap_servers)
-    await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1, topic_configs=config)])
-    await admin.close()
-    return replace(topics, session_completed=topic)
-
-
-async def committed(topics: Topics, partition: int) -> int | None:
-    """The group's offset of a partition; None: none was committed."""
-    options: dict[str, Any] = {"bootstrap_servers": topics.bootstrap_servers, "group_id": topics.group}
-    reader = AIOKafkaConsumer(enable_auto_commit=False, **options)
-    await reader.start()
-    try:
-        return await reader.committed(TopicPartition(topics.session_completed, partition))
-    finally:
-        await reader.stop()
-
-
-@contextlib.asynccontextmanager
-async def running_intake(topics: Topics, scoring: Scoring, metrics: Metrics | None = None) -> AsyncIterator[None]:
-    stopping = asyncio.Event()
-    intake = Intake(load_settings(topics.env), scoring.inbox, cast(Any, Room()), metrics or Metrics())
-    running = asyncio.create_task(intake.run(stopping))
-    try:
-        yield
-        assert not running.done(), running.exception()
-    finally:
-        stopping.set()
-        await running
-
-
-async def wait_for_stored(scoring: Scoring, names: Sequence[str]) -> None:
-    """Wait until these sessions, and no others, have requests."""
-
-    async def are_stored() -> bool:
-        rows = await scoring.rows("SELECT session_id FROM scoring_requests")
-        return {row["session_id"] for row in rows} == set(names)
-
-    await wait_until(are_stored, PATIENCE_S, f"exactly {len(names)} events are stored")
-
-
-async def dead_letters(topics: Topics) -> list[tuple[Record, dict[str, str]]]:
-    """The dead letters with their headers."""
-    letters = [record async for record in read_topic(load_settings(topics.env), topics.dead_letters)]
-    return [(letter, {name: value.decode() for name, value in letter.headers}) for letter in letters]
 
 
 def segments(kafka: Kafka, topics: Topics, partition: int) -> list[Path]:
@@ -126,7 +63,7 @@ def damage(kafka: Kafka, topics: Topics, partition: int, offset: int, at: int = 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_every_codec_of_kafka_is_read(topics: Topics, scoring: Scoring, codec: str) -> None:
     names = [f"{codec}-{n}" for n in range(100)]
-    await send(topics, 0, names, compression_type=codec)
+    await send_events(topics, 0, names, compression_type=codec)
 
     async with running_intake(topics, scoring):
         await wait_for_stored(scoring, names)
@@ -139,9 +76,9 @@ async def test_a_codec_that_the_library_lacks_stops_its_partition_alone(
     metrics = Metrics()
     before, packed, behind = ["before-0", "before-1"], ["packed-0", "packed-1"], ["behind"]
     plain = [f"plain-{n}" for n in range(85)]
-    await send(topics, 1, before)
-    await send(topics, 1, packed, compression_type="zstd")
-    await send(topics, 1, behind)
+    await send_events(topics, 1, before)
+    await send_events(topics, 1, packed, compression_type="zstd")
+    await send_events(topics, 1, behind)
     monkeypatch.setattr(clients, "UNREADABLE_RETRY_S", 0.2)
     labels = {"topic": topics.session_completed, "reason": "unreadable"}
 
@@ -150,7 +87,7 @@ async def test_a_codec_that_the_library_lacks_stops_its_partition_alone(
             with monkeypatch.context() as without_codec:
                 without_codec.setattr("aiokafka.codec.has_zstd", lambda: False)
                 for name in plain:
-                    await send(topics, 0, [name], linger_ms=0)
+                    await send_events(topics, 0, [name], linger_ms=0)
                 await wait_for_stored(scoring, [*before, *plain])
                 await wait_until(lambda: metrics.registry.get_sample_value(GAUGE, labels) == 1, 30, "it is measured")
                 assert [await committed(topics, n) for n in (0, 1)] == [85, 2]
@@ -170,13 +107,13 @@ async def test_insights_go_on_behind_a_batch_that_cannot_be_read(
     events, seen = replace(topics, session_completed=topics.scoring_events), list[bytes | None]()
 
     async def is_read(name: str) -> bool:
-        await send(events, 2, [name])
+        await send_events(events, 2, [name])
         return event(name) in seen
 
     consuming = asyncio.create_task(consumer.consume(load_settings(topics.env), seen.append))
     try:
         await wait_until(lambda: is_read("before"), PATIENCE_S, "Faust reads the topic")
-        await send(events, 2, ["packed"], compression_type="zstd")
+        await send_events(events, 2, ["packed"], compression_type="zstd")
         monkeypatch.setattr("aiokafka.codec.has_zstd", lambda: False)
         await wait_until(lambda: is_read("behind"), PATIENCE_S, "a later event is read")
     finally:
@@ -192,13 +129,13 @@ async def test_a_damaged_batch_is_a_dead_letter_and_its_neighbours_are_stored(
 ) -> None:
     batches = [[f"batch-{k}-{n}" for n in range(5)] for k in range(5)]
     for names in batches:
-        await send(topics, 3, names)
+        await send_events(topics, 3, names)
     for offset in (5, 10, 20):
         damage(own_kafka, topics, 3, offset)
 
     async with running_intake(topics, scoring):
         await wait_for_stored(scoring, batches[0] + batches[3])
-        await send(topics, 3, ["new"])
+        await send_events(topics, 3, ["new"])
         await wait_for_stored(scoring, [*batches[0], *batches[3], "new"])
         await wait_until(functools.partial(committed_is, topics, 3, 26), PATIENCE_S, "its offset is committed")
 
@@ -245,10 +182,10 @@ async def test_the_end_of_a_damaged_batch_is_proven_or_unknown(
     own_kafka: Kafka, topics: Topics, monkeypatch: pytest.MonkeyPatch, offset: int, at: int, config: Any, found: Any
 ) -> None:
     """An end that is too far would skip good events."""
-    topics = await with_topic(topics, config)
+    topics = replace(topics, session_completed=await create_topic(topics, "configured", config))
     options = connection_options(load_settings(topics.env))
     for k in range(3):
-        await send(topics, 0, [f"batch-{k}-{n}" for n in range(5)])
+        await send_events(topics, 0, [f"batch-{k}-{n}" for n in range(5)])
     place = TopicPartition(topics.session_completed, 0)
     assert await find_batch(options, place, offset) == Batch(offset + 5, is_damaged=False)
     assert len(segments(own_kafka, topics, 0)) == (3 if config else 1)
@@ -266,13 +203,13 @@ async def test_a_batch_whose_end_is_unknown_stops_its_partition_alone(
     """Its length is damaged, so the library reports a record that is too large, and moves on by one offset."""
     metrics = Metrics()
     for k in range(3):
-        await send(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
+        await send_events(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
     damage(own_kafka, topics, 3, 5, LENGTH_AT - 1)
     labels, first = {"topic": topics.session_completed, "reason": "unreadable"}, [f"batch-0-{n}" for n in range(5)]
 
     async with running_intake(topics, scoring, metrics):
         await wait_until(lambda: metrics.registry.get_sample_value(GAUGE, labels) == 1, PATIENCE_S, "it is measured")
-        await send(topics, 4, ["neighbour"])
+        await send_events(topics, 4, ["neighbour"])
         await wait_for_stored(scoring, [*first, "neighbour"])
 
     assert await committed(topics, 3) == 5
@@ -281,8 +218,8 @@ async def test_a_batch_whose_end_is_unknown_stops_its_partition_alone(
 
 async def test_a_tail_skips_a_batch_that_cannot_be_read(own_kafka: Kafka, topics: Topics) -> None:
     for k in range(3):
-        await send(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
-    await send(topics, 4, ["neighbour"])
+        await send_events(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
+    await send_events(topics, 4, ["neighbour"])
     damage(own_kafka, topics, 3, 5)
     tail, seen = Tail(connection_options(load_settings(topics.env)), topics.session_completed), set[int]()
 

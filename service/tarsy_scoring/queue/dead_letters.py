@@ -3,7 +3,8 @@ Messages that cannot be decoded or stored: kept whole with the reason, and repla
 
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
-dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. A replayed
+dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
+keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A replayed
 message carries `scoring-original-*`, so that it is the same request as the original.
 """
 
@@ -13,10 +14,14 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 
+import structlog
+
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.postgres.database import Connection, Database
+
+log = structlog.get_logger()
 
 PREFIX = "scoring-"
 # In the order of the fields of `Origin`.
@@ -27,6 +32,21 @@ _NAMESPACE = uuid.UUID("b4a1a5b0-4a0f-5c39-8f51-0f6e6d3a6a52")
 ADD_BODY = """
 INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($1, $2, $3, $4)
 ON CONFLICT (body_id) DO NOTHING
+"""
+
+MOST_BODIES, MOST_BODY_BYTES = 10_000, 2**30
+# Bodies from the newest that exceed the bound on drop out. Another worker may be dropping them already.
+DROP_OLD_BODIES = """
+DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
+  SELECT body_id FROM {schema}.dead_letter_bodies WHERE body_id IN (
+    SELECT body_id FROM (
+      SELECT body_id, row_number() OVER newest AS number, sum(size) OVER newest AS bytes
+      FROM {schema}.dead_letter_bodies CROSS JOIN LATERAL (
+        SELECT coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0) + pg_column_size(headers) AS size
+      ) AS stored WINDOW newest AS (ORDER BY created_at DESC, body_id)
+    ) AS bodies WHERE number > $1 OR bytes > $2
+  ) FOR UPDATE SKIP LOCKED
+)
 """
 
 BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
@@ -69,7 +89,8 @@ async def write_dead_letter(
     """
     Write the dead letter of `record` and wait until the brokers acknowledge it.
 
-    Waits for the database too, if the body is too large for the topic.
+    Waits for the database too, if the body is too large for the topic. If not even the headers fit, PostgreSQL
+    alone keeps the body, and the log names it.
 
     Raises:
         BrokerAway: It could not be written, so the offset of the record must not be committed.
@@ -92,7 +113,18 @@ async def write_dead_letter(
         body_id = uuid.uuid5(_NAMESPACE, place)  # a redelivered record gets the same body
         await _store_body(database, body_id, Body(record.key, record.value, kept))
         added.append(("scoring-body-id", str(body_id).encode()))
-        acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
+        try:
+            acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
+        except TooLarge:
+            log.error(
+                "intake.dead_letter_not_published",
+                topic=topic,
+                body_id=str(body_id),
+                place=place,
+                effect="only the table dead_letter_bodies has this message",
+                advice="raise max.message.bytes of the topic: not even the headers of a dead letter fit",
+            )
+            return
     if not all(acknowledged):
         raise BrokerAway(f"the dead-letter topic {topic} cannot be written")
 
@@ -145,8 +177,14 @@ async def load_body(database: Database, body_id: uuid.UUID) -> Body | None:
 
 
 async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> None:
-    headers = [[k, base64.b64encode(v).decode()] for k, v in body.headers]
-    await database.persist(lambda c: c.execute(database.sql(ADD_BODY), body_id, body.key, body.value, headers))
+    # PostgreSQL cannot store NUL characters.
+    headers = [[k.replace("\0", "\ufffd"), base64.b64encode(v).decode()] for k, v in body.headers]
+
+    async def store(connection: Connection) -> None:
+        await connection.execute(database.sql(ADD_BODY), body_id, body.key, body.value, headers)
+        await connection.execute(database.sql(DROP_OLD_BODIES), MOST_BODIES, MOST_BODY_BYTES)
+
+    await database.persist(store)
 
 
 def origin_of(headers: Headers) -> Origin | None:

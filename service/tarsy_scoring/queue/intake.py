@@ -127,22 +127,12 @@ class Intake:
         self._capacity.use(len(records))
         if not records:
             return
-        await self._store_until_durable(records)
+        await self.store(records)
         if not await self._consumer.commit(records):
             self._metrics.offset_commits_refused.inc()
 
-    async def _store_until_durable(self, records: Sequence[Record]) -> None:
-        """Retry until the records are stored: the consumer does not deliver them a second time."""
-        while True:
-            try:
-                await self.store(records)
-                return
-            except BrokerAway as error:
-                log.error("intake.stopped", reason=str(error), records=len(records), retry_in_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
-
     async def store(self, records: Sequence[Record]) -> None:
-        """Store the requests of `records` and dead-letter the others; idempotent. Raises: BrokerAway."""
+        """Store the requests of `records`, then write dead letters for the others; waits until that is done."""
         decoded: list[tuple[Record, Request]] = []
         invalid: list[tuple[Record, InvalidMessage]] = []
         for record in records:
@@ -219,7 +209,13 @@ class Intake:
     async def _dead_letter(self, record: Record, error: InvalidMessage) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         topic = self._settings.topic_dead_letters
-        await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, error, now)
+        while True:
+            try:
+                await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, error, now)
+                break
+            except BrokerAway as away:  # the consumer does not deliver the record a second time
+                log.error("intake.stopped", reason=str(away), retry_in_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
         self._metrics.dead_letters.labels(error.reason).inc()
         log.warning(
             "intake.dead_letter",

@@ -1,0 +1,100 @@
+"""Dead letters on a real broker: too large ones, a topic that is away, and the bodies that PostgreSQL keeps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from builders import Scoring
+from fakes import Room
+from infrastructure import Topics, wait_until
+from taking_in import PATIENCE_S, committed, create_topic, dead_letters, event, running_intake, send, wait_for_stored
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.kafka.clients import BrokerAway, Record, TooLarge
+from tarsy_scoring.queue import dead_letters as letters_module
+from tarsy_scoring.queue import intake as intake_module
+from tarsy_scoring.queue.dead_letters import write_dead_letter
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.metrics import Metrics
+
+pytestmark = pytest.mark.xdist_group("infrastructure")
+
+
+@pytest.mark.parametrize(
+    ("limit", "letters"),
+    [pytest.param(50_000, 2, id="without-the-messages"), pytest.param(150, 0, id="not-even-headers")],
+)
+async def test_dead_letters_that_do_not_fit_into_their_topic_keep_their_bodies(
+    topics: Topics, scoring: Scoring, limit: int, letters: int
+) -> None:
+    small = await create_topic(topics, f"small-{limit}", {"max.message.bytes": str(limit)})
+    topics = replace(topics, dead_letters=small)
+    large = [b"x" * 60_000, b"y" * 60_000]
+    headers = [("a header of a producer\0", b"\xff")]
+    await send(topics, topics.session_completed, 0, [*large, event("behind")], headers)
+
+    async with running_intake(topics, scoring):
+        await wait_for_stored(scoring, ["behind"])
+        await wait_until(lambda: offset_is(topics, 3), PATIENCE_S, "its offset is committed")
+
+    found = await dead_letters(topics)
+    bodies = {row["body_id"]: row["value"] for row in await scoring.rows("SELECT * FROM dead_letter_bodies")}
+    assert sorted(bodies.values()) == large
+    assert [(letter.value, headers["scoring-error"]) for letter, headers in found] == [(b"", "not_json")] * letters
+    assert {headers["scoring-body-id"] for _, headers in found} == {str(body_id) for body_id in bodies if found}
+
+
+async def offset_is(topics: Topics, offset: int) -> bool:
+    return await committed(topics, 0) == offset
+
+
+class TopicAnswers:
+    """Replaces the publisher: gives or raises these answers, and acknowledges from then on."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self._answers = list(answers)
+
+    async def publish(self, _topic: str, messages: Sequence[Any], _timeout_s: float) -> list[bool]:
+        answer = self._answers.pop(0) if self._answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        return [answer for _ in messages]
+
+
+async def test_a_dead_letter_topic_that_is_away_repeats_no_request(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "RETRY_S", 0)
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+    intake = Intake(settings, scoring.inbox, cast(Any, Room()), Metrics())
+    cast(Any, intake)._publisher = TopicAnswers(BrokerAway("planted"), False, BrokerAway("planted"))
+    values = [event("one"), b"not json", event("two"), b"not json either"]
+
+    await intake.store(
+        [Record(settings.topic_session_completed, 0, n, 1, None, value, ()) for n, value in enumerate(values)]
+    )
+
+    rows = await scoring.rows("SELECT session_id, arrivals FROM scoring_requests ORDER BY session_id")
+    assert [(row["session_id"], row["arrivals"]) for row in rows] == [("one", 1), ("two", 1)]
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "kept"),
+    [pytest.param("MOST_BODIES", 3, 3, id="number"), pytest.param("MOST_BODY_BYTES", 2_500, 2, id="bytes")],
+)
+async def test_the_oldest_bodies_make_room_for_new_ones(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, kept: int
+) -> None:
+    """Their original records are still named by topic, partition and offset."""
+    monkeypatch.setattr(letters_module, bound, value)
+    for n in range(5):
+        record = Record("session-completed", 0, n, 1, None, b"%d" % n * 1_000, ())
+        publisher = cast(Any, TopicAnswers(TooLarge("planted")))
+        error = InvalidMessage("not_json", "planted")
+        await write_dead_letter(publisher, "letters", scoring.database, record, error, datetime.now(UTC))
+
+    rows = await scoring.rows("SELECT value FROM dead_letter_bodies ORDER BY created_at")
+    assert [row["value"][:1] for row in rows] == [b"%d" % n for n in range(5 - kept, 5)]
