@@ -2,7 +2,8 @@
 Erases a session from every table, on request or because it was deleted upstream.
 
 Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes
-nothing afterwards, and the relay publishes nothing about the session afterwards. Of its requests, only the
+nothing afterwards, and the relay publishes nothing about the session afterwards: events that are not published
+by then are deleted, because an erasure is an order and does not wait for brokers. Of its requests, only the
 hashes of their identities stay: without them an event that Kafka delivers again, or a repeated request, would
 score the session again. Copies in Kafka, logs and backups are outside of this service.
 """

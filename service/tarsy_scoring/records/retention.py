@@ -2,11 +2,12 @@
 Deletes expired rows in small batches, without blocking workers.
 
 Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch
-takes. An open score and all its rows stay. The latest completed score of a session stays as long as the
-session. A session is deleted as a whole, when nothing has happened to it for as long as scores are kept. An
-anchor session and its judgements stay while it is an anchor: a new judge is compared with what former judges
-said of it. Locked rows are skipped, so several clean-ups at once, and a crash in the middle of one, do no
-harm.
+takes. An open score and all its rows stay. So do a session and a score with an event that no broker has
+acknowledged, so that their end is announced however long the brokers are away. The latest completed score of
+a session stays as long as the session. A session is deleted as a whole, when nothing has happened to it for
+as long as scores are kept. An anchor session and its judgements stay while it is an anchor: a new judge is
+compared with what former judges said of it. Locked rows are skipped, so several clean-ups at once, and a
+crash in the middle of one, do no harm.
 """
 
 import asyncio
@@ -83,18 +84,22 @@ SELECT count(*) AS removed, max(at) AS ended_at FROM gone
 _HAS_NO_OPEN_SCORE = f"""NOT EXISTS (
     SELECT FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id AND o.{_IS_OPEN})"""
 
-# Nothing has happened to the session since the cutoff, and it is no anchor.
+_UNPUBLISHED = "SELECT FROM {schema}.scoring_events e WHERE e.published_at IS NULL"
+
+# Nothing has happened to the session since the cutoff, all of its events are published, and it is no anchor.
 _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o WHERE o.session_id = s.session_id
                   AND (o.{_IS_OPEN} OR coalesce(o.completed_at, o.created_at) >= {_CUTOFF}))
   AND NOT EXISTS (SELECT FROM {{schema}}.scoring_requests r
                   WHERE r.session_id = s.session_id AND r.received_at >= {_CUTOFF})
+  AND NOT EXISTS ({_UNPUBLISHED} AND e.session_id = s.session_id)
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
 """
 
-# The score may be deleted: it ended before the cutoff, is not the latest completed score of its session, and
-# is no judgement of an anchor.
+# The score may be deleted: it ended before the cutoff, its events are published, it is not the latest completed
+# score of its session, and is no judgement of an anchor.
 _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
+  AND NOT EXISTS ({_UNPUBLISHED} AND e.score_id = s.score_id)
   AND NOT ({is_latest("s")})
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')"""
@@ -245,10 +250,10 @@ class Pruner:
                 await self._fetch(FORGET_UP_TO, bound)
             removed[part.name], since = 0, part.start
             while True:
-                started = time.monotonic()
+                started, before = time.monotonic(), since
                 number, since = await self._remove_page(part, bound, since)
-                if number == 0:
-                    break
+                if number == 0 and since == before:
+                    break  # else nothing was removed because all these sessions were asked for meanwhile
                 removed[part.name] += number
                 on_progress(sum(removed.values()))
                 await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
@@ -259,7 +264,7 @@ class Pruner:
         if part is SESSIONS:
             return await self._remove_sessions(bound, since)
         [row] = await self._fetch(part.statement, bound, since, part.batch)
-        return row["removed"], row["ended_at"]
+        return row["removed"], since if row["ended_at"] is None else row["ended_at"]
 
     async def _remove_sessions(self, days: int, since: datetime) -> tuple[int, Any]:
         async def work(connection: Connection) -> tuple[int, Any]:
