@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import trustme
+from aiokafka.conn import create_conn
+from aiokafka.protocol.admin import CreateAclsRequest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from tarsy_scoring_lab.broker import EmbeddedKafka
@@ -17,6 +19,9 @@ from tarsy_scoring_lab.process import HOST, free_port
 
 USER, PASSWORD = "scoring", "planted-kafka-password"
 _PROTOCOLS = {"SCRAM": "SASL_SSL", "CERTIFICATE": "SSL", "TOKEN": "SASL_SSL"}
+RESOURCES = {"topic": 2, "group": 3}
+OPERATIONS = {"READ": 3, "WRITE": 4}
+LITERAL = ALLOW = 3
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -70,6 +75,10 @@ class SecuredKafka(EmbeddedKafka):
             "advertised.listeners": f"{settings['advertised.listeners']}{places}",
             "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
+            # Whatever has no rule is open to everyone; see `allow`.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(store),
             "ssl.truststore.type": "PEM",
@@ -84,6 +93,16 @@ class SecuredKafka(EmbeddedKafka):
                 f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
             ),
         }
+
+    async def allow(self, user: str, operation: str, resource: str, name: str) -> None:
+        """Let this user do this with a topic or group, and all other users nothing."""
+        connection = await create_conn(HOST, int(self.bootstrap_servers.rpartition(":")[2]))
+        rule = RESOURCES[resource], name, LITERAL, f"User:{user}", "*", OPERATIONS[operation], ALLOW
+        try:
+            answer = await connection.send(CreateAclsRequest(*rule))
+        finally:
+            connection.close()
+        assert answer.creation_responses[0][0] == 0, answer
 
     async def change_password(self, user: str, password: str) -> None:
         """Set the password of a user; creates the user."""

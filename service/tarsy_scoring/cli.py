@@ -24,6 +24,7 @@ COMMANDS = (
     "insights",
     "migrate",
     "check-config",
+    "doctor",
     "pause",
     "resume",
     "dead-letters",

@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import asyncpg
 import structlog
 
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
@@ -20,6 +19,7 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import require_affordable
 from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database
+from tarsy_scoring.postgres.failures import REFUSALS, refused
 from tarsy_scoring.postgres.revisions import check_migrated
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
@@ -34,13 +34,6 @@ log = structlog.get_logger()
 
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
-# Errors that waiting cannot mend. PostgreSQL's own message may name the user, so it is replaced.
-_DATABASE_REFUSALS = {
-    asyncpg.InvalidPasswordError: "wrong user or password",
-    asyncpg.InvalidAuthorizationSpecificationError: "the user or the address is not allowed",
-    asyncpg.InvalidCatalogNameError: "there is no such database",
-    asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
-}
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
 
@@ -141,11 +134,8 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
             with patience:
                 await database.once(lambda c: check_migrated(c, database.schema))
                 return
-        except tuple(_DATABASE_REFUSALS) as error:
-            why = next(words for kind, words in _DATABASE_REFUSALS.items() if isinstance(error, kind))
-            raise StartRefused(
-                f"the database at {database.place} refuses us: {why}; check SCORING_DATABASE_URL"
-            ) from error
+        except REFUSALS as error:
+            raise refused(database.place, error) from error
         await asyncio.sleep(RETRY_MAX_S)
 
 

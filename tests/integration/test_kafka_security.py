@@ -14,6 +14,8 @@ from processes import Service
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.doctor.brokers import Topics, broker_checks
+from tarsy_scoring.doctor.checks import Result, run_checks
 from tarsy_scoring.kafka import clients
 from tarsy_scoring.kafka.clients import BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.security import connection_options
@@ -221,3 +223,33 @@ async def test_rolling_signals_are_published_over_secured_listeners(service: Ser
     await wait_until(published, 60, "its chain is published")
     assert await insights.stop() == 0
     assert PASSWORD not in insights.log
+
+
+async def test_the_doctor_names_all_missing_permissions(broker: SecuredKafka, login: Login) -> None:
+    """It asks with each operation and writes nothing. Without DESCRIBE_CONFIGS it makes no check of configurations."""
+    names = {f"SCORING_TOPIC_{what}": new_topic() for what in ("SESSION_COMPLETED", "SCORING_EVENTS", "DEAD_LETTERS")}
+    settings = load_settings(login("SCRAM", group=new_topic()) | names | {"SCORING_CREATE_TOPICS": "true"})
+    topics = Topics.of(settings)
+    await ensure_topics(settings, topics.names)
+    await broker.allow(USER, "WRITE", "topic", settings.topic_session_completed)
+    await broker.allow(USER, "READ", "topic", settings.topic_scoring_events)
+    await broker.allow("another", "READ", "group", settings.kafka_group)
+
+    async def result(name: str) -> Result:
+        return {result.name: result for result in await run_checks(broker_checks(settings))}[name]
+
+    lacking = (
+        f"this login lacks READ on {settings.topic_session_completed}, WRITE on {settings.topic_scoring_events}, "
+        f"READ on the group {settings.kafka_group}"
+    )
+
+    async def has_all_rules() -> bool:
+        return (await result("topic-permissions")).found == lacking
+
+    await wait_until(has_all_rules, 60, "the broker applies every rule")
+    assert (await result("topic-permissions")).state == "failed"
+    limits = await result("topic-limits")
+    assert (limits.state, "DESCRIBE_CONFIGS" in limits.found) == ("skipped", True)
+    plain = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
+    for topic in topics.written:
+        assert await read_all(plain, topic) == []

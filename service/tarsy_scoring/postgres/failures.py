@@ -2,11 +2,12 @@
 
 import socket
 import ssl
+from collections.abc import Mapping
 from typing import Literal
 
 import asyncpg
 
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.postgres.url import place_of
 
 # Every error of the driver. For databases whose schema and grants belong to others, where any of them is
@@ -65,6 +66,15 @@ def reaction_to(error: Exception) -> Reaction:
             return "wait"
     return "raise"
 
+
+# Errors that waiting cannot mend. PostgreSQL's own message may name the user, so it is replaced.
+_REFUSED: Mapping[type[Exception], str] = {
+    asyncpg.InvalidPasswordError: "wrong user or password",
+    asyncpg.InvalidAuthorizationSpecificationError: "the user or the address is not allowed",
+    asyncpg.InvalidCatalogNameError: "there is no such database",
+    asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
+}
+REFUSALS = tuple(_REFUSED)
 
 _BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # Type, description and advice; the first match counts. Without a description the error's own text is used.
@@ -127,6 +137,12 @@ def why_away(error: Exception) -> str:
         if isinstance(error, kind):
             return f"{description or _own_text(error)}; {advice}"
     return f"{type(error).__name__}; a retry may succeed"
+
+
+def refused(place: str, error: Exception) -> StartRefused:
+    """The error for one of `REFUSALS` by our database at `place`."""
+    why = next(words for kind, words in _REFUSED.items() if isinstance(error, kind))
+    return StartRefused(f"the database at {place} refuses us: {why}; check SCORING_DATABASE_URL")
 
 
 def misconfigured(url: str, error: asyncpg.ClientConfigurationError) -> ConfigurationError:

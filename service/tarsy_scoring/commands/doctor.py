@@ -1,0 +1,83 @@
+"""`doctor`: checks the real environment, and says what does not fit and what would help."""
+
+import asyncio
+import os
+import sys
+
+import click
+
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    check_database_urls,
+    json_option,
+    print_json,
+    print_text,
+    run,
+    settings_of_environment,
+)
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.doctor.brokers import broker_checks
+from tarsy_scoring.doctor.checks import Check, NotChecked, Result, failure, run_checks
+from tarsy_scoring.doctor.database import database_checks
+from tarsy_scoring.doctor.sessions import judge_checks, source_checks
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.wiring import ROLES, check_settings
+
+
+@click.command()
+@click.option("--no-judge", is_flag=True, help="Call no model. Otherwise each provider gets one question of a line.")
+@json_option
+def doctor(no_judge: bool, as_json: bool) -> None:
+    """
+    Check the environment that the settings name: database, brokers, topics, source and judge.
+
+    Reads and asks, and changes nothing. Each check takes at most 10 s; one whose precondition failed is
+    skipped. docs/requirements.md lists the checks. Exit status 1 if a check failed.
+    """
+    try:
+        settings = settings_of_environment()
+        results = run(examine(settings, with_judge=not no_judge))
+    except ConfigurationError as error:
+        results = [failure("settings", str(error))]
+    if as_json:
+        print_json({"checks": results})
+    else:
+        print_text("doctor.txt", {"checks": results})
+    sys.exit(FAILED if any(result.state == "failed" for result in results) else 0)
+
+
+async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
+    """Run all checks, those of different systems at the same time."""
+    try:
+        check_database_urls(settings)
+        check_settings(settings, ROLES, os.environ)
+        of_settings = Result("settings", "ok", "they are complete, and criteria and gates can be used")
+    except ConfigurationError as error:
+        of_settings = failure("settings", str(error))
+    systems = (
+        examine_database(settings),
+        run_checks(broker_checks(settings)),
+        run_checks(source_checks(settings)),
+        run_checks(judge_checks(settings, with_judge=with_judge)),
+    )
+    return [of_settings, *(result for results in await asyncio.gather(*systems) for result in results)]
+
+
+async def examine_database(settings: Settings) -> list[Result]:
+    """Run the checks of our database."""
+    if settings.database_url is None:
+        return await run_checks([Check("database", _not_set)])
+    url = settings.database_url.get_secret_value()
+    database = Database(url, settings.database_schema, pool_size=2, statement_cache=0)
+    try:
+        await database.open()
+        return await run_checks(database_checks(settings, database))
+    except ConfigurationError as error:
+        return [failure("database", str(error))]
+    finally:
+        await database.close()
+
+
+async def _not_set() -> str:
+    raise NotChecked("SCORING_DATABASE_URL is not set")

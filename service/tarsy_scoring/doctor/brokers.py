@@ -1,0 +1,171 @@
+"""Checks of the Kafka brokers, of the topics that the service uses, and of the codecs of their batches."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.doctor.checks import Check, Fault, NotChecked
+from tarsy_scoring.kafka.clients import MAX_REQUEST_BYTES
+from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.kafka.examine import (
+    TopicFacts,
+    may_read,
+    may_use_group,
+    may_write,
+    read_topics,
+    unreadable_codecs,
+)
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.records.retention import Keep
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of the service, by what it does with them."""
+
+    taken_in: Sequence[str]
+    events: str
+    dead_letters: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Topics":
+        """Those of these settings."""
+        taken_in = settings.topic_session_completed, settings.topic_rescore_requested
+        return cls(taken_in, settings.topic_scoring_events, settings.topic_dead_letters)
+
+    @property
+    def written(self) -> Sequence[str]:
+        """Those that are written to."""
+        return self.events, self.dead_letters
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them."""
+        return *self.taken_in, *self.written
+
+
+def broker_checks(settings: Settings) -> list[Check]:
+    """The checks of the brokers; the codecs need none."""
+    looks = _Looks(settings)
+    return [
+        Check("codecs", looks.codecs),
+        Check("brokers", looks.brokers),
+        Check("topics", looks.topics, ["brokers"]),
+        Check("topic-permissions", looks.permissions, ["topics"]),
+        Check("topic-limits", looks.limits, ["topics"]),
+        Check("topic-retention", looks.retention, ["topics"]),
+        Check("topic-durability", looks.durability, ["topics"]),
+    ]
+
+
+class _Looks:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._topics = Topics.of(settings)
+        self._options: Mapping[str, Any] = {}
+        self._found: list[TopicFacts] = []
+
+    async def codecs(self) -> str:
+        if unreadable := unreadable_codecs():
+            raise Fault(
+                f"batches cannot be read that are compressed with {', '.join(unreadable)}",
+                "install aiokafka with the extras snappy, lz4 and zstd, as the image of the service does",
+            )
+        return "gzip, snappy, lz4 and zstd can be read"
+
+    async def brokers(self) -> str:
+        self._options = connection_options(self._settings)
+        if (obstacle := await find_obstacle(self._options)) is not None:
+            reason, _, advice = obstacle.reason.partition("; ")
+            raise Fault(reason, advice or "start the brokers, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS")
+        return f"{self._settings.require_kafka()} answers, and lets this login in"
+
+    async def topics(self) -> str:
+        self._found = await read_topics(self._options, self._topics.names)
+        missing = sorted(set(self._topics.names) - {topic.name for topic in self._found})
+        if missing and self._settings.create_topics:
+            raise NotChecked(f"{', '.join(missing)}: the first worker creates what is missing (SCORING_CREATE_TOPICS)")
+        if missing:
+            raise Fault(
+                f"there is no topic {', '.join(missing)}, or this login may not see it",
+                "create it, let the service do it (SCORING_CREATE_TOPICS=true), or grant DESCRIBE",
+            )
+        return ", ".join(f"{t.name} ({t.partitions} partitions)" for t in self._found)
+
+    async def permissions(self) -> str:
+        options, group = self._options, self._settings.kafka_group
+        lacking = [f"READ on {topic}" for topic in self._topics.taken_in if not await may_read(options, topic)]
+        lacking += [f"WRITE on {topic}" for topic in self._topics.written if not await may_write(options, topic)]
+        if not await may_use_group(options, group):
+            lacking.append(f"READ on the group {group}")
+        if lacking:
+            raise Fault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
+        return "this login may read, write and use its group"
+
+    async def limits(self) -> str:
+        limits = {name: int(config["max.message.bytes"]) for name, config in self._configs().items()}
+        faults = []
+        if limits[self._topics.events] < MAX_REQUEST_BYTES:
+            faults.append(
+                f"{self._topics.events} takes messages of {limits[self._topics.events]} bytes, and events have up to "
+                f"{MAX_REQUEST_BYTES}: larger ones are published with less content"
+            )
+        largest = max(limits[name] for name in self._topics.taken_in)
+        if limits[self._topics.dead_letters] < largest:
+            faults.append(
+                f"{self._topics.dead_letters} takes messages of {limits[self._topics.dead_letters]} bytes, and topics "
+                f"that are read up to {largest}: larger dead letters keep their body in PostgreSQL"
+            )
+        if faults:
+            advice = f"set max.message.bytes of {self._topics.events} to {MAX_REQUEST_BYTES} or more, and that of "
+            raise Fault("; ".join(faults), f"{advice}{self._topics.dead_letters} to that of the topics that are read")
+        return _listed(f"{name} {limit} bytes" for name, limit in limits.items())
+
+    async def retention(self) -> str:
+        configs = self._configs()
+        compacted = [name for name, config in configs.items() if "compact" in config["cleanup.policy"]]
+        if compacted:
+            raise Fault(
+                f"{', '.join(compacted)}: messages are compacted, so that of one session only the newest stays",
+                "set cleanup.policy=delete",
+            )
+        records_days = Keep.of(self._settings).records_days
+        kept_ms = {name: int(config["retention.ms"]) for name, config in configs.items()}
+        too_long = [n for n in self._topics.taken_in if records_days and not 0 <= kept_ms[n] <= records_days * DAY_MS]
+        if too_long:
+            raise Fault(
+                f"{', '.join(too_long)} keeps messages for longer than {records_days} days, for which requests are "
+                "kept: a message that is delivered again later is a new request",
+                "lower retention.ms of the topic, or raise retention.records_days",
+            )
+        return _listed(f"{name} {_days(ms)}" for name, ms in kept_ms.items())
+
+    async def durability(self) -> str:
+        configs = self._configs()
+        for topic in self._found:
+            least = int(configs[topic.name]["min.insync.replicas"])
+            if least > topic.in_sync or (least == topic.replicas > 1):
+                raise Fault(
+                    f"{topic.name}: {topic.in_sync} of {topic.replicas} replicas are in sync, and a write needs "
+                    f"{least} (min.insync.replicas)",
+                    "start the brokers that are down, or use three replicas and min.insync.replicas=2",
+                )
+        return _listed(f"{t.name} {t.replicas} replicas" for t in self._found)
+
+    def _configs(self) -> dict[str, Mapping[str, str]]:
+        """The configuration of each topic. Raises: NotChecked: this login may not read it."""
+        configs = {topic.name: topic.config for topic in self._found}
+        if closed := [name for name, config in configs.items() if config is None]:
+            raise NotChecked(f"this login may not read the configuration of {', '.join(closed)} (DESCRIBE_CONFIGS)")
+        return {name: config for name, config in configs.items() if config is not None}
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def _days(ms: int) -> str:
+    return "for ever" if ms < 0 else f"{ms / DAY_MS:g} days"

@@ -1,0 +1,367 @@
+"""`doctor` on real parts: a healthy environment fails no check, and each fault fails its own check with advice."""
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiokafka.codec
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from builders import connected
+from infrastructure import Topics, wait_until
+from pooler import TransactionPooler
+from processes import Service
+from proxy import DatabaseProxy
+from tarsy_scoring.commands.doctor import examine, examine_database
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.doctor import database as database_module
+from tarsy_scoring.doctor.brokers import broker_checks
+from tarsy_scoring.doctor.checks import Result, run_checks
+from tarsy_scoring.doctor.sessions import judge_checks, source_checks
+from tarsy_scoring.kafka.examine import read_topics
+from tarsy_scoring_lab.scripted_faults import Fault
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
+from tarsy_scoring_lab.tarsy import load_session
+from tarsy_sessions import session
+
+DEAD = "127.0.0.1:9"
+
+
+def by_name(results: list[Result]) -> dict[str, Result]:
+    return {result.name: result for result in results}
+
+
+def the_fault(results: list[Result], name: str) -> str:
+    """Require that this check failed, and no other; returns what it found and advises."""
+    failed = [result for result in results if result.state == "failed"]
+    assert [result.name for result in failed] == [name], failed
+    found = by_name(results)[name]
+    assert found.advice
+    return f"{found.found}; {found.advice}"
+
+
+def skipped(results: list[Result]) -> set[str]:
+    return {result.name for result in results if result.state == "skipped"}
+
+
+@pytest.fixture
+async def topics(topics: Topics) -> Topics:
+    """Topics that the broker shows to everyone, some time after it has created them."""
+    options = {"bootstrap_servers": topics.bootstrap_servers}
+    names = [topics.session_completed, topics.rescore_requested, topics.scoring_events, topics.dead_letters]
+
+    async def are_known() -> bool:
+        found = await read_topics(options, names)
+        return len(found) == len(names) and all(topic.config for topic in found)
+
+    await wait_until(are_known, 60, "the broker shows its new topics")
+    return topics
+
+
+# --- a healthy environment -----------------------------------------------------------------------------
+
+
+async def test_a_healthy_environment_fails_no_check(
+    tmp_path: Path, database_url: str, topics: Topics, judge: ScriptedJudge
+) -> None:
+    service = Service(tmp_path, database_url, topics, judge)
+
+    whole = await service.run("doctor", "--json")
+    without_judge = await service.run("doctor", "--no-judge")
+    wrong_use = await service.run("doctor", "--all")
+
+    states = {check["name"]: check["state"] for check in whole.document["checks"]}
+    assert (whole.status, set(states.values())) == (0, {"ok", "skipped"}), whole.stdout
+    assert [name for name, state in states.items() if state == "skipped"] == ["write-back"]
+    assert all(check.keys() == {"name", "state", "found", "advice"} for check in whole.document["checks"])
+    assert judge.calls == 1
+    assert (without_judge.status, judge.calls) == (0, 1)
+    assert re.search(r"^skipped +judge +--no-judge", without_judge.stdout, re.MULTILINE)
+    assert without_judge.stdout.endswith(f"{len(states) - 2} ok, 0 failed, 2 skipped\n")
+    assert wrong_use.status == 2
+
+
+async def test_without_settings_every_check_says_what_is_missing(tmp_path: Path) -> None:
+    """A missing setting is one failed check; the systems without settings are skipped or named."""
+    results = by_name(await examine(load_settings({"SCORING_TIMELINE_SOURCE": "files"}), with_judge=False))
+
+    assert results["settings"].state == "failed"
+    assert "SCORING_DATABASE_URL" in results["settings"].found
+    assert (results["database"].state, results["judge"].state) == ("skipped", "skipped")
+    assert "SCORING_KAFKA_BOOTSTRAP_SERVERS" in results["brokers"].found
+    assert "SCORING_TIMELINE_DIR" in results["source"].found
+
+
+# --- the database --------------------------------------------------------------------------------------
+
+
+async def look_at_database(url: str, **env: str) -> list[Result]:
+    return await examine_database(load_settings({"SCORING_DATABASE_URL": url, **env}))
+
+
+@asynccontextmanager
+async def role_on(url: str, *grants: str) -> AsyncIterator[str]:
+    """The URL of a new role with these grants, in which `{role}` is its name."""
+    role = f"role_{uuid.uuid4().hex[:12]}"
+    async with connected(url) as owner:
+        await owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+        try:
+            for grant in grants:
+                await owner.execute(grant.format(role=role))
+            yield re.sub("//.*@", f"//{role}:{role}@", url)
+        finally:
+            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def change_database(url: str, change: str) -> None:
+    """ALTER DATABASE; holds for new connections."""
+    async with connected(url) as connection:
+        await connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} {change}")
+
+
+async def test_a_database_that_cannot_be_reached() -> None:
+    results = await look_at_database(f"postgresql://scoring@{DEAD}/scores")
+
+    assert "connection refused; start PostgreSQL there" in the_fault(results, "database")
+    assert skipped(results) == {result.name for result in results} - {"database"}
+
+
+async def test_a_login_that_the_database_refuses(database_url: str) -> None:
+    results = await look_at_database(re.sub("//.*@", "//nobody:planted-password@", database_url))
+
+    assert "refuses us" in the_fault(results, "database")
+    assert "planted-password" not in str(results)
+
+
+async def test_a_database_without_our_tables(empty_database_url: str) -> None:
+    results = await look_at_database(empty_database_url)
+
+    assert "run: tarsy-scoring migrate" in the_fault(results, "database-migrations")
+    assert skipped(results) == {"database-privileges"}
+
+
+async def test_a_role_without_the_privileges(database_url: str) -> None:
+    """All missing privileges are named at once."""
+    grants = (
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
+        "REVOKE INSERT, DELETE ON sessions FROM {role}",
+        "REVOKE SELECT ON pauses FROM {role}",
+    )
+    async with role_on(database_url, *grants) as url:
+        fault = the_fault(await look_at_database(url), "database-privileges")
+
+    assert "SELECT on pauses; INSERT, DELETE on sessions" in fault
+    assert "GRANT SELECT, INSERT, UPDATE, DELETE" in fault
+
+
+async def test_a_role_that_may_not_use_the_schema(database_url: str) -> None:
+    async with role_on(database_url, "REVOKE USAGE ON SCHEMA public FROM PUBLIC") as url:
+        fault = the_fault(await look_at_database(url), "database-migrations")
+
+    assert "the user lacks a permission" in fault
+
+
+async def test_a_read_only_database(database_url: str) -> None:
+    await change_database(database_url, "SET default_transaction_read_only = on")
+
+    results = await look_at_database(database_url)
+
+    assert "default_transaction_read_only" in the_fault(results, "database-writable")
+    assert skipped(results) == {"database-notifications"}
+
+
+async def test_a_role_whose_limits_cut_off_our_work(database_url: str) -> None:
+    await change_database(database_url, "SET lock_timeout = '1s'")
+    await change_database(database_url, "SET idle_session_timeout = '20s'")
+
+    fault = the_fault(await look_at_database(database_url), "database-timeouts")
+
+    assert "lock_timeout is 1 s, idle_session_timeout is 20 s" in fault
+    assert "SET lock_timeout = 0, idle_session_timeout = 0" in fault
+
+
+async def test_a_database_with_too_few_connections(database_url: str) -> None:
+    await change_database(database_url, "CONNECTION LIMIT 15")
+
+    assert "raise the connection limit" in the_fault(await look_at_database(database_url), "database-connections")
+
+
+async def test_a_transaction_that_keeps_dead_rows(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "LONG_TRANSACTION", timedelta(0))
+    async with connected(database_url) as other, other.transaction(isolation="repeatable_read"):
+        pid = await other.fetchval("SELECT pg_backend_pid()")
+        fault = the_fault(await look_at_database(database_url), "database-vacuum")
+
+    assert f"a transaction of process {pid}" in fault
+    assert "pg_terminate_backend" in fault
+
+
+async def test_clocks_that_differ(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = database_module.time.time
+    monkeypatch.setattr(database_module.time, "time", lambda: really() - 120)
+
+    fault = the_fault(await look_at_database(database_url), "clock")
+
+    assert re.search(r"1[12]\d\.\d s ahead of ours; synchronise", fault), fault
+
+
+async def test_notifications_that_do_not_arrive(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "NOTIFIED_S", 0.5)
+    async with DatabaseProxy(database_url) as proxy:
+        proxy.silence_listeners()
+        fault = the_fault(await look_at_database(proxy.url), "database-notifications")
+
+    assert "look for a proxy on the way" in fault
+
+
+async def test_a_transaction_pooler_that_loses_prepared_statements(database_url: str) -> None:
+    async with TransactionPooler(database_url, servers=5) as pooler:
+        results = await look_at_database(pooler.url)
+        without = await look_at_database(pooler.url, SCORING_DATABASE_STATEMENT_CACHE="0")
+
+    assert "SCORING_DATABASE_STATEMENT_CACHE=0" in the_fault(results, "database-pooler")
+    found = by_name(without)
+    assert "`migrate` needs a direct URL" in found["database-pooler"].found
+    assert "once a second" in found["database-notifications"].found
+    assert {result.state for result in without} == {"ok", "skipped"}, without
+    assert skipped(without) == {"database-notifications", "database-connections"}
+
+
+# --- the brokers ---------------------------------------------------------------------------------------
+
+
+async def look_at_brokers(env: Mapping[str, str], config: Any = None) -> list[Result]:
+    settings = load_settings(env)
+    return await run_checks(broker_checks(settings if config is None else config(settings)))
+
+
+async def configure(topics: Topics, name: str, **config: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=topics.bootstrap_servers)
+    await admin.start()
+    changes = {key.replace("_", "."): value for key, value in config.items()}
+
+    async def is_known() -> bool:
+        [found] = await read_topics({"bootstrap_servers": topics.bootstrap_servers}, [name])
+        return changes.items() <= (found.config or {}).items()
+
+    try:
+        [answer] = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, changes)])
+        assert answer.resources[0][0] == 0, answer
+        await wait_until(is_known, 30, "the broker knows the new configuration")
+    finally:
+        await admin.close()
+
+
+async def test_brokers_that_cannot_be_reached(topics: Topics) -> None:
+    results = await look_at_brokers(topics.env | {"SCORING_KAFKA_BOOTSTRAP_SERVERS": DEAD})
+
+    assert "connection refused; start the broker" in the_fault(results, "brokers")
+    assert skipped(results) == {result.name for result in results} - {"brokers", "codecs"}
+
+
+async def test_a_topic_that_is_missing(topics: Topics) -> None:
+    env = topics.env | {"SCORING_TOPIC_DEAD_LETTERS": "no-such-topic"}
+
+    fault = the_fault(await look_at_brokers(env), "topics")
+    to_be_created = by_name(await look_at_brokers(env | {"SCORING_CREATE_TOPICS": "true"}))["topics"]
+
+    assert "no topic no-such-topic" in fault
+    assert "SCORING_CREATE_TOPICS=true" in fault
+    assert (to_be_created.state, "no-such-topic" in to_be_created.found) == ("skipped", True)
+
+
+async def test_topics_that_take_too_small_messages(topics: Topics) -> None:
+    await configure(topics, topics.scoring_events, max_message_bytes="200000")
+    await configure(topics, topics.dead_letters, max_message_bytes="50000")
+
+    fault = the_fault(await look_at_brokers(topics.env), "topic-limits")
+
+    assert f"{topics.scoring_events} takes messages of 200000 bytes" in fault
+    assert f"{topics.dead_letters} takes messages of 50000 bytes" in fault
+    assert "set max.message.bytes" in fault
+
+
+async def test_a_compacted_topic(topics: Topics) -> None:
+    await configure(topics, topics.session_completed, cleanup_policy="compact")
+
+    assert "set cleanup.policy=delete" in the_fault(await look_at_brokers(topics.env), "topic-retention")
+
+
+async def test_a_topic_that_keeps_messages_for_longer_than_requests(topics: Topics, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("retention: {records_days: 30}")
+    await configure(topics, topics.rescore_requested, retention_ms="-1")
+
+    fault = the_fault(await look_at_brokers(topics.env | {"SCORING_CONFIG": str(config)}), "topic-retention")
+
+    assert f"{topics.rescore_requested} keeps messages for longer than 30 days" in fault
+
+
+async def test_a_topic_with_fewer_replicas_than_a_write_needs(topics: Topics) -> None:
+    await configure(topics, topics.scoring_events, min_insync_replicas="2")
+
+    fault = the_fault(await look_at_brokers(topics.env), "topic-durability")
+
+    assert "1 of 1 replicas are in sync, and a write needs 2" in fault
+
+
+async def test_codecs_that_are_not_installed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiokafka.codec, "cramjam", None)
+
+    assert "compressed with snappy, lz4, zstd" in the_fault(await look_at_brokers(topics.env), "codecs")
+
+
+# --- source and judge ----------------------------------------------------------------------------------
+
+
+async def look_at_source(**env: str) -> list[Result]:
+    return await run_checks(source_checks(load_settings(env)))
+
+
+async def test_a_source_that_cannot_be_read(tarsy_database_url: str) -> None:
+    """All missing grants are named at once."""
+    tarsy = {"SCORING_TIMELINE_SOURCE": "tarsy-db"}
+    away = await look_at_source(SCORING_TIMELINE_DATABASE_URL=f"postgresql://tarsy@{DEAD}/tarsy", **tarsy)
+    async with role_on(tarsy_database_url, "GRANT SELECT ON alert_sessions TO {role}") as url:
+        lacking = await look_at_source(SCORING_TIMELINE_DATABASE_URL=url, **tarsy)
+
+    assert "connection refused" in the_fault(away, "source")
+    assert skipped(away) == {"source-statuses", "write-back"}
+    fault = the_fault(lacking, "source")
+    assert all(f"SELECT on {table}" in fault for table in ("stages", "agent_executions", "timeline_events"))
+    assert "grant it to the role" in fault
+
+
+async def test_sessions_with_statuses_that_are_not_scored(tarsy_database_url: str) -> None:
+    env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
+    async with connected(tarsy_database_url) as connection:
+        await load_session(connection, session(status="failed"))
+        await connection.execute("UPDATE alert_sessions SET completed_at = now()")
+        fault = the_fault(await look_at_source(**env), "source-statuses")
+        await connection.execute("UPDATE alert_sessions SET status = 'completed'")
+        fits = by_name(await look_at_source(**env))["source-statuses"]
+
+    assert "failed 1; correct auto_score_statuses" in fault
+    assert (fits.state, fits.found) == ("ok", "1 of 1 sessions have a status that is scored: completed 1")
+
+
+async def test_a_write_back_that_lacks_its_grants(tarsy_database_url: str) -> None:
+    async with role_on(tarsy_database_url) as url:
+        results = await look_at_source(SCORING_WRITE_BACK="true", SCORING_WRITE_BACK_DATABASE_URL=url)
+
+    assert "INSERT on session_scores" in the_fault(results, "write-back")
+
+
+async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-judge-key")
+    judge.script(Fault(kind="status", status=401))
+
+    results = await run_checks(judge_checks(load_settings({"OPENAI_BASE_URL": judge.base_url}), with_judge=True))
+
+    assert "sk-planted" not in the_fault(results, "judge")

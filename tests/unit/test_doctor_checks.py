@@ -1,0 +1,73 @@
+"""How checks run: each in bounded time, independent of the others, and only if what they need is ok."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked, Result, run_checks
+from tarsy_scoring.errors import StartRefused
+
+
+async def fits() -> str:
+    return "it fits"
+
+
+async def fails() -> str:
+    raise Fault("it is too small", "make it larger")
+
+
+async def refuses() -> str:
+    raise StartRefused("the database is not migrated (0001); run: tarsy-scoring migrate")
+
+
+async def does_not_apply() -> str:
+    raise NotChecked("it is off")
+
+
+async def breaks() -> str:
+    raise KeyError("secret")
+
+
+async def hangs() -> str:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_every_check_has_its_own_result() -> None:
+    """An error of one check, foreseen or not, costs no other its result, and is not quoted if it is unforeseen."""
+    looks = {"a": fits, "b": fails, "c": refuses, "d": does_not_apply, "e": breaks, "f": fits}
+
+    results = await run_checks([Check(name, look) for name, look in looks.items()])
+
+    assert results == [
+        Result("a", "ok", "it fits"),
+        Result("b", "failed", "it is too small", "make it larger"),
+        Result("c", "failed", "the database is not migrated (0001)", "run: tarsy-scoring migrate"),
+        Result("d", "skipped", "it is off"),
+        Result("e", "failed", "the check itself failed (KeyError)", "report it as a fault of doctor"),
+        Result("f", "ok", "it fits"),
+    ]
+
+
+@pytest.mark.parametrize("first", [fails, does_not_apply], ids=["failed", "skipped"])
+async def test_a_check_is_skipped_unless_what_it_needs_is_ok(first: Callable[..., str]) -> None:
+    checks = [Check("first", first), Check("second", fits, ["first"]), Check("third", fits, ["second"])]
+
+    _, *results = await run_checks(checks)
+
+    assert results == [
+        Result("second", "skipped", "needs: first"),
+        Result("third", "skipped", "needs: second"),
+    ]
+
+
+async def test_a_check_that_hangs_ends(let_pass: Callable[[float], None]) -> None:
+    running = asyncio.create_task(run_checks([Check("first", hangs), Check("second", fits)]))
+    await asyncio.sleep(0)
+    let_pass(LIMIT_S + 1)
+
+    first, second = await running
+
+    assert (first.state, first.found, second.state) == ("failed", "no answer within 10 s", "ok")
+    assert first.advice
