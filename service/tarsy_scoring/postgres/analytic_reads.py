@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 6
 READ_S = 20.0  # one read with all its statements, and its wait for a connection
+_TOO_SLOW = (TimeoutError, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
 
 
 class ReadTooSlow(DatabaseAway):
@@ -57,7 +58,7 @@ class AnalyticReads(Database):
         except TimeoutError as error:  # of this limit: `Database.once` translates every other one
             raise self._too_slow() from error
         except DatabaseAway as error:
-            if isinstance(error.__cause__, TimeoutError | asyncpg.QueryCanceledError):
+            if isinstance(error.__cause__, _TOO_SLOW):
                 raise self._too_slow() from error
             raise
 
