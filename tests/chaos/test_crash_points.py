@@ -12,6 +12,7 @@ import pytest
 from infrastructure import Kafka, Postgres, wait_until
 from processes import Process, Service, assert_whole
 from proxy import DatabaseProxy
+from tarsy_scoring.commands.worker import STOP_S
 from tarsy_scoring_lab.scripted_judge import Fault
 
 KILLED = -signal.SIGKILL
@@ -220,6 +221,22 @@ async def test_20_a_second_sigterm_ends_the_worker_at_once(service: Service) -> 
     await service.let_leases_lapse()
     service.worker()
     await service.all_end(1, without_backoff=True)
+    await assert_whole(service, events)
+
+
+@pytest.mark.slow
+async def test_20_a_worker_stops_in_time_while_the_database_does_not_answer(service: Service) -> None:
+    """Within the drain and the limit of the other steps together, so a platform that waits as long kills no worker."""
+    service.judge.script(Fault(kind="hang", times=2))
+    events = await service.announce(*service.add_sessions(2))
+    async with DatabaseProxy(service.database_url) as proxy:
+        worker = service.worker(SCORING_DATABASE_URL=proxy.url, SCORING_DRAIN_TIMEOUT_S="0.5", **LONG_LEASE)
+        await service.asked(2)
+        proxy.fall_silent()
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended(0.5 + STOP_S) == 0
+    service.worker(**LONG_LEASE)
+    await service.all_end(2, without_backoff=True)
     await assert_whole(service, events)
 
 

@@ -14,6 +14,8 @@ from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm" / "tarsy-scoring"
 VALUE_SETS = {path.stem: path for path in (Path(__file__).parent / "values").glob("*.yaml")}
+# What a grace period has beyond the limits of a stop's steps: transactions that are cut off roll back.
+MARGIN_S = 10
 NOT_SETTINGS = {"config", "unknown_variables"}
 
 # The values that have no default; a release with an API also needs `api.access`.

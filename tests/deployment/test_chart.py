@@ -9,8 +9,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploying import CHART, VALUE_SETS, Object, Objects, Render, known_variables, parse, secret_variables
+from deploying import CHART, MARGIN_S, VALUE_SETS, Object, Objects, Render, known_variables, parse, secret_variables
 
+from tarsy_scoring.commands.worker import END_S, STOP_S
 from tarsy_scoring.web.server import LONGEST_STOP_S
 
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
@@ -233,11 +234,14 @@ def test_accounts_exist_and_have_no_token(chart: Objects) -> None:
     assert used == (made or {"scoring"})
 
 
-def test_grace_is_longer_than_the_drain(chart: Objects) -> None:
+def test_grace_is_longer_than_a_stop(chart: Objects) -> None:
+    """The pods that judge, take in or serve end by themselves, also while the database does not answer."""
     for item, spec, container in chart.containers():
         grace_s = spec.get("terminationGracePeriodSeconds")
         if item["metadata"]["name"] == "scoring-worker":
-            assert grace_s == int(variables(container)["SCORING_DRAIN_TIMEOUT_S"]["value"]) + 20
+            assert grace_s == int(variables(container)["SCORING_DRAIN_TIMEOUT_S"]["value"]) + STOP_S + MARGIN_S
+        if item["metadata"]["name"] == "scoring-intake":
+            assert grace_s >= END_S + MARGIN_S
         if item["metadata"]["name"] == "scoring-api":
             _, asleep_s = container["lifecycle"]["preStop"]["exec"]["command"]
             assert grace_s > int(asleep_s) + LONGEST_STOP_S

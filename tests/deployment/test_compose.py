@@ -15,11 +15,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from deploying import REPOSITORY, known_variables, parse
+from deploying import MARGIN_S, REPOSITORY, known_variables, parse
 from prometheus_client import CollectorRegistry
 
 from infrastructure import wait_until
 from tables import table
+from tarsy_scoring.commands.worker import STOP_S
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
@@ -167,9 +168,9 @@ def test_migrations_run_before_and_after_the_services() -> None:
     assert all("migrate" in SERVICES[name]["depends_on"] for name in ("worker", "api"))
 
 
-def test_grace_is_longer_than_the_drain() -> None:
-    assert SERVICES["worker"]["stop_grace_period"] == "80s"
-    assert int(SERVICES["worker"]["environment"]["SCORING_DRAIN_TIMEOUT_S"]) + 20 == 80
+def test_grace_is_longer_than_a_stop() -> None:
+    assert SERVICES["worker"]["stop_grace_period"] == "150s"
+    assert int(SERVICES["worker"]["environment"]["SCORING_DRAIN_TIMEOUT_S"]) + STOP_S + MARGIN_S == 150
     assert int(SERVICES["api"]["stop_grace_period"].removesuffix("s")) > LONGEST_STOP_S
 
 

@@ -11,12 +11,15 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.kafka.clients import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.transactions import CLOSE_S
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.scoring import worker as scoring_worker
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
 from tarsy_scoring.scoring.watched_source import WatchedSource
@@ -39,6 +42,13 @@ log = structlog.get_logger()
 
 BACKLOG_EVERY_S = 5.0
 READY_TIMEOUT_S = 2.0
+FLUSH_S = 20.0  # a batch under way in the relay, and its flush
+# Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and both
+# pools close.
+END_S = FLUSH_S + STOP_TIMEOUT_S + 2 * CLOSE_S
+# Longest stop of a worker that judges, beyond its drain: judging, its timeline source, and the rest. The chart and
+# compose file give more.
+STOP_S = scoring_worker.STOP_S + CLOSE_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
 
 
@@ -72,7 +82,8 @@ def _roles(only: str | None) -> tuple[Role, ...]:
 
 
 # Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and
-# health end. A loop that dies ends the process: a worker without one of its loops would look healthy.
+# health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop that dies ends
+# the process: a worker without one of its loops would look healthy.
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
@@ -135,10 +146,11 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             service.create_task(_watch_backlog(parts)),
         ]
         kafka = service.create_task(run_kafka_roles())
+        ending = [kafka]
         if write_back is not None:
-            service.create_task(write_back.run(judged))
+            ending.append(service.create_task(write_back.run(judged)))
         if "relay" in roles:
-            service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
+            ending.append(service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)))
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
@@ -146,7 +158,11 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         else:
             await stopping.wait()
         judged.set()
-        await asyncio.gather(kafka, tracing.close())
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await asyncio.gather(*ending, tracing.close())
+        except TimeoutError:
+            log.warning("worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events")
         for task in background:
             task.cancel()
 

@@ -12,7 +12,7 @@ import random
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,8 @@ POLL_S = 1.0
 LIMITS_EVERY_S = 1.0  # how soon every worker learns of a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
+# Longest time that `run` takes after the drain and for the claim before it: four steps, each limited.
+STOP_S = 4 * RELEASE_TIMEOUT_S
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class Worker:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """
-        Claim and judge until `stopping`, then drain within the configured time.
+        Claim and judge until `stopping`, then drain within the configured time, and end within `STOP_S` more.
 
         Raises:
             StartRefused: The source answers and lacks what this service needs.
@@ -102,14 +104,17 @@ class Worker:
             asyncio.create_task(self.source.watch()),
         ]
         loops = list(keepers)
+        stop = asyncio.create_task(stopping.wait())
         try:
             await self.source.check()
             await self.refresh_limits()
             loops.append(asyncio.create_task(self._claim_until(stopping)))
-            await _first_to_end(loops)
+            await _first_to_end([*loops, stop])
+            # A claim under way may wait for the database longer than that; what it still claims is released.
+            await _first_to_end(loops, RELEASE_TIMEOUT_S)
             await self._drain(keepers)
         finally:
-            await _cancelled([*loops, *(r.task for r in self._running.values())])
+            await _cancelled([stop, *loops, *(r.task for r in self._running.values())])
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """
@@ -340,14 +345,14 @@ def _names(running: _Running) -> dict[str, str | int]:
     return {**running.trace.names, **_about(running.claimed)}
 
 
-async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait until one task ends. Raises its error."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+async def _first_to_end(tasks: Sequence[asyncio.Task[Any]], timeout_s: float | None = None) -> None:
+    """Wait until one task ends, or for `timeout_s`. Raises its error."""
+    done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for them for a limited time."""
     # While the database is away, a task may be unable to store its last turn.
     for task in tasks:
