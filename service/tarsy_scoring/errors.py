@@ -20,7 +20,7 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   ├── BudgetExhausted
     │   └── Paused
     ├── Unscorable              fail the score at once
-    │   ├── SessionNotFound, SessionNotTerminal, ContextTooLong (PromptTooLong), UnknownCriteria
+    │   ├── SessionNotFound, SessionNotTerminal, NothingToJudge, ContextTooLong (PromptTooLong), UnknownCriteria
     │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               the lease was lost: stop quietly
@@ -86,7 +86,7 @@ class CallerRefused(TimelineUnavailable):
 
 class EvidenceIncomplete(RetryLater):
     """
-    Part of the declared evidence could not be read, or the timeline is empty.
+    Part of the declared evidence could not be read.
 
     Args:
         missing: The missing parts, for an operator to look up.
@@ -138,10 +138,11 @@ class SourceAway(WaitFor):
 
 class SessionNotReady(WaitFor):
     """
-    The event arrived before its session: the session is not found yet, or not terminal yet.
+    The event arrived before its session: the session is not found yet, not terminal yet, or has no event yet.
 
     Args:
-        error_kind: Kind of failure when the grace period ends: `session_not_found` or `session_not_terminal`.
+        error_kind: Kind of the end when the grace period is over: `session_not_found`, `session_not_terminal` or
+            `nothing_to_judge`.
     """
 
     waiting_for = "session"
@@ -189,9 +190,10 @@ class Paused(WaitFor):
 
 
 class Unscorable(_AttemptError):
-    """Permanent: every attempt would end the same way."""
+    """Permanent: every attempt would end the same way. `status` is that of the score afterwards."""
 
     error_kind = "internal"
+    status: ClassVar[Literal["failed", "cancelled"]] = "failed"
 
 
 class SessionNotFound(Unscorable):
@@ -204,6 +206,13 @@ class SessionNotTerminal(Unscorable):
     """The session is still running."""
 
     error_kind = "session_not_terminal"
+
+
+class NothingToJudge(Unscorable):
+    """The session has no event of an investigation, and its source declares none: no failure, and no score."""
+
+    error_kind = "nothing_to_judge"
+    status = "cancelled"
 
 
 class ContextTooLong(Unscorable):

@@ -15,8 +15,6 @@ from tarsy_scoring.errors import (
     JudgeUnavailable,
     LeaseLost,
     RateLimited,
-    SessionNotFound,
-    SessionNotTerminal,
     TimelineUnavailable,
 )
 from tarsy_scoring.events import SOURCE_RESCORE
@@ -24,7 +22,7 @@ from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
-from tarsy_scoring.timeline.model import Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import Evidence, Execution, Stage, Timeline
 
 
 @pytest.fixture
@@ -88,7 +86,11 @@ async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedSco
     ("timeline", "error_kind"),
     [
         pytest.param(TimelineUnavailable("away"), "timeline_unavailable", id="timeline-unavailable"),
-        pytest.param(a_timeline(stages=()), "evidence_incomplete", id="empty-timeline"),
+        pytest.param(
+            a_timeline(evidence=Evidence({"events": 3}, {"events": 2}, ("event e3",))),
+            "evidence_incomplete",
+            id="evidence-missing",
+        ),
     ],
 )
 async def test_a_transient_error_is_retried(
@@ -134,27 +136,6 @@ async def test_waiting_burns_nothing(service: Service, claimed: ClaimedScore) ->
     )
     assert due_s - 5 < due <= due_s
     assert (await service.claim_now()).attempts_burned == 0
-
-
-async def test_an_event_may_arrive_before_its_session_ends(service: Service, claimed: ClaimedScore) -> None:
-    """A running session is waited for within the grace period; after it the score fails."""
-    error = SessionNotTerminal("runs")
-    await service.attempt(claimed, FakeJudge(), error)
-    assert (await service.score(claimed.score_id))["waiting_for"] == "session"
-    claimed = await service.claim_now()
-    await service.attempt(claimed, FakeJudge(), error, timeline_grace_s=0.0)
-
-    score = await service.score(claimed.score_id)
-    assert (score["status"], score["error_kind"], score["attempt"]) == ("failed", error.error_kind, 2)
-
-
-async def test_a_persons_request_has_no_grace_period(service: Service) -> None:
-    await service.request(source="cli", requested_by="me", priority=Priority.PEOPLE)
-    claimed = await service.claim()
-
-    await service.attempt(claimed, FakeJudge(), SessionNotFound("none"))
-
-    assert (await service.score(claimed.score_id))["error_kind"] == "session_not_found"
 
 
 async def test_a_turn_is_paid_for_once(service: Service) -> None:

@@ -145,7 +145,7 @@ async def test_the_line_has_the_documented_fields(
     finished = await attempted(service, Metrics(), FakeJudge(*judge), session)
 
     assert finished.outcome == outcome
-    assert set(finished.fields) == fields | CONTEXT_FIELDS | USAGE
+    assert set(finished.fields) == fields | CONTEXT_FIELDS | USAGE | {"attempt"}
     everything = {"total_score", "flags", "error_kind", "reason", "waiting_for", "due_s"}
     assert documented == NAMES | CONTEXT_FIELDS | USAGE | everything
 

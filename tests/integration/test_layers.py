@@ -10,7 +10,7 @@ import pytest
 from attempting import Service, a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.errors import JudgeRejectedRequest
-from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
+from tarsy_scoring.timeline.model import Event, Evidence, Timeline, ToolCall
 
 YAML = """
 providers:
@@ -122,9 +122,12 @@ async def test_metrics_and_gates_survive_a_judge_that_fails(service: Service) ->
     assert (score["gates_passed"], score["gates_total"]) == (2, 3)
 
 
+LACKING = Evidence({"events": 3}, {"events": 2}, ("event e3",))
+
+
 async def test_missing_evidence_passes_no_gate(service: Service) -> None:
     """Gates are not evaluated on incomplete evidence; metrics are stored with it."""
-    score = await scored(service, FakeJudge(), a_timeline(stages=()), max_attempts=1)
+    score = await scored(service, FakeJudge(), a_timeline(evidence=LACKING), max_attempts=1)
 
     assert score["error_kind"] == "evidence_incomplete"
     assert (score["gates"], score["gates_passed"], score["gates_total"]) == ([], None, None)

@@ -77,6 +77,22 @@ async def test_a_claim_without_a_reply_lapses(lossy: Lossy) -> None:
     assert await lossy.seen.take_back() == {"lost": "pending"}
 
 
+async def test_an_attempt_after_a_look_begins_once(lossy: Lossy) -> None:
+    claimed = await lossy.seen.claimed()
+    wait = {"due_s": 0, "waiting_reason": "session", "burns": False, "spent_s": 0}
+    await lossy.seen.leases.put_back(claimed, **wait)
+    [look] = await lossy.scoring.claim()
+
+    lossy.lose_next_reply()
+    begun = await lossy.scoring.leases.begin_attempt(look)
+
+    assert lossy.proxy.replies_lost == 1
+    assert (look.is_look, look.attempt, begun.is_look, begun.attempt) == (True, 1, False, 2)
+    assert (await lossy.seen.score(look.score_id))["attempt"] == 2
+    attempt = ["started", "gathering_context"]
+    assert await lossy.seen.events() == ["queued", *attempt, "waiting_retry", *attempt]
+
+
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
 async def test_an_end_is_stored_once(lossy: Lossy, build: Callable[..., Any]) -> None:
     """The repeat recognises its own committed transaction."""

@@ -6,7 +6,7 @@ import pytest
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.scoring.attempt import backoff_s
+from tarsy_scoring.scoring.attempt import backoff_s, look_again_s
 from tarsy_scoring.scoring.score_columns import judge_fingerprint, sum_usage
 
 TURN = Turn(
@@ -29,6 +29,20 @@ def test_backoff_doubles_up_to_ten_minutes() -> None:
     for burned, expected in {1: 10, 2: 20, 4: 80, 7: 600, 50: 600}.items():
         jittered = [backoff_s(burned, jitter) for jitter in (0, 1, -1)]
         assert jittered == pytest.approx([expected, expected * 1.2, expected * 0.8])
+
+
+@pytest.mark.parametrize("grace_s", [1, 30, 120, 600, 86_400])
+def test_a_session_is_looked_for_at_most_a_dozen_times(grace_s: float) -> None:
+    """The pauses grow from 2 s to a quarter of the grace period; the last look is at its end, not after it."""
+    for jitter in (0, 0.5, 1):
+        age_s, pauses = 0.0, []
+        while age_s < grace_s:
+            pauses.append(look_again_s(age_s, grace_s, jitter))
+            age_s += pauses[-1]
+        assert age_s == pytest.approx(grace_s)
+        assert len(pauses) < 12, "the first look comes before the first pause"
+        assert pauses[:-1] == sorted(pauses[:-1])
+        assert grace_s > 1000 or pauses[0] <= 2.4
 
 
 def test_usage_is_summed_over_turns() -> None:

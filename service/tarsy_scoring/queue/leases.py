@@ -24,35 +24,45 @@ SUSPECT_LOSSES = 2
 _CLAIMABLE = """status = 'pending' AND next_attempt_at <= now()
     AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
              ELSE NOT $6 END"""
+_DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_look"
 
 # Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
-# others overtake.
+# others overtake. A score that waits for its session is claimed for a look, which is no attempt yet.
 CLAIM = f"""
 WITH suspects AS MATERIALIZED (
-  SELECT score_id, priority, next_attempt_at FROM {{schema}}.session_scores
+  SELECT {_DUE} FROM {{schema}}.session_scores
   WHERE {_CLAIMABLE} AND losses > 0 AND losses >= $8
   ORDER BY priority, next_attempt_at LIMIT $7 FOR UPDATE SKIP LOCKED
 ), others AS MATERIALIZED (
-  SELECT score_id, priority, next_attempt_at FROM {{schema}}.session_scores
+  SELECT {_DUE} FROM {{schema}}.session_scores
   WHERE {_CLAIMABLE} AND losses < $8
   ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), due AS (
-  SELECT score_id FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
+  SELECT score_id, is_look FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
 ), claimed AS (
   UPDATE {{schema}}.session_scores s SET
-    status = 'in_progress', attempt = s.attempt + 1, attempt_started_at = now(),
+    status = 'in_progress', attempt = s.attempt + (NOT due.is_look)::int, attempt_started_at = now(),
     started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
-  RETURNING s.*
+  RETURNING s.*, due.is_look
 )
 SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
-       m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent
+       m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent,
+       c.is_look
 FROM claimed c
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
+"""
+
+# Idempotent: after a commit whose reply was lost it finds the attempt begun, and returns false.
+BEGIN_ATTEMPT = """
+UPDATE {schema}.session_scores s SET attempt = $3
+FROM {schema}.session_scores before WHERE before.score_id = s.score_id
+  AND s.score_id = $1 AND s.lease_token = $2
+RETURNING before.attempt < $3
 """
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
@@ -178,6 +188,7 @@ class ClaimedScore:
         age_s: Seconds since the request was accepted.
         source: Source of the request.
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
+        is_look: It was claimed to look for its session again; see `Leases.begin_attempt`.
     """
 
     score_id: UUID
@@ -201,6 +212,7 @@ class ClaimedScore:
     session_status: str | None
     source: str
     traceparent: str | None = None
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,17 +264,41 @@ class Leases:
             suspects = (max_suspects, suspect_losses)
             rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered, *suspects)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
-            events = []
-            for c in claimed:
-                events.append(NewEvent(c.score_id, "scoring.started", {}, c.traceparent))
-                events.append(progress(c, "gathering_context"))
-            await outbox.emit(self.database, connection, events)
+            attempts = [c for c in claimed if not c.is_look]
+            await outbox.emit(self.database, connection, [e for c in attempts for e in _begun(c)])
             return claimed
 
         claimed = await self.database.once(work)
-        if claimed:
+        if any(not c.is_look for c in claimed):
             self.database.notify("events")
         return claimed
+
+    async def begin_attempt(self, look: ClaimedScore) -> ClaimedScore:
+        """
+        Begin the attempt of a score that was claimed for a look and whose session is there. Waits for the
+        database.
+
+        A look emits no event and is not counted; from here on the attempt is like any other.
+
+        Returns:
+            The claimed score with the number of its attempt.
+
+        Raises:
+            LeaseLost: The lease is no longer held.
+        """
+        begun = replace(look, attempt=look.attempt + 1, is_look=False)
+
+        async def work(connection: Connection) -> bool:
+            row = (begun.score_id, begun.lease_token, begun.attempt)
+            is_new = await connection.fetchval(self.database.sql(BEGIN_ATTEMPT), *row)
+            if is_new:
+                await outbox.emit(self.database, connection, _begun(begun))
+            return is_new is not None
+
+        if not await self.database.persist(work):
+            raise LeaseLost(f"score {look.score_id}: the lease was lost before its attempt began")
+        self.database.notify("events")
+        return begun
 
     async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
         """Renew leases; returns the tokens that are still held. Raises: DatabaseAway."""
@@ -333,7 +369,7 @@ class Leases:
         error_message: str | None = None,
     ) -> None:
         """
-        Return a score to `pending`, due in `due_s` seconds. Waits for the database.
+        Return a score to `pending`, due in `due_s` seconds. Waits for the database. A look emits no event.
 
         Args:
             burns: Whether this attempt counts towards the limit of attempts.
@@ -347,7 +383,7 @@ class Leases:
             row = (due_s, waiting_reason, int(burns), spent_s, error_kind, error_message)
             lease = (claimed.score_id, claimed.lease_token)
             held = await connection.fetchval(self.database.sql(PUT_BACK), *lease, *row)
-            if held is not None:
+            if held is not None and not claimed.is_look:
                 await outbox.emit(self.database, connection, [progress(claimed, "waiting_retry")])
             return held is not None
 
@@ -399,6 +435,12 @@ class Leases:
 def suspect_losses_of(max_attempts: int) -> int:
     """Number of losses, at least 1, from which on a score with so many attempts is a suspect."""
     return max(1, min(SUSPECT_LOSSES, max_attempts - 1))
+
+
+def _begun(claimed: ClaimedScore) -> list[NewEvent]:
+    """The events with which an attempt begins."""
+    started = NewEvent(claimed.score_id, "scoring.started", {}, claimed.traceparent)
+    return [started, progress(claimed, "gathering_context")]
 
 
 def progress(claimed: ClaimedScore, phase: str) -> NewEvent:

@@ -40,7 +40,8 @@ ORDER BY s.session_id
 NEVER_SCORED = """
 SELECT i.session_id FROM unnest($1::text[]) AS i(session_id)
 WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
-                  WHERE s.session_id = i.session_id AND s.purpose = 'production' AND s.status <> 'cancelled')
+                  WHERE s.session_id = i.session_id AND s.purpose = 'production'
+                    AND (s.status <> 'cancelled' OR s.error_kind = 'nothing_to_judge'))
 """
 
 # Usage of the newest score of each session that recorded it, and the chain of the session.

@@ -23,6 +23,7 @@ from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     EvidenceIncomplete,
+    NothingToJudge,
     RetryLater,
     SessionNotFound,
     SessionNotReady,
@@ -57,14 +58,14 @@ from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import FittedContext
-from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.evidence import check_evidence, require_events
 from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
 
 MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
 KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
-SESSION_RECHECK_S = 2.0
+FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
 # The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
 PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})
 
@@ -122,7 +123,7 @@ class Scorer:
         except RetryLater as error:
             return await self._retry(attempt, error)
         except Unscorable as error:
-            return await self._fail(attempt, "failed", error.error_kind, str(error))
+            return await self._fail(attempt, error.status, error.error_kind, str(error))
 
     async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
         """
@@ -171,17 +172,25 @@ class Scorer:
         Fetch the timeline.
 
         The event that asks for a score may arrive before the source shows the session, so within the grace
-        period a session that is missing or still running is waited for.
+        period a session that is missing, still running or without events is looked for again. A look becomes an
+        attempt when the session is there.
         """
-        claimed = attempt.claimed
+        claimed, timeline = attempt.claimed, None
         try:
-            return await self.source.fetch_timeline(claimed.session_id, attempt.clock)
-        except (SessionNotFound, SessionNotTerminal) as error:
-            grace_left_s = self.settings.timeline_grace_s - claimed.age_s - attempt.clock.elapsed_s
-            if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and grace_left_s > 0:
-                due_s = min(SESSION_RECHECK_S, grace_left_s)
+            timeline = await self.source.fetch_timeline(claimed.session_id, attempt.clock)
+            if self.source.may_change:
+                require_events(timeline)
+        except (SessionNotFound, SessionNotTerminal, NothingToJudge) as error:
+            age_s, grace_s = claimed.age_s + attempt.clock.elapsed_s, self.settings.timeline_grace_s
+            if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and age_s < grace_s:
+                due_s = look_again_s(age_s, grace_s, random.uniform(0, 1))  # noqa: S311 - jitter
                 raise SessionNotReady(str(error), due_s, error.error_kind) from error
-            raise
+            if timeline is None:
+                raise
+        if claimed.is_look:
+            with attempt.clock.waiting():
+                attempt.claimed = await self.leases.begin_attempt(claimed)
+        return timeline
 
     async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
         """
@@ -412,6 +421,7 @@ class Scorer:
         """Numbers for the canonical log line."""
         usage = sum_usage(s.turn for s in attempt.turns)
         return {
+            "attempt": attempt.claimed.attempt,  # a look that found its session has become one
             "chain_id": attempt.claimed.chain_id,
             "criteria": attempt.claimed.criteria,
             "turns": len(attempt.turns),
@@ -421,6 +431,22 @@ class Scorer:
 
 
 # --- decisions -----------------------------------------------------------------------------------------
+
+
+def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:
+    """
+    Seconds until a session is looked for again: 2 s, then as long as it has been looked for, at most a quarter of
+    the grace period. That makes at most 12 looks; the last one is at the end of the grace period.
+
+    A very short or long grace period has another first pause: between a 500th and a 60th of it.
+
+    Args:
+        age_s: Age of the request, below `grace_s`.
+        jitter: 0 to 1; makes the pause up to a fifth longer.
+    """
+    shortest_s = max(min(FIRST_LOOK_S, grace_s / 60), grace_s / 500)
+    pause_s = min(max(age_s, shortest_s), grace_s / 4)
+    return min(pause_s * (1 + LOOK_JITTER * jitter), grace_s - age_s)
 
 
 def backoff_s(burned: int, jitter: float) -> float:

@@ -136,7 +136,8 @@ async def score_offline(
         ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
         ended |= decided_columns(layers, chain, criteria, verdict)
     except (Unscorable, RetryLater, WaitFor) as error:
-        ended = {"status": "failed", "error_kind": error.error_kind, "error_message": str(error)}
+        status = error.status if isinstance(error, Unscorable) else "failed"
+        ended = {"status": status, "error_kind": error.error_kind, "error_message": str(error)}
         verdict = None
     row = {
         **unstored_row(timeline.session_id, chain_id, criteria.name, criteria.criteria_hash, started),

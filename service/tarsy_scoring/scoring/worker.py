@@ -235,7 +235,8 @@ class Worker:
             self.metrics.leases_lost.inc()
         self.metrics.attempts.labels(outcome).inc()
         self.metrics.attempt_duration.observe(duration_s)
-        log.info("attempt.finished", **_names(running), outcome=outcome, duration_s=round(duration_s, 3), **fields)
+        names = _names(running) | fields
+        log.info("attempt.finished", **names, outcome=outcome, duration_s=round(duration_s, 3))
         running.trace.end(outcome, fields.get("error_kind"))
 
     async def keep_leases(self) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from tarsy_scoring.errors import EvidenceIncomplete
+from tarsy_scoring.errors import EvidenceIncomplete, NothingToJudge
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Stage, Timeline
 
 # In a stage with one of these statuses, some of the declared agents may never have been started.
@@ -113,6 +113,22 @@ def _count_event(
         count("results", f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None)
 
 
+def require_events(timeline: Timeline) -> None:
+    """
+    Refuse a session without an event that the judge would see, unless the source declares some.
+
+    Raises:
+        NothingToJudge: There is no such event, and none is missing. The rows of a session that has just ended
+            may still be on their way.
+    """
+    if timeline.shown_event_count == 0 and not timeline.evidence.missing:
+        hidden = sum(s.stage_type not in SHOWN_STAGE_TYPES for s in timeline.stages)
+        raise NothingToJudge(
+            f"session {timeline.session_id} has nothing to judge: no stage that the judge sees has an event "
+            f"({hidden} other stages are not shown)"
+        )
+
+
 def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: bool) -> None:
     """
     Refuse a session whose evidence is too incomplete for a fair judgement.
@@ -122,13 +138,13 @@ def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: 
         may_change: `TimelineSource.may_change`: whether a later read may show more.
 
     Raises:
-        EvidenceIncomplete: More is missing than tolerated, or no stage that the judge sees has an event.
+        NothingToJudge: See `require_events`.
+        EvidenceIncomplete: More is missing than tolerated, or all that the judge would see.
     """
+    require_events(timeline)
     evidence = timeline.evidence
     missing = list(evidence.missing)
     if timeline.shown_event_count == 0:
-        hidden = sum(s.stage_type not in SHOWN_STAGE_TYPES for s in timeline.stages)
-        missing.append(f"events: none in a stage that the judge sees ({hidden} other stages are not shown)")
         reason = "no event could be read in any stage that the judge sees"
     elif evidence.missing_share > max_missing_share:
         reason = (

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from sessions import call, event, execution, of_events, stage, timeline
 
-from tarsy_scoring.errors import EvidenceIncomplete
+from tarsy_scoring.errors import EvidenceIncomplete, NothingToJudge
 from tarsy_scoring.timeline.evidence import Loss, check_evidence, take_stock
-from tarsy_scoring.timeline.model import Evidence, Stage
+from tarsy_scoring.timeline.model import Evidence, Stage, Timeline
 
 THINKING = event("llm_thinking", "hm")
 
@@ -110,8 +110,16 @@ def test_more_missing_than_tolerated_is_not_judged(may_change: bool) -> None:
     [timeline(), timeline(stage(execution())), timeline(stage(execution(THINKING), stage_type="chat"))],
     ids=["no stage", "no event", "hidden events alone"],
 )
-def test_empty_timeline_is_never_judged(session: object) -> None:
-    with pytest.raises(EvidenceIncomplete, match="no event") as caught:
-        check_evidence(session, 1.0, may_change=True)  # type: ignore[arg-type]
+def test_a_session_without_an_investigation_is_nothing_to_judge(session: Timeline) -> None:
+    with pytest.raises(NothingToJudge, match="has nothing to judge"):
+        check_evidence(session, 1.0, may_change=True)
+
+
+def test_a_session_whose_events_are_all_missing_is_incomplete() -> None:
+    """Whatever share may be missing: the source declares that there is something to judge."""
+    stages = (stage(expected_agent_count=2),)
+
+    with pytest.raises(EvidenceIncomplete, match="declares 2 agents") as caught:
+        check_evidence(timeline(*stages, evidence=take_stock(stages, None)), 1.0, may_change=True)
 
     assert caught.value.missing
