@@ -378,3 +378,21 @@ async def test_turns_of_a_removed_provider_are_not_continued(service: Service, c
 
     assert finished.outcome == "completed"
     assert [t["provider"] for t in (await service.score(claimed.score_id))["turns"]] == ["gone", "default", "default"]
+
+
+async def test_turns_of_a_provider_that_the_chain_no_longer_has_are_not_continued(service: Service) -> None:
+    """It is still configured, for other chains."""
+    await service.request()
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
+    config = service.settings.config
+    other = config.providers | {"spare": config.providers["default"]}
+    moved = config.model_copy(
+        update={"providers": other, "defaults": config.defaults.model_copy(update={"providers": ("spare",)})}
+    )
+    service.settings = service.settings.model_copy(update={"config": moved})
+    spare, default = FakeJudge(ANALYSIS, MISSING_TOOLS), FakeJudge()
+
+    finished = await service.scorer({"default": default, "spare": spare}).attempt(await service.claim_now())
+
+    assert (finished.outcome, spare.kinds, default.kinds) == ("completed", ["analysis", "missing_tools"], [])

@@ -257,10 +257,12 @@ class Scorer:
     async def _assess(self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
         """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
         claimed = attempt.claimed
+        # Turns of a provider that the chain no longer has are not continued.
+        clients = {name: client for name, client in self.clients.items() if name in chain.providers}
 
         def ask_of(provider: str, context: FittedContext) -> DurableAsk:
             attempt.context = context
-            return DurableAsk(attempt, self.clients, provider, self.store, self.metrics, self.limits, criteria)
+            return DurableAsk(attempt, clients, provider, self.store, self.metrics, self.limits, criteria)
 
         judges = Judges(self.settings.config.providers, ask_of, self.limits.token_factor)
         verdict: Verdict | None = None
