@@ -37,6 +37,7 @@ settings, and [config.example.yaml](config.example.yaml) is a complete file to s
   the key.
 - **Chains.** A chain under `chains` inherits each key that it does not set from `defaults`. A key is replaced as a
   whole: lists and maps are not merged. An event of an unknown chain, or of none, uses `defaults`.
+  While workers differ, a chain is left to those that name it ([upgrades](operations.md#upgrades)).
 - **Providers.** A chain that lists none may use all, in the order of the file. A file without providers gets one
   called `default`, from `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `SCORING_JUDGE_MODEL`. In a file with providers these
   three variables have no effect of their own, but the file may refer to them.

@@ -46,7 +46,7 @@ class FakeJudge:
         return Turn(
             kind=kind,
             reply=answer(list(messages)) if callable(answer) else answer,
-            provider="default",
+            provider=self.provider,
             model_requested="judge-1",
             model_served="judge-1",
             input_tokens=1000,

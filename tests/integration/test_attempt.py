@@ -307,15 +307,6 @@ async def test_a_judge_that_grades_itself_is_flagged(
     assert (await service.score(claimed.score_id))["flags"] == flags
 
 
-async def test_unknown_criteria_fail_the_score(service: Service) -> None:
-    await service.request(source="cli", requested_by="me", criteria="no-such-criteria", force=True)
-    claimed = await service.claim()
-
-    await service.attempt(claimed, FakeJudge())
-
-    assert (await service.score(claimed.score_id))["error_kind"] == "unknown_criteria"
-
-
 async def test_a_worker_without_its_lease_writes_nothing(service: Service, claimed: ClaimedScore) -> None:
     """No turn, no event and no end is stored after the lease is lost."""
     await service.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)

@@ -72,6 +72,7 @@ INSERT INTO budget_days (day, scope, chain_id) VALUES (now()::date, 'all', '');
 INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
 VALUES (gen_random_uuid(), now()::date, '', 'main', '{score}', 0.5);
 INSERT INTO caller_rates VALUES ('alice', now());
+INSERT INTO known_names VALUES ('chain', 'billing', now());
 INSERT INTO kept_answers VALUES ('alice', 'key-1', 'hash', 'new', '{score}', gen_random_uuid(), '{{}}');
 INSERT INTO changes (changed_by, change, session_id, score_id) VALUES ('alice', 'rescore', 'session-1', '{score}');
 INSERT INTO bridge_bookmark (since, settled_before) VALUES (now(), now());

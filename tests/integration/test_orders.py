@@ -113,8 +113,8 @@ async def test_a_failed_order_is_no_failure_of_its_session(scoring: Scoring) -> 
     await scoring.store.end(failure(await scoring.claimed("failed")))
     await scoring.store.end(completion(await scoring.claimed("scored")))
     for session in ("failed", "scored", "new"):
-        for end in (failure, completion):
-            [claimed] = await claim_ordered(scoring, Order(session, "shadow", end.__name__))
+        for end, criteria in ((failure, OTHER_CRITERIA), (completion, None)):
+            [claimed] = await claim_ordered(scoring, Order(session, "shadow", criteria))
             await scoring.store.end(end(claimed))
 
     assert await scoring.reader.failed_sessions(None, None, None) == ["failed"]

@@ -13,7 +13,7 @@ from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.limits import fleet, tables
 from tarsy_scoring.live import stored
-from tarsy_scoring.queue import backlog, idempotency, inbox, leases, outbox, selection, store
+from tarsy_scoring.queue import backlog, idempotency, inbox, known_names, leases, outbox, selection, store
 from tarsy_scoring.records import scores
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"} | {
@@ -100,7 +100,8 @@ DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain
 PROVIDER = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
 PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 
-CLAIMING = "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false, 1, 2"
+NONE = "'{}'::text[]"
+CLAIMING = f"md5('owner')::uuid, 16, 60, {NONE}, {NONE}, false, 1, 2, ARRAY['c'], {NONE}, 180"
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
@@ -111,7 +112,10 @@ STATEMENTS = {
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
-    "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1", "session_scores_pkey"),
+    "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1, false", "session_scores_pkey"),
+    "leave-to-others": (known_names.LEAVE, f"{SCORE}, {TOKEN}, 'k', 1, 180", "session_scores_pkey"),
+    "unknown": (known_names.UNKNOWN, f"ARRAY['c'], {NONE}, 900", "session_scores_due"),
+    "fail-unknown": (known_names.FAIL_UNKNOWN, f"ARRAY['other'], {NONE}, {SCORES}", "session_scores_pkey"),
     "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
     "end": (store.END, _document(status="completed"), "session_scores_pkey"),
     "cancel": (leases.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),

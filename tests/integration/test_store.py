@@ -108,6 +108,7 @@ async def test_without_the_lease_nothing_is_written(scoring: Scoring, how_lost: 
     if how_lost in ("taken-back", "claimed-again"):
         await scoring.lapse(held)
         await scoring.take_back()
+        await scoring.make_due()
     if how_lost == "claimed-again":
         assert len(await scoring.claim()) == 1
     if how_lost == "ended":
@@ -129,6 +130,7 @@ async def test_a_lost_lease_is_refused_beside_its_successor(scoring: Scoring, or
     old = await scoring.claimed()
     await scoring.lapse(old)
     await scoring.take_back()
+    await scoring.make_due()
     [new] = await scoring.claim()
 
     steps = [step(old, "storing", 1, reply="old"), step(new, "analyzing_methodology", 2, reply="new")]

@@ -339,6 +339,9 @@ class Settings(_Frozen):
         description="Number of due scores held up by a pause, a spent budget or an open circuit above which intake "
         "pauses; default: ten times `SCORING_MAX_PENDING`.",
     )
+    unknown_criteria_grace_s: Positive = Field(
+        900, description="Time after which a score fails if no worker has known its criteria, or names its chain."
+    )
     retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
     anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
     anchors_judgements_each: int = Field(

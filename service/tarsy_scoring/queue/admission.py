@@ -7,7 +7,7 @@ no clock, no database and no network.
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -144,6 +144,21 @@ class Policy:
     settings: Settings
     hashes: Mapping[str, str]
 
+    @property
+    def chains(self) -> Collection[str]:
+        """Chains that the configuration names; all others have the settings of `defaults`."""
+        return self.settings.config.chains.keys()
+
+    @property
+    def announce_every_s(self) -> float:
+        """Interval at which a worker announces the names that it knows."""
+        return min(60.0, self.settings.unknown_criteria_grace_s / 4)
+
+    @property
+    def living_s(self) -> float:
+        """Age of an announcement up to which its worker counts as living."""
+        return 3 * self.announce_every_s
+
     def chain(self, chain_id: str | None) -> ChainSettings:
         return self.settings.chain(chain_id)
 
@@ -152,9 +167,8 @@ class Policy:
         Name and hash of the criteria for a new score; (None, None) while neither the request nor a chain
         names them.
 
-        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`.
+        Unknown criteria have a name and no hash. Workers that know them may start later (see `known_names`).
         """
-        # Rejecting the request was considered, but the sender of an event would not see the rejection.
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
         return name, self.hashes.get(name) if name else None
 

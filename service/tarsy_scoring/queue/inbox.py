@@ -84,7 +84,7 @@ SELECT * FROM {schema}.scoring_requests WHERE session_id = ANY($1::text[]) AND d
 FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
 FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash")
 
-ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by"))
+ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named"))
 
 # Raise pending scores to the most urgent priority that was requested ($2). A running score no longer waits.
 RAISE_PRIORITIES = """
@@ -405,7 +405,8 @@ class Inbox:
             rows, events = [], []
             for request, decision in decisions.accepted:
                 row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
-                rows.append(row | {"score_triggered_by": request.requested_by})
+                is_named = decision.chain_id in self.policy.chains
+                rows.append(row | {"score_triggered_by": request.requested_by, "chain_is_named": is_named})
                 assert decision.score_id is not None
                 phase = {"phase": "queued"}
                 events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))

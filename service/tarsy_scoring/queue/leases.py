@@ -23,7 +23,11 @@ SUSPECT_LOSSES = 2
 
 _CLAIMABLE = """status = 'pending' AND next_attempt_at <= now()
     AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
-             ELSE NOT $6 END"""
+             ELSE NOT $6 END
+    -- Criteria and chains that this worker does not know are left to those that do (see `known_names`).
+    AND (criteria IS NULL OR criteria = ANY($9::text[]))
+    AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE AND chain_id <> ALL (ARRAY(
+      SELECT name FROM {schema}.known_names WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
 _DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_look"
 
 # Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
@@ -250,6 +254,8 @@ class Leases:
         """
         Claim up to `limit` due scores of these chains, most urgent first.
 
+        Scores whose criteria or chain only other workers know are left to them.
+
         Args:
             max_suspects: Limit of suspects among them.
             suspect_losses: See `suspect_losses_of`.
@@ -262,7 +268,10 @@ class Leases:
         async def work(connection: Connection) -> list[ClaimedScore]:
             filtered = (chains.named, chains.blocked, chains.others_blocked)
             suspects = (max_suspects, suspect_losses)
-            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered, *suspects)
+            policy = self.inbox.policy
+            known = (list(policy.hashes), list(policy.chains), policy.living_s)
+            arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
+            rows = await connection.fetch(self.database.sql(CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
             attempts = [c for c in claimed if not c.is_look]
             await outbox.emit(self.database, connection, [e for c in attempts for e in _begun(c)])

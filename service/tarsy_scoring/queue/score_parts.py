@@ -30,6 +30,7 @@ ERROR_KINDS = [
     "worker_lost",
     "timeline_unavailable",
     "unknown_criteria",
+    "unknown_chain",
     "cancelled",
     "internal",
 ]

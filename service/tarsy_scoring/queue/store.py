@@ -45,7 +45,8 @@ TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal
 
 BIND = """
 UPDATE {schema}.session_scores
-SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7
+SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7,
+  chain_is_named = coalesce(chain_is_named, false) OR $8
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
@@ -267,7 +268,8 @@ class Store:
             if heir is not None:  # it wants the criteria of the score, else it had not joined
                 priority = min(bound.priority, heir.priority)
                 ours = replace(bound, score_triggered_by=heir.requested_by, priority=priority)
-            row = (chain_id, criteria, criteria_hash, ours.score_triggered_by, ours.priority)
+            is_named = chain_id in self.inbox.policy.chains
+            row = (chain_id, criteria, criteria_hash, ours.score_triggered_by, ours.priority, is_named)
             lease = (claimed.score_id, claimed.lease_token)
             is_held = await connection.fetchval(self.database.sql(BIND), *lease, *row) is not None
             is_declined = False

@@ -40,6 +40,7 @@ from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
@@ -141,6 +142,8 @@ class Scorer:
     async def _judge(self, attempt: Attempt) -> Finished:
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
+            if await self._is_left_to_others(attempt, timeline):
+                return Finished("released", {"chain_id": timeline.chain_id})
             if (declined := await self._bind(attempt, timeline)) is not None:
                 return declined
         claimed = attempt.claimed
@@ -192,6 +195,14 @@ class Scorer:
                 attempt.claimed = await self.leases.begin_attempt(claimed)
         return timeline
 
+    async def _is_left_to_others(self, attempt: Attempt, timeline: Timeline) -> bool:
+        """Put the score back if the source names a chain that only the configuration of other workers has."""
+        chain_id, inbox = timeline.chain_id, self.store.inbox
+        if attempt.claimed.chain_id is not None or chain_id is None or chain_id in inbox.policy.chains:
+            return False
+        with attempt.clock.waiting():
+            return await leave_to_others(inbox, attempt.claimed, chain_id, attempt.clock.spent_s)
+
     async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
         """
         Bind chain, criteria and criteria hash to the score, where they were unknown or have changed.
@@ -229,8 +240,9 @@ class Scorer:
     def _declined(self, attempt: Attempt, timeline: Timeline) -> Ending | None:
         """The end of an automatic score whose chain only the source names, if this chain declines it."""
         claimed = attempt.claimed
-        if claimed.chain_id is not None or claimed.source != SOURCE_COMPLETED:
+        if claimed.criteria is not None or claimed.source != SOURCE_COMPLETED:  # decided at acceptance, or at a bind
             return None
+        chain_id = claimed.chain_id or timeline.chain_id
         request = Request(
             request_id=claimed.request_id,
             session_id=claimed.session_id,
@@ -238,10 +250,10 @@ class Scorer:
             session_status=claimed.session_status or timeline.status,
             priority=Priority.AUTOMATIC,
         )
-        why_not = self.store.inbox.policy.rejection(request, timeline.chain_id)
+        why_not = self.store.inbox.policy.rejection(request, chain_id)
         if why_not is None:
             return None
-        message = f"chain {timeline.chain_id!r} is not scored automatically: {why_not}"
+        message = f"chain {chain_id!r} is not scored automatically: {why_not}"
         return replace(self._failure(attempt, "cancelled", "cancelled", message), disposition=why_not)
 
     async def _keep(self, attempt: Attempt, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:

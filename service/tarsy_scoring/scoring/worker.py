@@ -24,6 +24,7 @@ from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
+from tarsy_scoring.queue.known_names import announce, fail_unknown
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases, suspect_losses_of
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.contact import Contact
@@ -83,6 +84,8 @@ class Worker:
         self._contact = Contact(self.settings.lease_s)
         self._eagerness = Eagerness()
         self._database.heed("scores", self._eagerness.reacts)
+        # As with leases: after an outage each worker has the grace to announce its names again.
+        self._announced = Contact(self.settings.unknown_criteria_grace_s)
         self._topics = {
             SOURCE_COMPLETED: self.settings.topic_session_completed,
             SOURCE_RESCORE: self.settings.topic_rescore_requested,
@@ -99,6 +102,7 @@ class Worker:
         keepers = [
             asyncio.create_task(self._every(self.settings.lease_s / 3, self.keep_leases)),
             asyncio.create_task(self._every(self.settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(self._every(self.leases.inbox.policy.announce_every_s, self.announce_names)),
             asyncio.create_task(self._every(LIMITS_EVERY_S, self.refresh_limits)),
             asyncio.create_task(self._every(GAUGES_EVERY_S, self.read_gauges)),
             asyncio.create_task(self.source.watch()),
@@ -107,6 +111,8 @@ class Worker:
         stop = asyncio.create_task(stopping.wait())
         try:
             await self.source.check()
+            with contextlib.suppress(DatabaseAway):
+                await self.announce_names()
             await self.refresh_limits()
             loops.append(asyncio.create_task(self._claim_until(stopping)))
             await _first_to_end([*loops, stop])
@@ -269,6 +275,16 @@ class Worker:
                 chain = self.metrics.chain(score.chain_id)
                 self.metrics.scores.labels(score.status, score.error_kind, chain).inc()
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
+
+    async def announce_names(self) -> None:
+        """Announce criteria and chains of this worker; fail scores whose names no worker has announced."""
+        await announce(self.leases.inbox)
+        self._announced.renewed(time.monotonic())
+        if not self._announced.is_settled(time.monotonic()):
+            return
+        for score in await fail_unknown(self.leases.inbox, self.settings.unknown_criteria_grace_s):
+            self.metrics.scores.labels(score.status, score.error_kind, self.metrics.chain(score.chain_id)).inc()
+            log.warning("score.unknown_to_workers", score_id=str(score.score_id), error_kind=score.error_kind)
 
     async def refresh_limits(self) -> None:
         """Read pauses, open circuits, waits that providers asked for, and spent budgets."""

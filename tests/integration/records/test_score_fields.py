@@ -5,8 +5,8 @@ from tarsy_scoring.queue.score_fields import SCORE_FIELDS
 
 # Columns of the queue's own work, which no score document shows.
 WORK_COLUMNS = """
-attempt_started_at attempts_burned lease_expires_at lease_owner lease_token next_attempt_at nonce priority spent_s
-stage_id waiting_reason
+attempt_started_at attempts_burned chain_is_named lease_expires_at lease_owner lease_token next_attempt_at nonce
+priority spent_s stage_id waiting_reason
 """
 
 
