@@ -14,6 +14,7 @@ from tarsy_scoring.kafka import clients
 from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, read_topic
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -73,6 +74,7 @@ class StoringInMemory:
 
     def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]]) -> None:
         self.taken: list[Record] = []
+        self.database = Database("postgresql://not-used/x", "public", pool_size=1)
         self._before_storing = before_storing
         self.intake = Intake(load_settings(topics.env), cast(Any, self), cast(Any, Room()), Metrics())
         cast(Any, self.intake).store = self.store
