@@ -65,12 +65,14 @@ async def committed(topics: Topics, partition: int) -> int | None:
 
 
 @contextlib.asynccontextmanager
-async def running_intake(topics: Topics, scoring: Scoring, metrics: Metrics | None = None) -> AsyncIterator[None]:
+async def running_intake(
+    topics: Topics, scoring: Scoring, metrics: Metrics | None = None, **env: str
+) -> AsyncIterator[Intake]:
     stopping = asyncio.Event()
-    intake = Intake(load_settings(topics.env), scoring.inbox, cast(Any, Room()), metrics or Metrics())
+    intake = Intake(load_settings(topics.env | env), scoring.inbox, cast(Any, Room()), metrics or Metrics())
     running = asyncio.create_task(intake.run(stopping))
     try:
-        yield
+        yield intake
         assert not running.done(), running.exception()
     finally:
         stopping.set()

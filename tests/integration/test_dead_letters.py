@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from builders import Scoring
 from fakes import Room
@@ -98,3 +99,35 @@ async def test_the_oldest_bodies_make_room_for_new_ones(
 
     rows = await scoring.rows("SELECT value FROM dead_letter_bodies ORDER BY created_at")
     assert [row["value"][:1] for row in rows] == [b"%d" % n for n in range(5 - kept, 5)]
+
+
+async def test_a_topic_with_too_many_invalid_messages_stops_alone(topics: Topics, scoring: Scoring) -> None:
+    """The invalid message that exceeds the limit is neither diverted nor committed. A restart continues there."""
+    metrics, invalid = Metrics(), [b"invalid"] * 5
+    await send(topics, topics.session_completed, 0, [event("first"), *invalid, event("last")])
+    await send(topics, topics.rescore_requested, 0, [b"invalid"])
+
+    def stopped() -> float | None:
+        labels = {"topic": topics.session_completed, "reason": "dead_letters"}
+        return metrics.registry.get_sample_value("tarsy_scoring_intake_stopped_partitions", labels)
+
+    with capture_logs() as lines:
+        async with running_intake(topics, scoring, metrics, SCORING_DEAD_LETTER_MAX_STREAK="3") as intake:
+            await wait_until(lambda: stopped() == 6, PATIENCE_S, "its six partitions are stopped")
+            await send(topics, topics.rescore_requested, 0, [event("other-topic")])
+            await wait_until(lambda: requests_of(scoring, "other-topic"), PATIENCE_S, "the other topic goes on")
+            assert "4 messages in a row" in (intake.describe_stopped() or "")
+            assert await committed(topics, 0) == 4
+
+    assert [(line["offset"], line["topic"]) for line in lines if line["event"] == "intake.topic_stopped"] == [
+        (4, topics.session_completed)
+    ]
+    assert len(await dead_letters(topics)) == 4
+    async with running_intake(topics, scoring):
+        await wait_until(lambda: offset_is(topics, 7), PATIENCE_S, "all messages are handled")
+    assert len(await dead_letters(topics)) == 6
+    await wait_for_stored(scoring, ["first", "last", "other-topic"])
+
+
+async def requests_of(scoring: Scoring, session_id: str) -> bool:
+    return bool(await scoring.rows("SELECT 1 FROM scoring_requests WHERE session_id = $1", session_id))

@@ -289,3 +289,5 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
 
     health.add(database_answers)
     health.add(intake_has_joined)
+    if intake is not None:
+        health.note(intake.describe_stopped)

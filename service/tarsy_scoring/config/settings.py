@@ -342,6 +342,16 @@ class Settings(_Frozen):
     unknown_criteria_grace_s: Positive = Field(
         900, description="Time after which a score fails if no worker has known its criteria, or names its chain."
     )
+    dead_letter_max_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of invalid messages among the last 1,000 (at least 100) of a topic above which intake stops "
+        "reading it; 1: no limit.",
+    )
+    dead_letter_max_streak: int = Field(
+        100, ge=1, description="Number of invalid messages in a row above which intake stops reading the topic."
+    )
     retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
     anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
     anchors_judgements_each: int = Field(

@@ -132,6 +132,7 @@ class Consumer:
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: PartitionReader | None = None
         self._retry_at_s: dict[TopicPartition, float] = {}  # of partitions that cannot be read
+        self._stopped_topics: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
         self._last_answer_ms = 0
         self._check_at_s: float | None = None
@@ -200,6 +201,7 @@ class Consumer:
         assert self._reader is not None
         now_s = time.monotonic()
         stopped = {partition for partition, retry_at_s in self._retry_at_s.items() if now_s < retry_at_s}
+        stopped |= self._partitions_of_stopped_topics()
         try:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
         except KafkaError as error:
@@ -254,9 +256,17 @@ class Consumer:
                 if partition in ours:
                     log.info("kafka.partition_readable", topic=partition.topic, partition=partition.partition)
 
-    def count_unreadable(self, topic: str) -> int:
-        """Assigned partitions of the topic that cannot be read at present."""
-        return sum(partition.topic == topic for partition in self._retry_at_s)
+    def stop_topic(self, topic: str) -> None:
+        """Take no more records of this topic, until the process ends."""
+        self._stopped_topics.add(topic)
+
+    def _partitions_of_stopped_topics(self) -> set[TopicPartition]:
+        return {partition for partition in self._partitions() if partition.topic in self._stopped_topics}
+
+    def count_stopped(self, topic: str) -> dict[str, int]:
+        """Assigned partitions of the topic that are not read, by reason."""
+        stopped = {"unreadable": self._retry_at_s.keys(), "dead_letters": self._partitions_of_stopped_topics()}
+        return {reason: sum(p.topic == topic for p in partitions) for reason, partitions in stopped.items()}
 
     async def _discard(self, reason: str) -> None:
         log.warning("kafka.client_failed", what="intake", reason=reason, effect="joining the group again")
@@ -290,7 +300,7 @@ class Consumer:
             self.is_served = obstacle is None or not obstacle.keeps_out
             # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So
             # only a client whose last `take` came back empty is stuck. Nor are partitions fetched that stand still.
-            asks = self._partitions() - self._retry_at_s.keys()
+            asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
             self._is_stuck = obstacle is None and found_nothing and bool(asks)
             if obstacle is not None and not self.is_served:
                 log_away(away_by(obstacle), "intake")

@@ -2,8 +2,9 @@
 Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
 No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
-dead-letter topic cannot be written, intake stops and drops nothing. While too many scores are due, intake asks
-for no records (`Capacity`).
+dead-letter topic cannot be written, intake stops and drops nothing. If too many messages of a topic are invalid,
+intake stops that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no records
+(`Capacity`).
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
+from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -70,6 +72,9 @@ class Intake:
         self._topics = (settings.topic_session_completed, settings.topic_rescore_requested)
         self._consumer = Consumer(settings, self._topics)
         self._publisher = Publisher(settings)
+        share, streak = settings.dead_letter_max_share, settings.dead_letter_max_streak
+        self._limits = {topic: DeadLetterLimit(share, streak) for topic in self._topics}
+        self._stopped: dict[str, str] = {}  # topics with too many invalid messages, with the reason
         self.has_joined = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -93,8 +98,8 @@ class Intake:
                             self._metrics.intake_last_pass.set(self._clock())
                         self._metrics.consumer_lag.set(await self._consumer.lag())
                         for topic in self._topics:
-                            unreadable = self._consumer.count_unreadable(topic)
-                            self._metrics.intake_stopped.labels(topic, "unreadable").set(unreadable)
+                            for reason, count in self._consumer.count_stopped(topic).items():
+                                self._metrics.intake_stopped.labels(topic, reason).set(count)
                         continue
                 except BrokerAway as error:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
@@ -109,6 +114,13 @@ class Intake:
             self._metrics.kafka_up.remove("intake")
             await self._consumer.stop()
             await self._publisher.stop()
+
+    def describe_stopped(self) -> str | None:
+        """The topics and partitions that are not read, with the reason; None: all are read."""
+        unreadable = {topic: self._consumer.count_stopped(topic)["unreadable"] for topic in self._topics}
+        parts = [f"{topic}: {reason}" for topic, reason in self._stopped.items()]
+        parts += [f"{topic}: {count} partitions cannot be read" for topic, count in unreadable.items() if count]
+        return f"intake does not read {'; '.join(parts)}" if parts else None
 
     async def run_once(self) -> None:
         """
@@ -127,22 +139,59 @@ class Intake:
         self._capacity.use(len(records))
         if not records:
             return
-        await self.store(records)
-        if not await self._consumer.commit(records):
+        handled = await self.store(records)
+        if handled and not await self._consumer.commit(handled):
             self._metrics.offset_commits_refused.inc()
 
-    async def store(self, records: Sequence[Record]) -> None:
-        """Store the requests of `records`, then write dead letters for the others; waits until that is done."""
-        decoded: list[tuple[Record, Request]] = []
-        invalid: list[tuple[Record, InvalidMessage]] = []
-        for record in records:
+    async def store(self, records: Sequence[Record]) -> list[Record]:
+        """
+        Store the requests of `records`, then write dead letters for the others; waits until that is done.
+
+        A topic with too many invalid messages is stopped in front of the first one that exceeds the limit.
+
+        Returns:
+            The records that need not be delivered again: all, except those of a stopped topic.
+        """
+        decoded: list[tuple[int, Request]] = []
+        invalid: dict[int, InvalidMessage] = {}
+        for place, record in enumerate(records):
             try:
-                decoded.append((record, self.decode(record)))
+                decoded.append((place, self.decode(record)))
             except InvalidMessage as error:
-                invalid.append((record, error))
-        invalid += await self._accept(decoded)
-        for record, reason in invalid:
-            await self._dead_letter(record, reason)
+                invalid[place] = error
+        invalid |= await self._accept(records, decoded)
+        handled: list[Record] = []
+        for place, record in enumerate(records):
+            if not self._admits(record, invalid.get(place)):
+                continue
+            if place in invalid:
+                await self._dead_letter(record, invalid[place])
+            handled.append(record)
+        return handled
+
+    def _admits(self, record: Record, error: InvalidMessage | None) -> bool:
+        """Whether its topic is read; stops it if this message exceeds the limit of invalid ones."""
+        topic = record.topic
+        if topic in self._stopped:
+            return False
+        # Replayed dead letters were counted when they arrived.
+        if dead_letters.origin_of(record.headers) is not None:
+            return True
+        excess = self._limits[topic].count(is_invalid=error is not None)
+        if excess is None:
+            return True
+        self._stopped[topic] = excess
+        self._consumer.stop_topic(topic)
+        log.error(
+            "intake.topic_stopped",
+            topic=topic,
+            reason=excess,
+            partition=record.partition,
+            offset=record.offset,
+            effect="nothing of this topic is taken in; other topics go on",
+            advice="correct the producers, or raise that setting to make all of them dead letters; then restart",
+        )
+        return False
 
     def decode(self, record: Record) -> Request:
         """
@@ -188,23 +237,28 @@ class Intake:
             traceparent=traceparent_of(record.headers),
         )
 
-    async def _accept(self, decoded: Sequence[tuple[Record, Request]]) -> list[tuple[Record, InvalidMessage]]:
-        """Store requests; returns the records that the database refuses even alone, with the reason."""
+    async def _accept(
+        self, records: Sequence[Record], decoded: Sequence[tuple[int, Request]]
+    ) -> dict[int, InvalidMessage]:
+        """Store requests, each with the place of its record; returns those that the database refuses even alone."""
         if not decoded:
-            return []
+            return {}
         try:
             dispositions = await self._inbox.accept([request for _, request in decoded])
         except NotStorable as error:
             if len(decoded) == 1:
-                return [(decoded[0][0], InvalidMessage("not_storable", str(error)))]
-            return [refused for one in decoded for refused in await self._accept([one])]
-        for record, request in {request.request_id: (record, request) for record, request in decoded}.values():
+                return {decoded[0][0]: InvalidMessage("not_storable", str(error))}
+            refused: dict[int, InvalidMessage] = {}
+            for one in decoded:
+                refused |= await self._accept(records, [one])
+            return refused
+        for place, request in {request.request_id: (place, request) for place, request in decoded}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
-            sent_at = record.timestamp_ms / 1000
+            sent_at = records[place].timestamp_ms / 1000
             if disposition == "accepted" and sent_at > 0:
                 self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
-        return []
+        return {}
 
     async def _dead_letter(self, record: Record, error: InvalidMessage) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)

@@ -244,7 +244,18 @@ async def test_an_error_about_one_partition_replaces_nothing(
         assert await consumer.take(0, 1) == []
 
     assert [(line["event"], line["offset"]) for line in lines] == [("kafka.partition_unreadable", 7)]
-    assert (len(built), consumer.count_unreadable(PARTITION.topic)) == (1, 1)
+    assert (len(built), consumer.count_stopped(PARTITION.topic)["unreadable"]) == (1, 1)
+
+
+async def test_a_stopped_topic_is_not_asked_and_its_client_not_stuck(consumer: Consumer, built: list[Library]) -> None:
+    built[0].errors = [TopicAuthorizationFailedError("planted")]
+    consumer.stop_topic(PARTITION.topic)
+    for n in range(1, 4):
+        assert await consumer.take(0, 1) == []
+        await consumer.watch_once(n * QUIET_S)
+
+    assert consumer.count_stopped(PARTITION.topic) == {"unreadable": 0, "dead_letters": 1}
+    assert len(built) == 1
 
 
 async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(

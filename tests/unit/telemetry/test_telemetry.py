@@ -123,8 +123,8 @@ class OneConsumer:
     async def lag(self) -> int:
         return 7
 
-    def count_unreadable(self, _topic: str) -> int:
-        return 0
+    def count_stopped(self, _topic: str) -> dict[str, int]:
+        return {"unreadable": 0}
 
     async def stop(self) -> None:
         """Left."""
