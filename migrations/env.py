@@ -4,8 +4,8 @@ Run the revisions of Alembic: one migrator at a time, one transaction per revisi
 A statement that changes a table waits for the transactions that use the table, and later statements wait
 behind it. Therefore a revision gives up after `LOCK_TIMEOUT_S`, and is retried for about ten minutes while a
 backup or a long query holds the table. A revision may leave its transaction (`autocommit_block`) to build an
-index on a database in use; that commits the statements before it. `tarsy_scoring.postgres.migrate` runs this
-module and passes URL and schema in `config.attributes`.
+index on a database in use; that commits the statements before it. No other limit applies: a build may take
+hours. `tarsy_scoring.postgres.migrate` runs this module and passes URL and schema in `config.attributes`.
 """
 
 import asyncio
@@ -18,6 +18,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.postgres.poolers import shares_sessions
+from tarsy_scoring.postgres.url import place_of
+
 log = structlog.get_logger()
 
 VERSION_TABLE = "tarsy_scoring_version"  # not Alembic's default: the schema may be shared with others
@@ -25,6 +29,17 @@ LOOK_EVERY_S = 0.1
 LOCK_TIMEOUT_S = 3
 PAUSES_S = (1, 2, 5, 10, 20, *[30] * 18)  # ten minutes, of which the tables are free for nine
 IN_USE = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
+
+# For the whole session, because the build of an index is outside of transactions. Limits of role and database
+# would cancel it, and each run would begin anew. Keepalives, because a firewall may forget a connection that is
+# silent for minutes.
+NO_LIMITS = """
+SET statement_timeout = 0;
+SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SET tcp_keepalives_idle = 20;
+SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL
+"""
 
 
 def run_on(connection: Connection) -> None:
@@ -60,9 +75,37 @@ async def take_turn(guard: AsyncConnection) -> None:
     while not await guard.scalar(text("SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring migrate'))")):
         await guard.rollback()
         await asyncio.sleep(LOOK_EVERY_S)
-    # Building an index may take hours. This statement comes last, because a SELECT keeps its snapshot until
-    # the next statement of its transaction.
-    await guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+    # A SELECT keeps its snapshot until the next statement of its transaction.
+    await guard.execute(text("SET LOCAL application_name = 'tarsy-scoring migrate'"))
+
+
+async def connect() -> asyncpg.Connection:
+    """A connection of its own, without limits."""
+    # asyncpg reads the URL as it does for the service; SQLAlchemy would refuse its `?sslmode=...`.
+    connection = await asyncpg.connect(context.config.attributes["url"], timeout=10, statement_cache_size=0)
+    await connection.execute(NO_LIMITS)
+    return connection
+
+
+async def refuse_pooler() -> None:
+    """
+    Check that each connection keeps a session of its own.
+
+    Raises:
+        StartRefused: A transaction pooler shares sessions, so limits would not stay lifted.
+    """
+    place = place_of(context.config.attributes["url"])
+    one, other = await connect(), await connect()
+    try:
+        if await shares_sessions(one, other):
+            raise StartRefused(
+                f"cannot migrate the database at {place}: a transaction pooler "
+                "answers there, and building an index needs a session of its own; run `migrate` with "
+                "SCORING_DATABASE_URL set to PostgreSQL itself (in the Helm chart: migrations.existingSecret)"
+            )
+    finally:
+        for connection in (one, other):
+            await connection.close(timeout=10)
 
 
 async def run() -> None:
@@ -71,12 +114,9 @@ async def run() -> None:
 
     Raises:
         DBAPIError: A revision failed, or tables were still in use after the last of `PAUSES_S`.
+        StartRefused: See `refuse_pooler`.
     """
-
-    # asyncpg reads the URL as it does for the service; SQLAlchemy would refuse its `?sslmode=...`.
-    async def connect() -> asyncpg.Connection:
-        return await asyncpg.connect(context.config.attributes["url"], timeout=10, statement_cache_size=0)
-
+    await refuse_pooler()
     engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=connect)
     try:
         async with engine.connect() as guard:

@@ -22,10 +22,12 @@ class TransactionPooler(Listening):
 
     Args:
         servers: Server connections that are kept.
+        keeps_sessions: Give each client its server connection until it leaves, as a session pooler does.
     """
 
-    def __init__(self, url: str, servers: int) -> None:
+    def __init__(self, url: str, servers: int, *, keeps_sessions: bool = False) -> None:
         super().__init__()
+        self._keeps_sessions = keeps_sessions
         self._target = urlsplit(url)
         self._servers = servers
         self._idle: asyncio.LifoQueue[Peer] = asyncio.LifoQueue()
@@ -45,7 +47,7 @@ class TransactionPooler(Listening):
         async def reply(server: Peer) -> None:
             nonlocal linked
             while message := await _message(server[0]):
-                if message == END_OF_TRANSACTION:
+                if message == END_OF_TRANSACTION and not self._keeps_sessions:
                     linked = None
                     self._idle.put_nowait(server)
                 to_client.write(message)

@@ -23,7 +23,15 @@ CUSTOM_GROUPS = {
     "PrometheusRule": "monitoring.coreos.com/v1",
 }
 # Secrets that the operator creates; the chart only refers to them.
-SECRETS_THAT_EXIST = {"scores", "scores-reader", "tarsy", "judge", "api-tokens", "kafka-tls", "kafka-user"} | {
+SECRETS_THAT_EXIST = {
+    "scores",
+    "scores-direct",
+    "scores-reader",
+    "tarsy",
+    "judge",
+    "api-tokens",
+    "kafka-tls",
+    "kafka-user",
     "postgres-ca",
     "registry",
     "tarsy-writer",
@@ -272,6 +280,20 @@ def test_migrations_run_before_and_after_a_release(charts: dict[str, Objects]) -
         "post-install,post-upgrade": ["migrate", "--phase", "post"],
     }
     assert not charts["bridge"].hooks  # migrations.enabled: false
+
+
+def test_a_migration_may_take_hours_and_go_around_a_pooler(charts: dict[str, Objects]) -> None:
+    """It builds indexes of large tables, which no limit may interrupt, and which need a session of their own."""
+    for name, secret in (("minimal", "scores"), ("everything", "scores-direct")):
+        assert charts[name].hooks
+        for job in charts[name].hooks:
+            assert job["spec"]["activeDeadlineSeconds"] >= 12 * 3600
+            [url] = [
+                variable["valueFrom"]["secretKeyRef"]["name"]
+                for variable in job["spec"]["template"]["spec"]["containers"][0]["env"]
+                if variable["name"] == "SCORING_DATABASE_URL"
+            ]
+            assert url == secret
 
 
 def test_one_autoscaler_at_most(chart: Objects) -> None:

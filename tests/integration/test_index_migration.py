@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -44,6 +45,29 @@ async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
         assert not migrating.done()
         await held.commit()
         assert (await asyncio.wait_for(migrating, 30))[0] == "0005"
+
+
+async def test_no_limit_of_role_or_database_interrupts_a_build(used_url: str) -> None:
+    """Until the build succeeded, each run would begin anew."""
+    async with connected(used_url) as slow, connected(used_url) as other:
+        limits = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+        if await other.fetchval("SELECT current_setting('transaction_timeout', true) IS NOT NULL"):
+            limits.append("transaction_timeout")
+        for limit in limits:
+            await other.execute(f"ALTER DATABASE {urlsplit(used_url).path.lstrip('/')} SET {limit} = '200ms'")
+        held = slow.transaction()
+        await held.start()
+        await slow.execute(ADD_SESSION, "slow")
+        migrating = asyncio.create_task(migrated(used_url))
+
+        async def has_been_building() -> bool:
+            assert not migrating.done(), migrating
+            return await other.fetchval(BUILDING + " AND clock_timestamp() - query_start > interval '1 s'") == 1
+
+        await wait_until(has_been_building, 30, "the first index is being built for a second")
+        await held.commit()
+        assert (await asyncio.wait_for(migrating, 30))[0] == "0005"
+        assert await other.fetchval(INVALID) == 0
 
 
 async def test_an_interrupted_build_is_done_again(used_url: str, database_url: str) -> None:

@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 
 from builders import completion, connected, open_scoring, rescore
 from infrastructure import wait_until
+from pooler import TransactionPooler
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres import migrate as schema
@@ -208,6 +209,22 @@ async def test_concurrent_migrations_both_succeed(empty_database_url: str) -> No
 
     assert await tables(empty_database_url) == TABLES
     assert await rows(empty_database_url, f"SELECT version_num FROM {VERSION_TABLE}") == [(NEWEST,)]
+
+
+async def test_a_transaction_pooler_is_refused_while_a_revision_is_pending(empty_database_url: str) -> None:
+    """The message says how to give another URL. Without a pending revision nothing depends on the session."""
+    async with TransactionPooler(empty_database_url, servers=2) as pooler:
+        with pytest.raises(StartRefused, match=f"127.0.0.1:{pooler.port}/.* a transaction pooler .*existingSecret"):
+            await migrated(pooler.url)
+        assert await tables(empty_database_url) == set()
+
+        await migrated(empty_database_url)
+        assert await migrated(pooler.url) == []
+
+
+async def test_a_pooler_of_sessions_is_no_obstacle(empty_database_url: str) -> None:
+    async with TransactionPooler(empty_database_url, servers=10, keeps_sessions=True) as pooler:
+        assert await migrated(pooler.url) == REVISIONS
 
 
 async def test_a_failed_revision_is_rolled_back(empty_database_url: str, revisions: Path) -> None:

@@ -79,6 +79,16 @@ readinessProbe:
     secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}
 {{- end -}}
 
+{{/* How the service's PostgreSQL is reached; for `migrate` on the way that `migrations` names. */}}
+{{- define "tarsy-scoring.migrationVariables" -}}
+{{- $database := .Values.database }}
+{{- with .Values.migrations }}
+{{- $secret := .existingSecret | default $database.existingSecret }}
+{{ include "tarsy-scoring.fromSecret" (dict "variable" "SCORING_DATABASE_URL" "secret" $secret "key" (.key | default $database.key)) }}
+- {name: SCORING_DATABASE_SCHEMA, value: {{ $database.schema | quote }}}
+{{- end }}
+{{- end -}}
+
 {{- define "tarsy-scoring.databaseVariables" -}}
 {{- with .Values.database }}
 {{ include "tarsy-scoring.fromSecret" (dict "variable" "SCORING_DATABASE_URL" "secret" .existingSecret "key" .key) }}

@@ -15,6 +15,7 @@ from tarsy_scoring.doctor.checks import Check, Fault, NotChecked
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS as ANALYTIC_CONNECTIONS
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused
+from tarsy_scoring.postgres.poolers import SESSION, shares_sessions
 from tarsy_scoring.postgres.revisions import migrations_dir
 from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
@@ -78,8 +79,6 @@ SELECT 'the inactive replication slot ' || slot_name, NULL, 'connect its consume
 FROM pg_replication_slots WHERE NOT active AND NOT temporary AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL
   OR restart_lsn IS NOT NULL)
 """
-
-PID = "SELECT pg_backend_pid()"
 
 
 def database_checks(settings: Settings, database: Database) -> list[Check]:
@@ -146,11 +145,7 @@ class _Looks:
     async def pooler(self) -> str:
         """Whether two clients share a server session, and whether prepared statements survive that."""
         async with self._connected() as one, self._connected() as other:
-            first = await _pid(one)
-            for _ in range(3):
-                async with other.transaction():
-                    held = await other.fetchval(PID)
-                    self._is_pooled |= held == first or await _pid(one) != first
+            self._is_pooled = await shares_sessions(one, other)
         if not self._is_pooled:
             return "each connection keeps its server session"
         if self._statement_cache:
@@ -165,7 +160,7 @@ class _Looks:
                     async with one.transaction():
                         await one.fetchval("SELECT $1::int", 1)
                     async with other.transaction():
-                        await other.fetchval(PID)
+                        await other.fetchval(SESSION)
                         async with one.transaction():
                             await one.fetchval("SELECT $1::int", 1)
         except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
@@ -264,12 +259,6 @@ class _Looks:
             yield connection
         finally:
             connection.terminate()
-
-
-async def _pid(connection: asyncpg.Connection) -> int:
-    """The server process of the next transaction."""
-    async with connection.transaction():
-        return int(await connection.fetchval(PID))
 
 
 def _tables() -> list[str]:
