@@ -420,27 +420,42 @@ async def read_whole(bootstrap_servers: str, topic: str) -> list[Any]:
 # --- what must hold whatever happened ------------------------------------------------------------------
 
 
-async def assert_whole(service: Service, completed: Iterable[str], *, failed: Iterable[str] = ()) -> list[Seen]:
+async def assert_whole(
+    service: Service,
+    completed: Iterable[str],
+    *,
+    failed: Iterable[str] = (),
+    sessions: str = "%",
+    earlier_events: int = 0,
+) -> list[Seen]:
     """
     Assert that no request or score is lost, doubled or stuck, and that the topic agrees with the tables.
 
     Args:
         completed: Event ids of requests that must have made one completed score each.
         failed: Those whose one score must have ended without a number.
+        sessions: Pattern of LIKE: only these sessions have records on the topic.
+        earlier_events: Number of events of other sessions, which were stored before.
 
     Returns:
         Everything on the topic, repeats included.
     """
     expected = dict.fromkeys(completed, "completed") | dict.fromkeys(failed, "failed")
     await _everything_is_published(service)
-    scores = {r["score_id"]: r for r in await service.rows("SELECT * FROM session_scores")}
-    requests = await service.rows("SELECT * FROM scoring_requests")
+    scores = {
+        r["score_id"]: r for r in await service.rows("SELECT * FROM session_scores WHERE session_id LIKE $1", sessions)
+    }
+    requests = await service.rows("SELECT * FROM scoring_requests WHERE session_id LIKE $1", sessions)
     _assert_requests_and_scores(requests, list(scores.values()), expected)
-    turns = await service.rows("SELECT score_id, kind, ordinal FROM judge_turns ORDER BY score_id, ordinal")
+    turns = await service.rows(
+        """SELECT score_id, kind, ordinal FROM judge_turns JOIN session_scores USING (score_id)
+        WHERE session_id LIKE $1 ORDER BY score_id, ordinal""",
+        sessions,
+    )
     _assert_turns(scores, turns)
     seen = await service.scoring_events()
-    stored = await service.rows("SELECT * FROM scoring_events ORDER BY position")
-    _assert_topic_is_the_log(seen, stored)
+    stored = await service.rows("SELECT * FROM scoring_events WHERE session_id LIKE $1 ORDER BY position", sessions)
+    _assert_topic_is_the_log(seen, stored, earlier_events)
     by_score: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in _without_repeats(seen):
         by_score[event.payload["score_id"]].append(event.payload)
@@ -492,9 +507,10 @@ def _assert_turns(scores: Mapping[Any, Any], turns: list[Any]) -> None:
             assert wanted <= set(kinds[score_id]), f"{score['session_id']} is completed with turns {kinds[score_id]}"
 
 
-def _assert_topic_is_the_log(seen: list[Seen], stored: list[Any]) -> None:
+def _assert_topic_is_the_log(seen: list[Seen], stored: list[Any], earlier_events: int) -> None:
     """The topic and `scoring_events` hold the same events, in the order of their positions."""
-    assert [r["position"] for r in stored] == list(range(1, len(stored) + 1)), "positions have no gaps"
+    positions = range(earlier_events + 1, earlier_events + len(stored) + 1)
+    assert [r["position"] for r in stored] == list(positions), "positions have no gaps"
     values: dict[str, bytes] = {}
     for event in seen:
         assert values.setdefault(event.payload["event_id"], event.value) == event.value, "a repeat says the same"
