@@ -18,7 +18,7 @@ from benchmarks.programs import Judge, ProgramFailed, judge, program, require_ru
 from benchmarks.sessions import ALERT_TYPE
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.kafka.clients import Publisher
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.kafka.consumer import Record
 
 START_US = 1_700_000_000_000_000
 

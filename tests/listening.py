@@ -51,6 +51,26 @@ class Listening(ABC):
         """Carry one connection until either side closes it."""
 
 
+async def join(
+    client: asyncio.StreamReader, to_client: asyncio.StreamWriter, host: str | None, port: int | None
+) -> None:
+    """Carry bytes between a client and a server until either closes the connection."""
+    server, to_server = await asyncio.open_connection(host, port)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_pump(client, to_server))
+            group.create_task(_pump(server, to_client))
+    finally:
+        close(to_server)
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+        await target.drain()
+    raise EOFError
+
+
 def close(writer: asyncio.StreamWriter) -> None:
     """Close a connection that may be broken."""
     with suppress(OSError):

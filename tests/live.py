@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from infrastructure import wait_until
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.live.client import Chunk, GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database

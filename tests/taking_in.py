@@ -13,7 +13,8 @@ from builders import Scoring
 from fakes import Room
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.clients import Headers, Record
+from tarsy_scoring.kafka.connect import Headers
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics

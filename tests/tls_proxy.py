@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from listening import Listening, close
+from listening import Listening, join
 
 # Length and code of the message by which a client asks for TLS. Source: PostgreSQL's documentation, SSLRequest.
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
@@ -36,17 +36,4 @@ class TlsProxy(Listening):
             return
         to_client.write(b"S")
         await to_client.start_tls(self._context)
-        server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_carry(client, to_server))
-                group.create_task(_carry(server, to_client))
-        finally:
-            close(to_server)
-
-
-async def _carry(source: asyncio.StreamReader, destination: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        destination.write(data)
-        await destination.drain()
-    raise ConnectionResetError
+        await join(client, to_client, self._target.hostname, self._target.port)

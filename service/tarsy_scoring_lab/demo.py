@@ -27,7 +27,7 @@ from rich.console import Console
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.clients import Publisher
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate

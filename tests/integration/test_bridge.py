@@ -18,7 +18,9 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SessionCompleted, decode_session_completed
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.consumer import Record
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres import leader

@@ -18,7 +18,8 @@ from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
 from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Paused, SessionNotFound
-from tarsy_scoring.kafka.clients import Consumer, Publisher, Record
+from tarsy_scoring.kafka.consumer import Consumer, Record
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Result, Standing, Standings

@@ -18,7 +18,8 @@ from tarsy_scoring.drift import loop as loop_module
 from tarsy_scoring.drift.detection import Situation
 from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
-from tarsy_scoring.kafka.clients import BrokerAway, Record
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres import leader as leader_module
 from tarsy_scoring.postgres.database import DatabaseAway

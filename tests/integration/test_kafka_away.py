@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 from fakes import Room
 from infrastructure import Kafka, Topics, wait_until
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka import clients
-from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
+from tarsy_scoring.kafka import consumer as consuming
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Consumer, Record
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, read_topic
 from tarsy_scoring.postgres.database import Database
@@ -26,21 +28,21 @@ async def test_an_outage_is_seen_and_so_is_its_end(
 ) -> None:
     """An idle consumer knows that its brokers answer: they answer each fetch, even without records."""
     diagnoses = 0
-    real = clients.find_obstacle
+    real = consuming.find_obstacle
 
     async def find_obstacle(options: Any) -> Any:
         nonlocal diagnoses
         diagnoses += 1
         return await real(options)
 
-    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
-    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # the test calls the watch itself
+    monkeypatch.setattr(consuming, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(consuming, "WATCH_S", 3600.0)  # the test calls the watch itself
     consumer, now_s = Consumer(load_settings(topics.env), [topics.session_completed]), 0.0
     await consumer.start()
 
     async def is_served() -> bool:
         nonlocal now_s
-        now_s += clients.QUIET_S
+        now_s += consuming.QUIET_S
         await consumer.watch_once(now_s)
         return consumer.is_served
 

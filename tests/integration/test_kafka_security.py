@@ -16,8 +16,10 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.brokers import Topics, broker_checks
 from tarsy_scoring.doctor.checks import Result, run_checks
-from tarsy_scoring.kafka import clients
-from tarsy_scoring.kafka.clients import BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka import consumer as consuming
+from tarsy_scoring.kafka.connect import BrokerRefuses
+from tarsy_scoring.kafka.consumer import Consumer
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
 from tarsy_scoring_lab.broker import kafka_lacks
@@ -162,8 +164,8 @@ async def test_a_login_that_is_refused_later_is_reported_and_survived(
 
     The brokers end connections of this listener after a second.
     """
-    monkeypatch.setattr(clients, "QUIET_S", 0.3)
-    monkeypatch.setattr(clients, "WATCH_S", 0.1)
+    monkeypatch.setattr(consuming, "QUIET_S", 0.3)
+    monkeypatch.setattr(consuming, "WATCH_S", 0.1)
     topic, token = await make_topic(login), folder / "renewed-token"
     token.write_text(unsigned_token("scoring"), encoding="utf-8")
     consumer = Consumer(load_settings(login("TOKEN", oauth_token_file=token, group=new_topic())), [topic])

@@ -15,7 +15,8 @@ from builders import Scoring, connected, session_completed
 from full_database import buffers_of
 from infrastructure import Postgres
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.clients import Headers, Publisher
+from tarsy_scoring.kafka.connect import Headers
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.queue import backlog, outbox
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.relay import LIMIT, Relay

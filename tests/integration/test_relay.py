@@ -14,7 +14,9 @@ from builders import Scoring, completion, open_scoring, session_completed, step
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import Headers, Publisher, Record
+from tarsy_scoring.kafka.connect import Headers
+from tarsy_scoring.kafka.consumer import Record
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events

@@ -15,7 +15,7 @@ from attempting import Service, open_service, watched
 from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from infrastructure import wait_until
-from listening import Listening, close
+from listening import Listening, join
 from tarsy_rest import TarsyRest
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import Limits
@@ -66,20 +66,7 @@ class Forwarder(Listening):
         self._target = urlsplit(target)
 
     async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(client, to_server))
-                group.create_task(_pump(server, to_client))
-        finally:
-            close(to_server)
-
-
-async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        target.write(data)
-        await target.drain()
-    raise EOFError
+        await join(client, to_client, self._target.hostname, self._target.port)
 
 
 @dataclass(frozen=True)

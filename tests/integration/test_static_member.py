@@ -5,7 +5,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from infrastructure import Kafka, Topics
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.clients import Consumer
+from tarsy_scoring.kafka.consumer import Consumer
 from tarsy_scoring_lab.broker import EmbeddedTansu
 
 

@@ -24,7 +24,8 @@ from taking_in import (
     wait_for_stored,
 )
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka import batches, clients
+from tarsy_scoring.kafka import batches
+from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.batches import Batch, find_batch
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
@@ -79,7 +80,7 @@ async def test_a_codec_that_the_library_lacks_stops_its_partition_alone(
     await send_events(topics, 1, before)
     await send_events(topics, 1, packed, compression_type="zstd")
     await send_events(topics, 1, behind)
-    monkeypatch.setattr(clients, "UNREADABLE_RETRY_S", 0.2)
+    monkeypatch.setattr(consuming, "UNREADABLE_RETRY_S", 0.2)
     labels = {"topic": topics.session_completed, "reason": "unreadable"}
 
     with capture_logs() as lines:

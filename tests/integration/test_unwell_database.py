@@ -15,7 +15,7 @@ from builders import connected, session_completed
 from fakes import FakeSessions
 from infrastructure import Postgres, wait_until
 from pooler import TransactionPooler
-from tarsy_scoring.kafka.clients import Publisher
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import TRIES, Connection, Database, DatabaseAway, DatabaseRefuses

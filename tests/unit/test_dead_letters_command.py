@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from tarsy_scoring.commands.dead_letters import dead_letters
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.clients import BrokerAway, Record
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Record
 
 READ = "tarsy_scoring.commands.dead_letters.read_topic"
 HAS = "tarsy_scoring.commands.dead_letters.has_topic"

@@ -9,7 +9,8 @@ import pytest
 
 from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.kafka.clients import Publisher, Record
+from tarsy_scoring.kafka.consumer import Record
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.dead_letters import Body, DeadLetter, origin_of, replay

@@ -12,7 +12,8 @@ from pydantic_core import to_json
 from tarsy_scoring.commands.shared import FAILED, print_json, print_text, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage, StartRefused
-from tarsy_scoring.kafka.clients import BrokerAway, Publisher
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
 from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay

@@ -11,7 +11,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.kafka.clients import STOP_TIMEOUT_S
+from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import CLOSE_S

@@ -6,7 +6,6 @@ from typing import Any
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import Check, Fault, NotChecked
-from tarsy_scoring.kafka.clients import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.examine import (
     TopicFacts,
@@ -16,6 +15,7 @@ from tarsy_scoring.kafka.examine import (
     read_topics,
     unreadable_codecs,
 )
+from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.records.retention import Keep
 

@@ -22,7 +22,8 @@ from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
 from tarsy_scoring.drift.findings import event_of
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock

@@ -6,7 +6,7 @@ costs.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -18,6 +18,8 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.kafka.diagnose import UNREADABLE_LOGIN, Obstacle, find_obstacle
 
 log = structlog.get_logger()
+
+Headers = Sequence[tuple[str, bytes]]
 
 RETRY_S = 1.0
 # A refusal lasts until an operator changes something, so brokers and their logs get fewer attempts.

@@ -18,8 +18,8 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsErr
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.batches import find_batch
-from tarsy_scoring.kafka.clients import Record
 from tarsy_scoring.kafka.connect import BrokerAway, end_client, raise_if_away, start_client, wait_out
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
 from tarsy_scoring.kafka.security import connection_options
 

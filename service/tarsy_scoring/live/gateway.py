@@ -23,7 +23,8 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.kafka.clients import BrokerAway, Record
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.live.client import (

@@ -16,7 +16,8 @@ import structlog
 from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import BrokerAway, Record
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, has_topic
 from tarsy_scoring.live.client import Chunk

@@ -18,7 +18,9 @@ import structlog
 
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.consumer import Record
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database
 
 log = structlog.get_logger()

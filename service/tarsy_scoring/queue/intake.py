@@ -29,7 +29,9 @@ from tarsy_scoring.events import (
     request_id_of,
     request_id_without_event_id,
 )
-from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.consumer import Consumer, Record
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS

@@ -21,7 +21,8 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.outbox import OutboxEvent

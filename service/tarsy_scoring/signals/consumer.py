@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import ScoringCompleted, ScoringFailed
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.partitions import UNREADABLE
 from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
 from tarsy_scoring.kafka.topics import skip_to_end

@@ -21,7 +21,8 @@ import structlog
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import BrokerAway, Publisher, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.signals.consumer import consume, read_score_end

@@ -15,7 +15,8 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN, cloudevents_headers
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.tarsy.sessions import STATUSES, EndedSession, LogOnce, printable_id
 from tarsy_scoring.telemetry.metrics import Metrics

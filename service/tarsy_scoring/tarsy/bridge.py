@@ -25,7 +25,8 @@ from functools import partial
 import structlog
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import BrokerAway, Publisher
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.postgres.outage import Outage

@@ -18,7 +18,7 @@ from infrastructure import Postgres, Topics, wait_until
 from rolling import CHAINS, STORE, STORED, ended_score, failed_score, random_score, windows_by_hand
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 from tarsy_scoring.signals import figures, publisher
 from tarsy_scoring.signals.figures import read_figures, windows_at

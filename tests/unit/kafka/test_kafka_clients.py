@@ -17,9 +17,13 @@ from structlog.testing import capture_logs
 from fakes import Room, UnaskedInbox
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka import clients, connect
-from tarsy_scoring.kafka.clients import CHECK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka import connect
+from tarsy_scoring.kafka import consumer as consuming
+from tarsy_scoring.kafka import publisher as publishing
+from tarsy_scoring.kafka.connect import BrokerAway, BrokerRefuses
+from tarsy_scoring.kafka.consumer import CHECK_EVERY_S, QUIET_S, Consumer
 from tarsy_scoring.kafka.diagnose import Obstacle
+from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -86,7 +90,7 @@ class Diagnosis:
 @pytest.fixture
 def diagnosis(monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
     found = Diagnosis()
-    for module in (clients, connect):
+    for module in (consuming, publishing, connect):
         monkeypatch.setattr(module, "find_obstacle", found)
     for wait in ("RETRY_S", "REFUSED_RETRY_S"):
         monkeypatch.setattr(connect, wait, 0.0)
@@ -102,8 +106,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Library]:
         libraries.append(Library())
         return libraries[-1]
 
-    monkeypatch.setattr(clients, "AIOKafkaConsumer", build)
-    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # tests call the watch with a clock of their own
+    monkeypatch.setattr(consuming, "AIOKafkaConsumer", build)
+    monkeypatch.setattr(consuming, "WATCH_S", 3600.0)  # tests call the watch with a clock of their own
     return libraries
 
 
@@ -174,8 +178,8 @@ async def test_the_diagnosis_decides_whether_the_consumer_is_served(consumer: Co
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, built: list[Library]) -> None:
     """A watch that diagnoses at once."""
-    monkeypatch.setattr(clients, "WATCH_S", 0)
-    monkeypatch.setattr(clients, "QUIET_S", 0)
+    monkeypatch.setattr(consuming, "WATCH_S", 0)
+    monkeypatch.setattr(consuming, "QUIET_S", 0)
 
 
 async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
@@ -188,7 +192,7 @@ async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPa
         finally:
             has_ended.set()
 
-    monkeypatch.setattr(clients, "find_obstacle", never_answer)
+    monkeypatch.setattr(consuming, "find_obstacle", never_answer)
     consumer = Consumer(kafka_settings(), [])
     async with asyncio.timeout(30):
         await consumer.start()
@@ -203,7 +207,7 @@ async def test_a_watch_that_fails_ends_intake(monkeypatch: pytest.MonkeyPatch, i
     async def die(_: Any) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(clients, "find_obstacle", die)
+    monkeypatch.setattr(consuming, "find_obstacle", die)
     consumer = Consumer(kafka_settings(), [])
     await consumer.start()
 
@@ -289,7 +293,7 @@ async def test_a_group_that_refuses_the_new_client_is_waited_for(
         if (refusal := answers.pop(0)) is not None:
             raise refusal
 
-    monkeypatch.setattr(clients, "start_client", start_client)
+    monkeypatch.setattr(consuming, "start_client", start_client)
     consumer = Consumer(kafka_settings(), [])
 
     with pytest.raises(BrokerAway, match="cannot join the group"):
@@ -396,8 +400,8 @@ def producers(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis) -> list[Pro
         built.append(Producer())
         return built[-1]
 
-    monkeypatch.setattr(clients, "AIOKafkaProducer", build)
-    monkeypatch.setattr(clients, "STOP_TIMEOUT_S", 0)
+    monkeypatch.setattr(publishing, "AIOKafkaProducer", build)
+    monkeypatch.setattr(publishing, "STOP_TIMEOUT_S", 0)
     return built
 
 
@@ -468,8 +472,8 @@ async def test_an_outage_is_logged_once_and_not_at_each_attempt(
         if (outage := attempts.pop(0)) is not None:
             raise outage
 
-    monkeypatch.setattr(clients, "start_client", start_client)
-    monkeypatch.setattr(clients, "LOG_OUTAGE_EVERY_S", every_s)
+    monkeypatch.setattr(publishing, "start_client", start_client)
+    monkeypatch.setattr(publishing, "LOG_OUTAGE_EVERY_S", every_s)
     publisher = Publisher(kafka_settings())
 
     with capture_logs() as lines:

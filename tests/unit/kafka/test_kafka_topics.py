@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import connect, topics
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.diagnose import Obstacle
 from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
 

@@ -9,7 +9,7 @@ import pytest
 
 from secured_kafka import Authority
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.live import gateway
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from insights_messages import START_US, drift, key_of, record, windows
 from live import connected_to, of_type, placed, silent_client_of
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.live import signals
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest

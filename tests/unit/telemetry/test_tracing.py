@@ -23,7 +23,7 @@ from tables import table
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
-from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry import otel as spans_module
 from tarsy_scoring.telemetry.metrics import Metrics

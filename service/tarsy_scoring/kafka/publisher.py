@@ -1,0 +1,232 @@
+"""Sends records to brokers and waits for their acknowledgement."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.kafka.connect import (
+    BrokerAway,
+    Headers,
+    away_by,
+    end_client,
+    log_away,
+    start_client,
+    wait_out,
+    why_away,
+)
+from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.kafka.security import connection_options
+
+log = structlog.get_logger()
+
+LOG_OUTAGE_EVERY_S = 60.0  # how often the log repeats that an outage continues
+MAX_REQUEST_BYTES = 1_048_576
+MAX_BATCH_BYTES = 16_384
+STOP_TIMEOUT_S = 5.0
+
+
+class TooLarge(ScoringError):
+    """
+    Some messages were refused, each because it or its batch is larger than the client or the topic allows.
+
+    Args:
+        acknowledged: For each message of the call whether it was acknowledged.
+        refused: For each message of the call whether it was refused.
+    """
+
+    def __init__(self, message: str, acknowledged: Sequence[bool] = (), refused: Sequence[bool] = ()) -> None:
+        super().__init__(message)
+        self.acknowledged = acknowledged
+        self.refused = refused
+
+
+class Publisher:
+    """
+    Sends records and reports which ones all in-sync replicas acknowledged.
+
+    Idempotent if the brokers allow it. One batch per partition is under way at a time, so records of one key
+    keep their order in either case.
+
+    An idempotent producer retries without end and cannot take a message back. So messages that were not
+    acknowledged in time stay with the producer, and nothing else is sent before they are answered: a resend
+    never overtakes them. The same record may then be on the topic twice.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._outage: BrokerAway | None = None
+        self._logged_at_s = 0.0
+        self._stopping: set[asyncio.Task[None]] = set()
+        self.is_idempotent = True
+        # A larger message is a batch of its own, so that its size can cost no other message. Brokers compare
+        # the size of a batch with the limit of the topic.
+        self.batch_bytes = MAX_BATCH_BYTES
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        return connection_options(self._settings)  # built once, as for the consumer
+
+    async def start(self, timeout_s: float) -> None:
+        """
+        Connect, if that was not done yet, and wait for the answers to earlier messages.
+
+        Raises:
+            BrokerAway: The brokers did not answer in time, or refuse us. Finding the reason may take 10 s
+                longer.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connect()
+                if self._unanswered:
+                    await asyncio.wait(self._unanswered)
+        except TimeoutError as error:
+            if not self._unanswered:
+                why = self._outage or await why_away(self._options, error)
+                raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s: {why}") from None
+            await self._explain_silence(timeout_s)
+        if any(f.exception() is not None for f in self._unanswered):
+            await self.stop()  # this producer may have failed for good
+            await self.start(timeout_s)
+        self._unanswered.clear()
+
+    async def _explain_silence(self, timeout_s: float) -> NoReturn:
+        """
+        Raise the reason why earlier messages got no answer.
+
+        A producer that gets no answer from brokers that let us in has failed, and is abandoned.
+
+        Raises:
+            BrokerAway: Always, with the reason.
+        """
+        obstacle = await find_obstacle(self._options)
+        if obstacle is not None:
+            away = away_by(obstacle)
+            if self._is_news(away):
+                log_away(away, "publisher")
+            raise away
+        # One at a time: a topic without a leader looks the same, and each abandoned producer goes on asking
+        # for it.
+        if not self._stopping:
+            await self.stop()
+        raise BrokerAway(f"the brokers let us in, and did not answer earlier messages within {timeout_s:g} s")
+
+    async def _connect(self) -> None:
+        while self._producer is None:
+            producer = AIOKafkaProducer(
+                **self._options,
+                acks="all",
+                enable_idempotence=self.is_idempotent,
+                linger_ms=2,
+                max_batch_size=self.batch_bytes,
+                max_request_size=MAX_REQUEST_BYTES,
+            )
+            try:
+                await start_client(producer, self._options)
+                self._producer, self._outage = producer, None
+            except BrokerAway as error:
+                await wait_out(error, "publisher", is_news=self._is_news(error))
+            except KafkaError as error:
+                if not self.is_idempotent:
+                    raise BrokerAway(f"cannot publish: {error!r}") from error
+                log.warning("kafka.not_idempotent", reason=repr(error), effect="a retry may repeat an event")
+                self.is_idempotent = False
+
+    def _is_news(self, error: BrokerAway) -> bool:
+        """Whether to log an outage: when it begins, when its kind changes, and then once a minute."""
+        before, self._outage = self._outage, error
+        now_s = time.monotonic()
+        if type(error) is type(before) and now_s < self._logged_at_s + LOG_OUTAGE_EVERY_S:
+            return False
+        self._logged_at_s = now_s
+        return True
+
+    async def publish(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[bool]:
+        """
+        Send (key, value, headers) in order.
+
+        Returns:
+            For each message whether it was acknowledged in time. One that was not may still arrive later.
+
+        Raises:
+            TooLarge: Some messages were refused. It says which, and which of the others were acknowledged.
+            BrokerAway: Nothing was sent: the brokers cannot be reached, or did not answer earlier messages.
+        """
+        await self.start(timeout_s)
+        futures: list[asyncio.Future[Any]] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                for key, value, headers in messages:
+                    futures.append(await self._send(topic, key, value, headers))
+                if futures:
+                    await asyncio.wait(futures)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("kafka.publish_failed", topic=topic, reason=repr(error))
+        finally:
+            self._unanswered = {f for f in futures if not f.done()}
+            for future in self._unanswered:
+                future.add_done_callback(_take_error)
+        not_sent = [False] * (len(messages) - len(futures))
+        errors = [f.exception() if f.done() else None for f in futures]
+        acknowledged = [f.done() and error is None for f, error in zip(futures, errors, strict=True)] + not_sent
+        refused = [isinstance(e, (MessageSizeTooLargeError, RecordListTooLargeError)) for e in errors] + not_sent
+        if any(errors) and not self._unanswered:
+            # All were answered, some with an error: the producer may have failed for good. After a refused batch
+            # an idempotent one has: it numbers the records behind the batch as if that had been stored.
+            await self.stop()
+        if any(refused):
+            sizes = [
+                len(value or b"") for (_, value, _), is_refused in zip(messages, refused, strict=True) if is_refused
+            ]
+            if min(sizes) <= self.batch_bytes:
+                self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
+            raise TooLarge(
+                f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: the topic "
+                "(max.message.bytes) or the client allows less",
+                acknowledged,
+                refused,
+            )
+        return acknowledged
+
+    async def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> asyncio.Future[Any]:
+        """Hand a message to the producer; gives the future of its acknowledgement."""
+        assert self._producer is not None
+        future: asyncio.Future[Any]
+        try:
+            future = await self._producer.send(topic, value=value, key=key, headers=list(headers))
+        except MessageSizeTooLargeError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        return future
+
+    async def stop(self) -> None:
+        """
+        Close the producer.
+
+        It ends when its messages are answered. After 5 s that is left to a task in the background.
+        """
+        producer, self._producer = self._producer, None
+        self._unanswered.clear()
+        if producer is None:
+            return
+        stopping = asyncio.create_task(end_client(producer))
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
+
+
+def _take_error(answer: asyncio.Future[Any]) -> None:
+    """Mark the error of a late answer as seen: asyncio would report it as never retrieved."""
+    if not answer.cancelled():
+        answer.exception()
