@@ -81,10 +81,10 @@ HOSTILE += ["| Consistency | 1 "]
 def test_a_hostile_reply_is_read_in_linear_time() -> None:
     for unit in HOSTILE:
         for before, after in [("", ""), ("```", "1"), ("1.", "x"), ("", "\n67")]:
-            reply = before + unit * (60_000 // len(unit)) + after
+            reply = before + unit * (120_000 // len(unit)) + after
             started = time.process_time()
             extract_total(reply)
             analysis_of(reply)
             extract_breakdown(reply, CATEGORIES)
             extract_missing_tools(reply)
-            assert time.process_time() - started < 0.8, (before, unit)
+            assert time.process_time() - started < 3, (before, unit)
