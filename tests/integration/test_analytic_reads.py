@@ -32,7 +32,7 @@ ANALYTIC = [
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Api]:
     """An API whose pool for everything else is smaller than the number of blocked reads."""
-    async with open_api(database_url, pool_size=POOL, read_s=0.3) as opened:
+    async with open_api(database_url, pool_size=POOL) as opened:
         yield opened
 
 
@@ -53,9 +53,9 @@ async def require_service(api: Api) -> None:
         assert (await api.client.get(path)).status_code == 200, path
 
 
-async def test_without_a_free_connection_analytic_reads_are_refused(api: Api) -> None:
+async def test_without_a_free_connection_analytic_reads_are_refused(database_url: str) -> None:
     """The answer names what to narrow, as a page and as JSON."""
-    async with without_free_connection(api):
+    async with open_api(database_url, pool_size=POOL, read_s=0.3) as api, without_free_connection(api):
         for path in ANALYTIC:
             refused = await api.client.get(path, headers={} if path.startswith(JSON) else AS_BROWSER)
 
@@ -98,14 +98,15 @@ async def test_requests_beyond_the_places_for_analytic_reads_are_refused_at_once
 
 
 async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelling, "CARD_S", 0.1)
     score_id = await store_score(api.scoring, "session-1", 40)
 
     async with without_free_connection(api):
+        monkeypatch.setattr(labelling, "CARD_S", 0.1)
         page = await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)
 
     assert page.status_code == 200
     assert "It could not be read in time" in page.text
+    monkeypatch.undo()
     assert "Weighted kappa" in (await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)).text
 
 

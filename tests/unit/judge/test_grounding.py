@@ -177,12 +177,12 @@ HOSTILE += ["a … ", '"a a a" ', "not `a a a` ", "not:\n- "]
 def test_a_hostile_analysis_is_read_in_linear_time() -> None:
     for unit in HOSTILE:
         for before, after in [("", ""), ('"a a a ', ' a" E4')]:
-            analysis = before + unit * (100_000 // len(unit)) + after
+            analysis = before + unit * (50_000 // len(unit)) + after
             started = time.process_time()
 
             check(analysis)
 
-            assert time.process_time() - started < 5, unit
+            assert time.process_time() - started < 2.5, unit
 
 
 def test_hostile_evidence_is_searched_in_linear_time() -> None:
