@@ -1,5 +1,6 @@
 """`doctor` on real parts: a healthy environment fails no check, and each fault fails its own check with advice."""
 
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -25,6 +26,7 @@ from tarsy_scoring.doctor.brokers import broker_checks
 from tarsy_scoring.doctor.checks import Result, run_checks
 from tarsy_scoring.doctor.sessions import judge_checks, source_checks
 from tarsy_scoring.kafka.examine import read_topics
+from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.scripted_faults import Fault
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 from tarsy_scoring_lab.tarsy import load_session
@@ -71,6 +73,7 @@ async def test_a_healthy_environment_fails_no_check(
     tmp_path: Path, database_url: str, topics: Topics, judge: ScriptedJudge
 ) -> None:
     service = Service(tmp_path, database_url, topics, judge)
+    service.env |= await with_insights(topics)
 
     whole = await service.run("doctor", "--json")
     without_judge = await service.run("doctor", "--no-judge")
@@ -173,7 +176,7 @@ async def test_a_read_only_database(database_url: str) -> None:
     results = await look_at_database(database_url)
 
     assert "default_transaction_read_only" in the_fault(results, "database-writable")
-    assert skipped(results) == {"database-notifications"}
+    assert skipped(results) == {"database-notifications", "database-standbys"}
 
 
 async def test_a_role_whose_limits_cut_off_our_work(database_url: str) -> None:
@@ -317,6 +320,38 @@ async def test_codecs_that_are_not_installed(topics: Topics, monkeypatch: pytest
     assert "compressed with snappy, lz4, zstd" in the_fault(await look_at_brokers(topics.env), "codecs")
 
 
+async def with_insights(topics: Topics) -> dict[str, str]:
+    """Create the topic of rolling signals as `tarsy-scoring insights` does; gives variables that name it."""
+    env = {"SCORING_TOPIC_SCORING_INSIGHTS": f"{topics.group}-insights"}
+    name = env["SCORING_TOPIC_SCORING_INSIGHTS"]
+    await ensure_topics(load_settings(topics.env | env | {"SCORING_CREATE_TOPICS": "true"}), [], compacted=[name])
+
+    async def is_known() -> bool:
+        found = await read_topics({"bootstrap_servers": topics.bootstrap_servers}, [name])
+        return bool(found and found[0].config)
+
+    await wait_until(is_known, 60, "the broker shows the topic of rolling signals")
+    return env
+
+
+async def test_the_topic_of_rolling_signals(topics: Topics) -> None:
+    """An installation may do without it. If it exists, it is compacted and takes the figures of a chain."""
+    absent = {"SCORING_TOPIC_SCORING_INSIGHTS": "no-insights"}
+    without = by_name(await look_at_brokers(topics.env | absent))["topic-insights"]
+    env = await with_insights(topics)
+    fits = by_name(await look_at_brokers(topics.env | env))["topic-insights"]
+    name = env["SCORING_TOPIC_SCORING_INSIGHTS"]
+    await configure(topics, name, max_message_bytes="1000", cleanup_policy="compact")
+    too_small = the_fault(await look_at_brokers(topics.env | env), "topic-insights")
+    await configure(topics, name, cleanup_policy="delete")
+    not_compacted = the_fault(await look_at_brokers(topics.env | env), "topic-insights")
+
+    assert (without.state, "no topic no-insights" in without.found) == ("skipped", True)
+    assert (fits.state, "6 partitions" in fits.found) == ("ok", True)
+    assert f"{name} takes messages of 1000 bytes" in too_small
+    assert "set cleanup.policy=compact" in not_compacted
+
+
 # --- source and judge ----------------------------------------------------------------------------------
 
 
@@ -365,3 +400,21 @@ async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: p
     results = await run_checks(judge_checks(load_settings({"OPENAI_BASE_URL": judge.base_url}), with_judge=True))
 
     assert "sk-planted" not in the_fault(results, "judge")
+
+
+async def test_every_judge_that_does_not_answer_is_named(judge: ScriptedJudge, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    providers = {"here": judge.base_url, "away": f"http://{DEAD}/v1", "gone": f"http://{DEAD}/v2"}
+    described = {
+        name: {"base_url": url, "model": "scripted-judge", "api_key_env": None} for name, url in providers.items()
+    }
+    config.write_text(json.dumps({"providers": described, "defaults": {"providers": [*providers]}}))
+
+    results = await run_checks(judge_checks(load_settings({"SCORING_CONFIG": str(config)}), with_judge=True))
+
+    fault = the_fault(results, "judge")
+    assert "here: scripted-judge answered in" in fault
+    assert all(
+        f"could not be reached, or broke off (ClientConnectorError) ({providers[n]})" in fault for n in ("away", "gone")
+    )
+    assert "check base_url, model and key" in fault

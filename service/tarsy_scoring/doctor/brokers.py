@@ -1,6 +1,6 @@
 """Checks of the Kafka brokers, of the topics that the service uses, and of the codecs of their batches."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.records.retention import Keep
 
 DAY_MS = 86_400_000
+MOST_INSIGHT_BYTES = 65_536  # a message of `scoring-insights` has a few kB, and a batch of them up to 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,19 @@ class Topics:
 def broker_checks(settings: Settings) -> list[Check]:
     """The checks of the brokers; the codecs need none."""
     looks = _Looks(settings)
+
+    def check(name: str, look: Callable[[], Awaitable[str]], *needs: str) -> Check:
+        return Check(name, look, needs, f"the brokers at {settings.kafka_bootstrap_servers}")
+
     return [
-        Check("codecs", looks.codecs),
-        Check("brokers", looks.brokers),
-        Check("topics", looks.topics, ["brokers"]),
-        Check("topic-permissions", looks.permissions, ["topics"]),
-        Check("topic-limits", looks.limits, ["topics"]),
-        Check("topic-retention", looks.retention, ["topics"]),
-        Check("topic-durability", looks.durability, ["topics"]),
+        check("codecs", looks.codecs),
+        check("brokers", looks.brokers),
+        check("topics", looks.topics, "brokers"),
+        check("topic-permissions", looks.permissions, "topics"),
+        check("topic-limits", looks.limits, "topics"),
+        check("topic-retention", looks.retention, "topics"),
+        check("topic-durability", looks.durability, "topics"),
+        check("topic-insights", looks.insights, "brokers"),
     ]
 
 
@@ -154,6 +160,33 @@ class _Looks:
                     "start the brokers that are down, or use three replicas and min.insync.replicas=2",
                 )
         return _listed(f"{t.name} {t.replicas} replicas" for t in self._found)
+
+    async def insights(self) -> str:
+        """The topic of rolling signals and drift, which an installation may do without."""
+        name = self._settings.topic_scoring_insights
+        found = await read_topics(self._options, [name])
+        if not found:
+            raise NotChecked(f"there is no topic {name}; without rolling signals and drift it is not needed")
+        if lacking := [
+            f"{what} on {name}"
+            for what, may in (("READ", may_read), ("WRITE", may_write))
+            if not await may(self._options, name)
+        ]:
+            raise Fault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
+        [topic] = found
+        if topic.config is None:
+            raise NotChecked(f"this login may not read the configuration of {name} (DESCRIBE_CONFIGS)")
+        if "compact" not in topic.config["cleanup.policy"]:
+            raise Fault(
+                f"{name} is not compacted, and each process of the API reads it from its beginning",
+                "set cleanup.policy=compact and segment.ms=3600000",
+            )
+        if (limit := int(topic.config["max.message.bytes"])) < MOST_INSIGHT_BYTES:
+            raise Fault(
+                f"{name} takes messages of {limit} bytes, so figures of chains are refused",
+                f"set max.message.bytes of {name} to {MOST_INSIGHT_BYTES} or more",
+            )
+        return f"{name} is compacted, has {topic.partitions} partitions and takes messages of {limit} bytes"
 
     def _configs(self) -> dict[str, Mapping[str, str]]:
         """The configuration of each topic. Raises: NotChecked: this login may not read it."""

@@ -1,17 +1,20 @@
 """Runs checks one after the other: each in bounded time, and only if the checks that it needs are ok."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 
 State = Literal["ok", "failed", "skipped"]
 
 LIMIT_S = 10.0
+# The messages of this service end with their advice, behind a semicolon or a colon.
+_ADVICE = re.compile(r"(?s)(.+)(?:; |: (?=check |look ))(.+)")
 
 
 class Fault(Exception):
@@ -40,11 +43,13 @@ class Check:
         look: Returns what it found, where that fits. Raises `Fault` or `NotChecked`, or lets the error of the
             system through.
         needs: Names of earlier checks without which this one can find nothing.
+        target: The system that it looks at, with its place; without secrets.
     """
 
     name: str
     look: Callable[[], Awaitable[str]]
     needs: Sequence[str] = ()
+    target: str = "this process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +89,26 @@ async def _run(check: Check) -> Result:
     except Fault as fault:
         return Result(check.name, "failed", str(fault), fault.advice)
     except TimeoutError:
-        return failure(check.name, f"no answer within {LIMIT_S:g} s; look for load, for locks and for a closed network")
-    except (ScoringError, DatabaseAway) as error:
+        found = f"no answer of {check.target} within {LIMIT_S:g} s"
+        return failure(check.name, f"{found}; look for load, for locks and for a closed network")
+    except ConfigurationError as error:
         return failure(check.name, str(error))
+    except (ScoringError, DatabaseAway) as error:
+        return failure(check.name, str(error), f"look into the log of {check.target}")
     except DRIVER_ERRORS as error:
         return failure(check.name, why_away(error))
     except Exception as error:  # noqa: BLE001 - one check must not cost the results of the others
         return failure(check.name, f"the check itself failed ({type(error).__name__}); report it as a fault of doctor")
 
 
-def failure(name: str, message: str) -> Result:
-    """The result for an error of this service, whose message has the advice behind its last semicolon or colon."""
-    found, _, advice = message.rpartition("; " if "; " in message else ": ")
-    return Result(name, "failed", found or advice, advice if found else "read the log of the server")
+def failure(
+    name: str, message: str, otherwise: str = "correct the setting; docs/configuration.md describes it"
+) -> Result:
+    """
+    The result for an error of this service.
+
+    Args:
+        otherwise: Advice for a message without one.
+    """
+    found, advice = match.groups() if (match := _ADVICE.fullmatch(message)) else (message, otherwise)
+    return Result(name, "failed", found, advice)

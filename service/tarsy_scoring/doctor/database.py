@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -65,6 +65,14 @@ SELECT r.rolconnlimit AS of_role, d.datconnlimit AS of_database, current_setting
 FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database()
 """
 
+# Standbys that commits wait for. Without `sees_all` the server counts them, and shows the state of none.
+STANDBYS = """
+SELECT current_setting('synchronous_standby_names') AS names, current_setting('synchronous_commit') AS level,
+  count(*)::int AS connected, count(*) FILTER (WHERE sync_state IN ('sync', 'quorum'))::int AS synchronous,
+  pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all
+FROM pg_stat_replication
+"""
+
 # What keeps vacuum from removing dead rows, with its age in s where that is known.
 HOLDERS = """
 SELECT 'a transaction of process ' || pid AS what, extract(epoch FROM now() - xact_start)::float8 AS age_s,
@@ -89,17 +97,22 @@ def database_checks(settings: Settings, database: Database) -> list[Check]:
         database: A pool without prepared statements, open; connected at the first check.
     """
     looks = _Looks(settings, database)
+
+    def check(name: str, look: Callable[[], Awaitable[str]], *needs: str) -> Check:
+        return Check(name, look, needs, f"the database at {database.place}")
+
     return [
-        Check("database", looks.version),
-        Check("database-migrations", looks.migrations, ["database"]),
-        Check("database-privileges", looks.privileges, ["database-migrations"]),
-        Check("database-writable", looks.writable, ["database"]),
-        Check("database-pooler", looks.pooler, ["database"]),
-        Check("database-notifications", looks.notifications, ["database-pooler", "database-writable"]),
-        Check("database-timeouts", looks.timeouts, ["database"]),
-        Check("database-connections", looks.connections, ["database-pooler"]),
-        Check("database-vacuum", looks.vacuum, ["database"]),
-        Check("clock", looks.clock, ["database"]),
+        check("database", looks.version),
+        check("database-migrations", looks.migrations, "database"),
+        check("database-privileges", looks.privileges, "database-migrations"),
+        check("database-writable", looks.writable, "database"),
+        check("database-standbys", looks.standbys, "database-writable"),
+        check("database-pooler", looks.pooler, "database"),
+        check("database-notifications", looks.notifications, "database-pooler", "database-writable"),
+        check("database-timeouts", looks.timeouts, "database"),
+        check("database-connections", looks.connections, "database-pooler"),
+        check("database-vacuum", looks.vacuum, "database"),
+        check("clock", looks.clock, "database"),
     ]
 
 
@@ -141,6 +154,29 @@ class _Looks:
                 "set it to off for the role and the database, or wait until the maintenance ends",
             )
         return "transactions may write"
+
+    async def standbys(self) -> str:
+        """Whether a commit is safe when it returns, and whether it returns."""
+        [row] = await self._fetch(STANDBYS)
+        names, level = row["names"], row["level"]
+        if level == "off" or (names and level in ("local", "remote_write")):
+            raise Fault(
+                f"synchronous_commit is {level}: a crash or a fail-over may lose requests for good",
+                "ALTER ROLE ... SET synchronous_commit = on",
+            )
+        if not names:
+            return "commits wait for no standby, so one that takes over may lack the newest requests"
+        needed = standbys_needed(names)
+        in_sync = row["synchronous"] if row["sees_all"] else row["connected"]
+        if in_sync < needed:
+            raise Fault(
+                f"synchronous_standby_names is {names!r}, and {in_sync} of {needed} such standbys are in sync: each "
+                "commit waits for them without a limit",
+                "start them, or take them out of synchronous_standby_names and reload the configuration",
+            )
+        if not row["sees_all"]:
+            raise NotChecked(f"the role may not see whether standbys of {names!r} are in sync (pg_read_all_stats)")
+        return f"commits wait for {needed} of the standbys {names!r}, and {in_sync} are in sync"
 
     async def pooler(self) -> str:
         """Whether two clients share a server session, and whether prepared statements survive that."""
@@ -265,6 +301,12 @@ def _tables() -> list[str]:
     """The tables that the migrations create."""
     texts = (path.read_text(encoding="utf-8") for path in (migrations_dir() / "versions").glob("*.py"))
     return sorted({name for text in texts for name in re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", text)})
+
+
+def standbys_needed(names: str) -> int:
+    """Number of standbys that a commit waits for, by a value of `synchronous_standby_names`."""
+    number = re.match(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\(", names, re.IGNORECASE)
+    return int(number[1]) if number else 1
 
 
 def _holder(row: Any) -> str:

@@ -4,11 +4,15 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from pydantic import SecretStr
+
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked
+from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Question
+from tarsy_scoring.postgres.url import place_of
 from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -64,10 +68,23 @@ def source_checks(settings: Settings) -> list[Check]:
         return f"scores can be written to {tarsy.place}"
 
     return [
-        Check("source", source),
-        Check("source-statuses", statuses, ["source"]),
-        Check("write-back", write_back),
+        Check("source", source, target=_place_of_source(settings)),
+        Check("source-statuses", statuses, ["source"], _place_of_source(settings)),
+        Check("write-back", write_back, target=_place_of_tarsy(settings.write_back_database_url)),
     ]
+
+
+def _place_of_source(settings: Settings) -> str:
+    match settings.timeline_source:
+        case "tarsy-db":
+            return _place_of_tarsy(settings.timeline_database_url)
+        case "tarsy-api":
+            return f"TARSy's API at {settings.timeline_api_url}"
+    return f"the folder {settings.timeline_dir}"
+
+
+def _place_of_tarsy(url: SecretStr | None) -> str:
+    return "TARSy's database" if url is None else f"TARSy's database at {place_of(url.get_secret_value())}"
 
 
 def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
@@ -83,14 +100,23 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
             raise NotChecked("--no-judge: no model was called")
         clients = create_clients(settings)
         try:
-            return "; ".join(await asyncio.gather(*map(_ask, clients.values())))
+            answers = await asyncio.gather(*map(_ask, clients.values()))
         finally:
             for client in clients.values():
                 await client.close()
+        found = "; ".join(words for words, _ in answers)
+        if not all(has_answered for _, has_answered in answers):
+            raise Fault(found, "check base_url, model and key of each provider that failed, and the network to it")
+        return found
 
     return [Check("judge", judge)]
 
 
-async def _ask(client: JudgeClient) -> str:
-    turn = await client.ask(QUESTION, clock=AttemptClock(LIMIT_S - 1))
-    return f"{client.provider}: {turn.model_served or turn.model_requested} answered in {turn.latency_ms / 1000:.1f} s"
+async def _ask(client: JudgeClient) -> tuple[str, bool]:
+    """What came of a call, and whether the model answered."""
+    try:
+        turn = await client.ask(QUESTION, clock=AttemptClock(LIMIT_S - 1))
+    except ScoringError as error:
+        return f"{error} ({client.settings.base_url})", False
+    model = turn.model_served or turn.model_requested
+    return f"{client.provider}: {model} answered in {turn.latency_ms / 1000:.1f} s", True
