@@ -1,9 +1,11 @@
 """
-An open snapshot, such as that of `pg_dump`, keeps the index entries of published events: the relay skips them.
+An open snapshot, such as that of `pg_dump`, keeps the index entries of published events and of claimed scores:
+the relay and claims begin behind them.
 
 The tests compare numbers of pages and use a server of their own, where no other transaction holds up a floor.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from infrastructure import Postgres
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue import backlog, outbox
+from tarsy_scoring.queue import backlog, leases, outbox
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.relay import LIMIT, Relay
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -145,3 +147,75 @@ async def test_events_are_published_again_as_the_guide_says(
     again = [await relay.run_once() for _ in range(4)]
 
     assert again == [LIMIT, LIMIT, 3, 0]
+
+
+# --- claims --------------------------------------------------------------------------------------------
+
+CLAIM = (
+    leases.CLAIM,
+    "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false, 1, 2, '{}'::text[], '{}'::text[], 3",
+)
+ACCEPT_MANY = """
+WITH new AS (
+  INSERT INTO sessions (session_id) SELECT 'many-' || n FROM generate_series(1, $1::int) n RETURNING session_id
+)
+INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, status, next_attempt_at)
+SELECT gen_random_uuid(), session_id, gen_random_uuid(), 1, 'auto', 'pending',
+       now() - interval '2 h' + make_interval(secs => row_number() OVER ()) FROM new
+"""
+CHECK_AGAIN = "UPDATE claim_floor SET checked_at = now() - interval '1 min'"
+
+
+async def claim_many(scoring: Scoring, scores: int) -> None:
+    for _ in range(scores // 200):
+        await scoring.claim(limit=200)
+    await scoring.rows(CHECK_AGAIN)
+    await scoring.claim(limit=0)
+
+
+async def test_a_claim_costs_the_same_however_many_scores_were_claimed_under_a_snapshot(
+    scoring: Scoring, own_postgres: Postgres
+) -> None:
+    await scoring.rows(ACCEPT_MANY, 5100)
+    async with connected(scoring.url) as dump, connected(scoring.url) as other:
+        await dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM session_scores")
+        await claim_many(scoring, 1000)
+        early = await buffers_of(other, *CLAIM)
+
+        await claim_many(scoring, 4000)
+        late = await buffers_of(other, *CLAIM)
+
+    assert late <= early * 1.2
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        pytest.param("checked_at = checked_at - interval '11 s'", id="the-next-check"),
+        pytest.param("checked_at = now() + interval '1 h'", id="the-clock-was-set-back"),
+    ],
+)
+async def test_a_score_below_the_floor_is_claimed_after(scoring: Scoring, since: str) -> None:
+    """A transaction was open for very long, or the clock ran ahead."""
+    await with_a_score_below_the_floor(scoring)
+    assert await scoring.claim() == []
+
+    await scoring.rows(f"UPDATE claim_floor SET {since}")
+
+    assert [c.session_id for c in await scoring.claim()] == ["late"]
+
+
+async def test_a_floor_that_cannot_be_moved_delays_and_hides_nothing(scoring: Scoring) -> None:
+    """A worker froze while it moved it, or another program keeps its row locked."""
+    await with_a_score_below_the_floor(scoring)
+    await scoring.rows("UPDATE claim_floor SET checked_at = checked_at - interval '21 s'")
+    async with connected(scoring.url) as stranger, stranger.transaction():
+        await stranger.execute("SELECT FROM claim_floor FOR UPDATE")
+
+        assert [c.session_id for c in await asyncio.wait_for(scoring.claim(), 5)] == ["late"]
+
+
+async def with_a_score_below_the_floor(scoring: Scoring) -> None:
+    await scoring.claimed()
+    await scoring.accept(session_completed("late"))
+    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() - interval '1 h' WHERE status = 'pending'")

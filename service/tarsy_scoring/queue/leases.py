@@ -21,13 +21,30 @@ BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 # A score whose worker was lost so often is a suspect: it may be what ends its workers.
 SUSPECT_LOSSES = 2
 
-_CLAIMABLE = """status = 'pending' AND next_attempt_at <= now()
+# Move the start of claims to the first pending score, at most once in 10 s. Under an open snapshot, which keeps
+# the index entries of claimed scores, claims then do not read past all of them. A score is due at the start of
+# its transaction or later, and no transaction of the service lasts two minutes. If one does, the next move finds
+# its scores below the floor. Another worker may freeze, or a program keep the row locked: nothing waits for them.
+MOVE_CLAIM_FLOOR = """
+UPDATE {schema}.claim_floor SET
+  due = least(now() - interval '2 minutes',
+              (SELECT min(next_attempt_at) FROM {schema}.session_scores WHERE status = 'pending')),
+  checked_at = now()
+WHERE singleton IN (SELECT singleton FROM {schema}.claim_floor
+                    WHERE checked_at NOT BETWEEN now() - interval '10 seconds' AND now() FOR UPDATE SKIP LOCKED)
+"""
+
+# A floor that was not checked lately hides nothing, nor does one from before the clock was set back.
+_FLOOR = """coalesce((SELECT due FROM {schema}.claim_floor
+                       WHERE checked_at BETWEEN now() - interval '20 seconds' AND now()), '-infinity')"""
+_CLAIMABLE = f"""status = 'pending' AND next_attempt_at <= now() AND next_attempt_at >= {_FLOOR}
     AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
              ELSE NOT $6 END
     -- Criteria and chains that this worker does not know are left to those that do (see `known_names`).
     AND (criteria IS NULL OR criteria = ANY($9::text[]))
     AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE AND chain_id <> ALL (ARRAY(
-      SELECT name FROM {schema}.known_names WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
+      SELECT name FROM {{schema}}.known_names
+      WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
 _DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_look"
 
 # Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
@@ -271,6 +288,7 @@ class Leases:
             policy = self.inbox.policy
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
             arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
+            await connection.execute(self.database.sql(MOVE_CLAIM_FLOOR))
             rows = await connection.fetch(self.database.sql(CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
             attempts = [c for c in claimed if not c.is_look]
