@@ -115,6 +115,22 @@ async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
     assert await scoring.score(claimed.score_id) == before
 
 
+async def test_a_locked_score_does_not_keep_other_leases_from_being_renewed(scoring: Scoring) -> None:
+    """A transaction of another program holds it for longer than the lease. It stays the worker's own."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
+    claimed = await scoring.claim()
+    await scoring.lapse(*claimed)
+    async with connected(scoring.url) as stranger, stranger.transaction():
+        await stranger.execute("SELECT FROM session_scores WHERE session_id = 'session-1' FOR UPDATE")
+
+        held = await asyncio.wait_for(scoring.leases.keep(claimed, LEASE_S), 5)
+
+        assert held == {c.lease_token for c in claimed}
+        assert await scoring.take_back() == {}
+    assert await scoring.leases.keep(claimed, LEASE_S) == held
+    assert await scoring.take_back() == {}
+
+
 async def test_a_score_taken_back_can_be_claimed_again(scoring: Scoring) -> None:
     first = await scoring.claimed()
     await scoring.lapse(first)

@@ -87,16 +87,21 @@ RETURNING before.attempt < $3
 """
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
-# to its claim was lost, must be allowed to lapse.
+# to its claim was lost, must be allowed to lapse. A row that another transaction has locked is not renewed now, so
+# that it does not cost the others their leases. Its lease counts as held as long as its token is stored: if it is
+# being taken back, the next renewal finds out, and until then no write matches.
 RENEW = """
 WITH held AS (
-  SELECT s.score_id FROM {schema}.session_scores s
+  SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
   JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
-  ORDER BY s.score_id FOR NO KEY UPDATE OF s
+), free AS (
+  SELECT s.score_id FROM {schema}.session_scores s JOIN held USING (score_id, lease_token)
+  FOR NO KEY UPDATE OF s SKIP LOCKED
+), renewed AS (
+  UPDATE {schema}.session_scores s SET lease_expires_at = now() + make_interval(secs => $3)
+  FROM free WHERE s.score_id = free.score_id
 )
-UPDATE {schema}.session_scores s SET lease_expires_at = now() + make_interval(secs => $3)
-FROM held WHERE s.score_id = held.score_id
-RETURNING s.lease_token
+SELECT lease_token FROM held
 """
 
 # The limit keeps the transaction short.
@@ -328,7 +333,12 @@ class Leases:
         return begun
 
     async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
-        """Renew leases; returns the tokens that are still held. Raises: DatabaseAway."""
+        """
+        Renew leases; returns the tokens that are still held. Waits for no lock of another transaction.
+
+        Raises:
+            DatabaseAway: See `Database.once`.
+        """
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
         return {r["lease_token"] for r in rows}
