@@ -9,6 +9,7 @@ import pytest
 
 from builders import session_completed
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.queue.known_names import announce
 from tarsy_scoring.wiring import Parts, open_parts
 
 YAML = """
@@ -107,3 +108,23 @@ async def test_a_source_that_is_away_is_a_reason_until_the_score_is_claimed(part
     )
 
     assert await waits_for(parts, score_id) == "source"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param("criteria = 'house-rules'", id="criteria"),
+        pytest.param("chain_id = 'removed', chain_is_named = true", id="chain"),
+    ],
+)
+async def test_names_that_no_living_worker_knows_are_a_reason(parts: Parts, column: str) -> None:
+    """Without any worker there is none: no score is claimed then."""
+    known, unknown = await accepted(parts, "kubernetes"), await accepted(parts, None)
+    await execute(parts, f"UPDATE {{schema}}.session_scores SET {column} WHERE score_id = $1", unknown)
+    assert await waits_for(parts, unknown) is None
+
+    await announce(parts.inbox)
+
+    assert (await waits_for(parts, unknown), await waits_for(parts, known)) == ("worker", None)
+    await parts.limits.pause(None, None, "alice", None)
+    assert await waits_for(parts, unknown) == "pause"

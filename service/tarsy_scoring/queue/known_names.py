@@ -8,7 +8,10 @@ sessions of a chain reach only providers that are configured for it. A score fai
 names for a grace time.
 """
 
-from tarsy_scoring.postgres.database import Connection
+from collections.abc import Sequence
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import TRACE, USAGE, ClaimedScore, Lost, progress
@@ -21,9 +24,8 @@ SELECT kind, name, now() FROM unnest($1::text[], $2::text[]) AS t(kind, name) OR
 ON CONFLICT (kind, name) DO UPDATE SET seen_at = excluded.seen_at
 """
 
-KNOWN = """
-SELECT name FROM {schema}.known_names WHERE kind = $1 AND seen_at > now() - make_interval(secs => $2)
-"""
+KNOWN = "SELECT kind, name FROM {schema}.known_names WHERE seen_at > now() - make_interval(secs => $1)"
+LIVING_S = 180.0  # the longest `Policy.living_s`
 
 # Puts a score back with its chain, if another worker names the chain.
 LEAVE = """
@@ -47,6 +49,8 @@ SELECT s.score_id, s.session_id FROM {{schema}}.session_scores s
 WHERE s.status = 'pending' AND s.next_attempt_at <= now() - make_interval(secs => $3) AND {_IS_UNKNOWN}
 LIMIT 500
 """
+
+UNKNOWN_OF = f"SELECT s.score_id FROM {{schema}}.session_scores s WHERE s.score_id = ANY($3::uuid[]) AND {_IS_UNKNOWN}"
 
 # Checks state and names again under the row lock.
 FAIL_UNKNOWN = f"""
@@ -74,6 +78,31 @@ async def announce(inbox: Inbox) -> None:
     policy = inbox.policy
     names = [("chain", name) for name in policy.chains] + [("criteria", name) for name in policy.hashes]
     await inbox.database.fetch(ANNOUNCE, [kind for kind, _ in names], [name for _, name in names])
+
+
+async def unknown_to_workers(database: Database, score_ids: Sequence[UUID]) -> set[UUID]:
+    """
+    Those of these pending scores whose criteria or chain no living worker knows; none if no worker lives.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+
+    async def work(connection: Connection) -> set[UUID]:
+        known = await _known(database, connection, LIVING_S)
+        if not any(known):
+            return set()
+        rows = await connection.fetch(database.sql(UNKNOWN_OF), *known, score_ids)
+        return {r["score_id"] for r in rows}
+
+    return await database.once(work)
+
+
+async def _known(database: Database, connection: Connection, within_s: float) -> tuple[list[str], list[str]]:
+    """Criteria and chains that workers have announced within this time."""
+    rows = await connection.fetch(database.sql(KNOWN), within_s)
+    criteria, chains = ([r["name"] for r in rows if r["kind"] == kind] for kind in ("criteria", "chain"))
+    return criteria, chains
 
 
 async def leave_to_others(inbox: Inbox, claimed: ClaimedScore, chain_id: str, spent_s: float) -> bool:
@@ -115,10 +144,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
     database = inbox.database
 
     async def work(connection: Connection) -> list[Lost]:
-        known = [
-            [r["name"] for r in await connection.fetch(database.sql(KNOWN), kind, grace_s)]
-            for kind in ("criteria", "chain")
-        ]
+        known = await _known(database, connection, grace_s)
         found = await connection.fetch(database.sql(UNKNOWN), *known, grace_s)
         if not found:
             return []

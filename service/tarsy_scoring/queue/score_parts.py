@@ -46,7 +46,7 @@ FLAGS = [
     "input_truncated_by_provider",
     "model_changed",
 ]
-WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "session", "retry"]
+WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "worker", "session", "retry"]
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.known_names import unknown_to_workers
 from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.scoring.document import document
@@ -210,6 +211,9 @@ class Reader:
         if due and self._waiting is not None:
             waiting = await self._waiting()
             reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
+            left = [r["score_id"] for r in due if reasons[r["score_id"]] is None]
+            unknown = await unknown_to_workers(self.database, left) if left else ()
+            reasons |= dict.fromkeys(unknown, "worker")
         return {score_id: reason for score_id, reason in reasons.items() if reason}
 
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
