@@ -247,6 +247,22 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
     assert page.all("a", href=f"/scores/{claimed.score_id}")
 
 
+async def test_a_score_without_parts_that_another_version_did_not_store(api: Api) -> None:
+    """The other parts are shown, and unknown counts as a dash."""
+    old = {
+        "interaction": {"total_commands": 4711, "by_tool": {"k.get": {"error_count": 42}}},
+        **{part: {"other": 1} for part in ("rubric", "coverage", "evidence", "grounding")},
+        "usage": {"input_tokens": 1234},
+    }
+    await scored(api, score_analysis="It looked.", **old)
+
+    page = await look(api, "/sessions/session-1")
+
+    assert all(
+        text in page.text for text in ("67 / 100", "It looked.", "All 4,711 – –", "k.get – – 42", "1,234 in, – out")
+    )
+
+
 async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> None:
     """A failed score after it is shown beside it."""
     await scored(api, total=71)

@@ -27,7 +27,7 @@ def cited(document: Mapping[str, Any]) -> list[str]:
 def cut_entries(document: Mapping[str, Any]) -> list[str]:
     """Ids of the entries that were shortened for the judge; empty for a score without coverage."""
     coverage = document["coverage"]
-    return list(coverage["cut_entries"]) if coverage else []
+    return list(coverage.get("cut_entries", ())) if coverage else []
 
 
 def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreadable) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def values(
     if document is not None:
         document = {**document, "score_breakdown": in_order(document["score_breakdown"] or {}, judged["max_points"])}
         if rubric := document["rubric"]:
-            document["rubric"] = rubric | {"scores": in_order(rubric["scores"], judged["weights"])}
+            document["rubric"] = rubric | {"scores": in_order(rubric.get("scores", {}), judged["weights"])}
     return {
         "session_id": session_id,
         "doc": document,
