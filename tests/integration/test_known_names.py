@@ -138,6 +138,31 @@ async def test_criteria_that_no_worker_knows_fail_after_the_grace(database_url: 
         assert (await only.ends())["status"] == "completed"
 
 
+@pytest.mark.parametrize(
+    ("chain", "disposition", "claims"),
+    [({}, "accepted", 1), ({"enabled": False}, "disabled", 0)],
+    ids=["scored", "disabled-meanwhile"],
+)
+async def test_an_automatic_request_outlives_misspelt_criteria_that_it_joined(
+    database_url: str, tmp_path: Path, chain: dict[str, Any], disposition: str, claims: int
+) -> None:
+    """It is decided about again when the score fails."""
+    async with site(database_url, tmp_path) as before, site(database_url, tmp_path, k=chain) as after:
+        await before.service.request(source=SOURCE_RESCORE, criteria="house-rules", force=True)
+        await before.service.request()
+        await before.service.request()
+        await after.wait_on(GRACE_S + 1)
+        await announce(after.service.inbox)
+
+        [failed] = await fail_unknown(after.service.inbox, GRACE_S)
+
+        statement = "SELECT disposition FROM scoring_requests WHERE source = 'session-completed' ORDER BY received_at"
+        rows = await after.service.database.fetch(statement)
+        assert failed.error_kind == "unknown_criteria"
+        assert [r["disposition"] for r in rows] == [disposition, "in_progress"]
+        assert await after.claims() == claims
+
+
 async def test_a_backlog_longer_than_the_grace_fails_nothing_that_a_worker_knows(
     database_url: str, tmp_path: Path
 ) -> None:

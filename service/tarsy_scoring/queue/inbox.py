@@ -7,13 +7,14 @@ ids. So transactions do not deadlock, and a deferred request is promoted exactly
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
 import asyncpg
 
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
+from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.postgres.database import Connection, Database, insert_of
 from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.admission import (
@@ -77,7 +78,19 @@ SELECT * FROM (
 """
 
 DEFERRED_REQUESTS = """
-SELECT * FROM {schema}.scoring_requests WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
+SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m USING (session_id)
+WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
+"""
+
+# Defer the oldest automatic request that joined each of these scores, unless another one of the session is deferred.
+DEFER_JOINED = """
+UPDATE {schema}.scoring_requests SET disposition = 'deferred', score_id = NULL
+WHERE request_id IN (
+  SELECT DISTINCT ON (r.session_id) r.request_id FROM {schema}.scoring_requests r
+  WHERE r.score_id = ANY($1::uuid[]) AND r.source = $2 AND r.disposition = 'in_progress'
+    AND NOT EXISTS (SELECT FROM {schema}.scoring_requests d
+                    WHERE d.session_id = r.session_id AND d.disposition = 'deferred')
+  ORDER BY r.session_id, r.received_at, r.request_id)
 """
 
 # Columns of a new score that its request and the decision about it hold under the same names.
@@ -452,12 +465,21 @@ class Inbox:
             return
         states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
         decisions = _Decisions()
-        for request in map(_stored, waiting):
+        for row in waiting:
+            request = replace(_stored(row), session_status=row["session_status"])
             states[request.session_id].deferred = None  # it is this request
             decisions.add(request, admit(request, states[request.session_id], self.policy))
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
+
+    async def defer_joined(self, connection: Connection, score_ids: Sequence[UUID]) -> None:
+        """
+        Defer automatic requests that joined these scores, so that `promote` decides about them again.
+
+        For scores that failed for a reason which their own request alone gave.
+        """
+        await connection.execute(self.database.sql(DEFER_JOINED), score_ids, SOURCE_COMPLETED)
 
     async def heir(self, connection: Connection, score_id: UUID) -> Request | None:
         """See `heir_of`. While the session stays locked, no other request can join the score."""

@@ -155,6 +155,9 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
             extra = {"status": "failed", "error_kind": r["error_kind"], "error_message": r["error_message"]}
             events.append(NewEvent(r["score_id"], "scoring.failed", extra, r["traceparent"]))
         await outbox.emit(database, connection, events)
+        # An automatic request does not name the criteria of the score that it joined.
+        misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
+        await inbox.defer_joined(connection, misnamed)
         await inbox.promote(connection, chains, {r["session_id"] for r in rows if r["purpose"] == "production"})
         return [Lost(r["score_id"], r["session_id"], chains[r["session_id"]], "failed", r["error_kind"]) for r in rows]
 
