@@ -92,6 +92,16 @@ def test_links_of_the_pages_lead_to_files() -> None:
         assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
+def test_rows_of_the_crash_table_are_in_order_and_name_tests_that_exist() -> None:
+    _, _, table = (ROOT / "docs/architecture.md").read_text("utf-8").partition("| # | crash or failure |")
+    rows = [row.split(" | ")[0] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    numbers = [(int(n), letter) for row in rows for n, letter in re.findall(r"(\d+)([a-z]?)", row)]
+
+    assert len(numbers) > 40
+    assert numbers == sorted(set(numbers))
+    assert [t for t in re.findall(r"`(\w+/test_\w+\.py)`", table) if not (ROOT / "tests" / t).exists()] == []
+
+
 # --- configuration -------------------------------------------------------------------------------------
 
 
