@@ -94,6 +94,34 @@ async def test_a_failed_claim_does_not_lose_the_claim_before_it(
     assert len(scorer.begun) == 1
 
 
+async def test_a_claim_without_a_reply_burns_no_attempt(database_url: str) -> None:
+    """Its worker lives, so it puts the score back itself, and does not let the lease lapse."""
+    async with DatabaseProxy(database_url) as proxy, open_service(proxy.url) as service:
+        await service.request("one")
+        await service.request("two")
+        scorer = Unending()
+        worker = a_worker(service, scorer)
+        assert await worker.claim(1) == 1
+        proxy.lose_commit_reply("investigation-methodology")  # an argument of the claim
+
+        with pytest.raises(DatabaseAway):
+            await worker.claim(16)
+        held = "SELECT count(*) FROM session_scores WHERE status = 'in_progress'"
+        assert await service.database.once(lambda c: c.fetchval(held)) == 2
+        assert await worker.claim(16) == 1
+        await asyncio.sleep(0)
+
+        counts = "SELECT session_id, attempt, attempts_burned, losses FROM session_scores ORDER BY attempt"
+        rows = await service.database.once(lambda c: c.fetch(counts))
+        kinds = "SELECT coalesce(payload ->> 'phase', type) FROM scoring_events WHERE session_id = $1 ORDER BY sequence"
+        events = await service.database.once(lambda c: c.fetch(kinds, rows[1]["session_id"]))
+
+    assert [tuple(row)[1:] for row in rows] == [(1, 0, 0), (2, 0, 0)]
+    assert sorted(scorer.begun) == ["one", "two"]
+    begun = ["scoring.started", "gathering_context"]
+    assert [kind for (kind,) in events] == ["queued", *begun, "waiting_retry", *begun]
+
+
 async def test_a_full_queue_does_not_delay_a_probe(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other chains could fill every slot; one score of a chain that waits for a probe goes first."""
     for n in range(4):

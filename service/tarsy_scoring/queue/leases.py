@@ -6,7 +6,7 @@ before scores, and scores in the order of their ids. The database's clock decide
 transaction that ends a score also promotes the deferred request of its session.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -167,6 +167,19 @@ UPDATE {schema}.session_scores SET
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
+# Rows of this owner that none of its tasks runs: the reply to their claim was lost.
+RELEASE_UNTRACKED = f"""
+WITH untracked AS (
+  SELECT score_id FROM {{schema}}.session_scores
+  WHERE status = 'in_progress' AND lease_owner = $1 AND lease_token <> ALL ($2::uuid[])
+  ORDER BY score_id FOR UPDATE SKIP LOCKED
+)
+UPDATE {{schema}}.session_scores s SET
+  status = 'pending', next_attempt_at = now(),
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
+FROM untracked u WHERE s.score_id = u.score_id RETURNING s.score_id, {TRACE} AS traceparent
+"""
+
 SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_id = $1"
 
 CANCEL = f"""
@@ -284,7 +297,7 @@ class Leases:
 
         Raises:
             DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed
-                rows and their leases lapse, so a retry must be a new claim.
+                rows, so a retry must be a new claim. `release_untracked` frees them before their leases lapse.
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:
@@ -342,6 +355,26 @@ class Leases:
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
         return {r["lease_token"] for r in rows}
+
+    async def release_untracked(self, owner: UUID, tokens: Collection[UUID]) -> int:
+        """
+        Put scores of this owner back that it holds under other tokens than these; burns nothing.
+
+        Args:
+            tokens: All that the owner knows, with no claim under way.
+
+        Raises:
+            DatabaseAway: See `Database.once`.
+        """
+
+        async def work(connection: Connection) -> int:
+            rows = await connection.fetch(self.database.sql(RELEASE_UNTRACKED), owner, list(tokens))
+            waiting = {"phase": "waiting_retry"}
+            events = [NewEvent(r["score_id"], "scoring.progress", waiting, r["traceparent"]) for r in rows]
+            await outbox.emit(self.database, connection, events)
+            return len(rows)
+
+        return await self.database.once(work)
 
     async def take_back_expired(
         self, max_attempts: int, deadline_s: float, *, may_take: Callable[[], bool] = lambda: True

@@ -78,6 +78,8 @@ class Worker:
     """Per boot: a restarted worker does not continue old leases."""
     # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
+    _may_hold_untracked: bool = field(default=False, init=False)
+    """A claim failed, and may have been committed all the same."""
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
@@ -178,6 +180,10 @@ class Worker:
         # If this worker ends, only one suspect was in it, so that no other can be taken for the cause.
         suspect_losses = suspect_losses_of(self.settings.max_attempts)
         runs_suspect = any(r.claimed.losses >= suspect_losses for r in self._running.values())
+        if self._may_hold_untracked:
+            # A lease that lapses counts as a lost worker, and this worker lives.
+            await self.leases.release_untracked(self.owner, self._running.keys())
+        self._may_hold_untracked = True
         # No await after the claim: an untracked lease would expire.
         claimed = await self.leases.claim_due(
             self.owner,
@@ -187,6 +193,7 @@ class Worker:
             max_suspects=int(not runs_suspect),
             suspect_losses=suspect_losses,
         )
+        self._may_hold_untracked = False
         for score in claimed:
             topic = self._topics.get(score.source)
             about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **_about(score)}
