@@ -76,7 +76,7 @@ GROUPS = {
     "Scoring and the default judge": ("enabled", "judge_model"),
     "PostgreSQL": ("database_",),
     "Kafka": ("kafka_", "create_topics", "topic_"),
-    "Timeline sources": ("timeline_",),
+    "Timeline sources": ("timeline_", "max_session_"),
     "HTTP": ("api_", "metrics_", "trusted_"),
     "Logs and traces": ("log_", "traces"),
     "Work and its limits": ("",),

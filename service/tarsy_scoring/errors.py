@@ -20,7 +20,8 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   ├── BudgetExhausted
     │   └── Paused
     ├── Unscorable              fail the score at once
-    │   ├── SessionNotFound, SessionNotTerminal, NothingToJudge, ContextTooLong (PromptTooLong), UnknownCriteria
+    │   ├── SessionNotFound, SessionNotTerminal, SessionTooLarge, NothingToJudge
+    │   ├── ContextTooLong (PromptTooLong), UnknownCriteria
     │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               the lease was lost: stop quietly
@@ -206,6 +207,26 @@ class SessionNotTerminal(Unscorable):
     """The session is still running."""
 
     error_kind = "session_not_terminal"
+
+
+class SessionTooLarge(Unscorable):
+    """
+    The session has more bytes than may be read into memory; a source raises it before it reads them.
+
+    Args:
+        session_id: Its id, or the name of its file.
+        size_bytes: Size at the source, or the part of it that is known.
+        limit_bytes: `SCORING_MAX_SESSION_BYTES`.
+    """
+
+    error_kind = "session_too_large"
+
+    def __init__(self, session_id: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the session {session_id} is too large to be read: it has at least {size_bytes:,} bytes, and "
+            f"SCORING_MAX_SESSION_BYTES allows {limit_bytes:,}; raise that limit together with the memory of workers "
+            "and API"
+        )
 
 
 class NothingToJudge(Unscorable):

@@ -25,7 +25,7 @@ from builders import (
     step,
 )
 from infrastructure import wait_until
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.queue import idempotency
@@ -185,6 +185,17 @@ async def test_a_session_that_the_source_cannot_confirm_stores_nothing(database_
             assert ("retry-after" in answer.headers) == (title == "Sessions unavailable")  # only this one passes
             for table in ("sessions", "scoring_requests", "session_scores", "kept_answers", "changes"):
                 assert await api.scoring.value(f"SELECT count(*) FROM {table}") == 0, table
+
+
+async def test_a_session_that_is_too_large_is_refused(database_url: str) -> None:
+    """An event may have announced it; the answer says what helps, and nothing is stored."""
+    error = SessionTooLarge("session-1", 30_000_000, 16_777_216)
+    async with open_api(database_url, Sessions(session_1=error)) as api:
+        for _ in range(2):
+            refused = problem(await api.ask(), 422)
+            assert (refused.title, refused.detail) == ("Session too large", str(error))
+            await api.scoring.accept(session_completed(session_status="failed"))
+        assert await api.scoring.value("SELECT count(*) FROM scoring_requests WHERE source = 'api'") == 0
 
 
 async def test_the_source_is_not_read_when_a_score_answers(database_url: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from api_site import Api, Sessions, open_api
 from builders import HASHES, OTHER_CRITERIA, completion, failure, rescore
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.web.api.tarsy import Started, TarsyError, TarsyScore
 
@@ -22,6 +22,7 @@ KEYS = {
     *("score_triggered_by", "status", "stage_id", "started_at", "completed_at", "error_message"),
 }
 PATH = "/api/v1/sessions/session-1/score"
+TOO_LARGE = SessionTooLarge("session-1", 30_000_000, 16_777_216)
 FOUND = FoundSession("session-1", "kubernetes", "completed", datetime(2026, 1, 2, tzinfo=UTC))
 
 
@@ -92,6 +93,7 @@ async def test_sessions_that_are_refused(database_url: str) -> None:
     cases: list[tuple[Exception, int, str]] = [
         (SessionNotFound("x"), 404, "resource not found"),
         (SessionNotTerminal("x"), 409, "session is not in a terminal state"),
+        (TOO_LARGE, 422, str(TOO_LARGE)),
         (TimelineUnavailable("x"), 503, "scoring service is not available"),
     ]
     for source, status, message in cases:

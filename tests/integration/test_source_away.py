@@ -144,10 +144,10 @@ async def all_are(service: Service, *statuses: str) -> bool:
     return {status for status, *_ in (await scores(service)).values()} <= {*statuses}
 
 
-async def queue(service: Service, tarsy_database_url: str, *session_ids: str) -> None:
+async def queue(service: Service, tarsy_database_url: str, *session_ids: str, **changes: Any) -> None:
     async with connected(tarsy_database_url) as connection:
         for session_id in session_ids:
-            await load_session(connection, session(session_id))
+            await load_session(connection, session(session_id, **changes))
             await service.request(session_id)
 
 
@@ -231,6 +231,32 @@ async def test_a_session_that_the_source_cannot_read_fails_alone(
     after = await scores(service)
     assert after["bad"] == ("failed", None, 5, 5)
     assert [after[good][0] for good in ("good-1", "good-2")] == ["completed", "completed"]
+    assert metrics.registry.get_sample_value("tarsy_scoring_source_away") == 0
+
+
+async def test_a_session_that_is_too_large_fails_alone_at_once(service: Service, tarsy_database_url: str) -> None:
+    """One attempt, while the score beside it stays in flight and the source does not count as away."""
+    await queue(service, tarsy_database_url, "good")
+    judge, metrics = HeldJudge(), Metrics()
+    source = TarsyDatabase(tarsy_database_url, max_session_bytes=1_000_000)
+    async with working(service, source, judge, metrics):
+        await wait_until(lambda: len(judge.asked) == 1, 30, "its neighbour is judged")
+        await queue(service, tarsy_database_url, "large", alert_data="x" * 1_000_000)
+
+        async def has_failed() -> bool:
+            return (await scores(service)).get("large") == ("failed", None, 1, 1)
+
+        await wait_until(has_failed, 30, "it fails")
+        during = (await scores(service))["good"]
+        judge.may_answer.set()
+        await wait_until(lambda: all_are(service, "completed", "failed"), 30, "all scores have ended")
+    await source.close()
+
+    assert during[0] == "in_progress"
+    assert (await scores(service))["good"][0] == "completed"
+    [failed] = await service.database.fetch("SELECT * FROM session_scores WHERE status = 'failed'")
+    assert failed["error_kind"] == "session_too_large"
+    assert "SCORING_MAX_SESSION_BYTES allows 1,000,000" in failed["error_message"]
     assert metrics.registry.get_sample_value("tarsy_scoring_source_away") == 0
 
 

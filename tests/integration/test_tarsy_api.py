@@ -1,7 +1,9 @@
 """TARSy's API as a source: the timeline equals that of its database, and every way to be unreadable."""
 
 import asyncio
+import contextlib
 import itertools
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from yarl import URL
 
 from tarsy_rest import TarsyRest
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import ConfigurationError, TimelineUnavailable
+from tarsy_scoring.errors import ConfigurationError, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring_lab.tarsy import load_session
@@ -95,6 +97,18 @@ async def _silent(_: web.Request) -> web.Response:
     raise AssertionError
 
 
+def _endless(status: int = 200, *, is_compressed: bool = False) -> Any:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        if is_compressed:
+            response.enable_compression()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 100_000)
+
+    return answer
+
+
 UNUSABLE_ANSWERS = {
     "login page": (answering(302, location="/oauth2/sign_in"), "login page"),
     "HTML": (answering(text="<html>"), "contract"),
@@ -105,6 +119,7 @@ UNUSABLE_ANSWERS = {
     "404 of a router": (answering(404, '{"message": "Not Found"}'), "HTTP 404"),
     "404 of a gateway": (answering(404, '{"message": "no Route matched with those values"}'), "HTTP 404"),
     "500": (answering(500, '{"message": "Internal Server Error"}'), "HTTP 500"),
+    "endless 500": (_endless(500), "HTTP 500"),
     "cut": (_cut, "cannot reach"),
     "silent": (_silent, "took longer than"),
 }
@@ -119,6 +134,43 @@ async def test_an_unusable_answer_is_unavailable(connection: Any, tarsy: TarsyRe
             tarsy.instead = {part: answer}
             with pytest.raises(TimelineUnavailable, match=reason):
                 await source.fetch_timeline("one")
+        await source.close()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "compressed"])
+async def test_an_answer_without_end_is_a_session_that_is_too_large(
+    connection: Any, tarsy: TarsyRest, is_compressed: bool
+) -> None:
+    """No more of it is read than the limit, compressed or not."""
+    await load_session(connection, session())
+    source = TarsyApi(tarsy.url, timeout_s=20, max_session_bytes=2_000_000)
+    for part in ("/one", "/timeline", "/trace", "/trace/mcp"):
+        tarsy.instead = {part: _endless(is_compressed=is_compressed)}
+        tracemalloc.start()
+        try:
+            with pytest.raises(SessionTooLarge, match="the session one"):
+                await source.fetch_timeline("one")
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        finally:
+            tracemalloc.stop()
+    tarsy.instead = {"/one": _endless()}
+    with pytest.raises(SessionTooLarge):
+        await source.find_session("one")
+    tarsy.instead = {"/sessions": _endless()}
+    with pytest.raises(TimelineUnavailable, match="larger than 64 MiB"):
+        await source.check()
+    await source.close()
+
+
+async def test_the_limit_holds_for_all_answers_about_a_session(connection: Any, tarsy: TarsyRest) -> None:
+    """No single answer exceeds it."""
+    large = session(alert_data="x" * 60_000)
+    large["stages"][0]["executions"][0]["events"][0]["content"] = "y" * 60_000
+    await load_session(connection, large)
+    for max_bytes, is_read in ((150_000, True), (100_000, False)):
+        source = TarsyApi(tarsy.url, timeout_s=20, max_session_bytes=max_bytes)
+        with contextlib.nullcontext() if is_read else pytest.raises(SessionTooLarge):
+            await source.fetch_timeline("one")
         await source.close()
 
 

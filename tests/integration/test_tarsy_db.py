@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import tracemalloc
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.tarsy import timeline_db
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.model import FoundSession
@@ -119,6 +120,66 @@ async def test_a_pooler_that_keeps_no_prepared_statements_is_named(connection: A
         with contextlib.nullcontext() if is_read else pytest.raises(TimelineUnavailable, match="STATEMENT_CACHE=0"):
             await reader.fetch_timeline("one")
         await reader.close()
+
+
+MAX_BYTES = 1_000_000
+LARGE_TEXT = f"repeat('x', {4 * MAX_BYTES})"  # stored compressed
+LARGE_JSON = f"jsonb_build_object('x', {LARGE_TEXT})"
+NEW_EVENTS = """
+INSERT INTO timeline_events
+  (event_id, sequence_number, created_at, updated_at, event_type, content, execution_id, session_id)
+SELECT 'new-' || n, n, now(), now(), 'llm_thinking', '', e.execution_id, 'one'
+FROM generate_series(1, 10000) n, (SELECT execution_id FROM agent_executions LIMIT 1) e
+"""
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        pytest.param(f"UPDATE alert_sessions SET alert_data = {LARGE_TEXT}", id="alert"),
+        pytest.param(f"UPDATE alert_sessions SET labels = {LARGE_JSON}", id="labels"),
+        pytest.param(f"UPDATE agent_executions SET task = {LARGE_TEXT}", id="task"),
+        pytest.param(f"UPDATE timeline_events SET content = {LARGE_TEXT}", id="events"),
+        pytest.param(f"UPDATE timeline_events SET metadata = {LARGE_JSON}", id="metadata"),
+        pytest.param(f"UPDATE mcp_interactions SET available_tools = {LARGE_JSON}", id="tools"),
+        pytest.param(NEW_EVENTS, id="number of rows"),
+    ],
+)
+async def test_a_session_that_is_too_large_stays_in_the_database(
+    connection: Any, tarsy_database_url: str, growth: str
+) -> None:
+    """Wherever its bytes are, they are counted by the server."""
+    await load_session(connection, session(labels={"team": "x"}))
+    reader = TarsyDatabase(tarsy_database_url, max_session_bytes=MAX_BYTES)
+    await reader.fetch_timeline("one")
+    await connection.execute(growth)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(SessionTooLarge):
+            await reader.fetch_timeline("one")
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
+    finally:
+        tracemalloc.stop()
+        await reader.close()
+
+
+async def test_bytes_that_no_timeline_needs_are_not_counted(connection: Any, tarsy_database_url: str) -> None:
+    """Neither prompts nor the raw results of tools; a large session that was deleted is not found."""
+    await load_session(connection, session())
+    for table, column in (
+        ("alert_sessions", "session_metadata"),
+        ("mcp_interactions", "tool_result"),
+        ("llm_interactions", "llm_request"),
+    ):
+        await connection.execute(f"UPDATE {table} SET {column} = {LARGE_JSON}")
+    reader = TarsyDatabase(tarsy_database_url, max_session_bytes=MAX_BYTES)
+    assert (await reader.fetch_timeline("one")).session_id == "one"
+
+    await connection.execute(f"UPDATE alert_sessions SET deleted_at = now(), alert_data = {LARGE_TEXT}")
+    with pytest.raises(SessionNotFound):
+        await reader.fetch_timeline("one")
+    await reader.close()
 
 
 async def test_a_database_without_tarsys_tables_is_unavailable(empty_database_url: str) -> None:

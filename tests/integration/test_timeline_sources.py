@@ -12,7 +12,7 @@ import pytest
 
 from builders import connected
 from tarsy_rest import TarsyRest
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.files import SessionFiles
@@ -22,6 +22,7 @@ from tarsy_sessions import session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring_lab/examples"
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "sessions"
+MAX_BYTES = 2_000_000
 THEN, BEFORE = datetime(2026, 3, 4, tzinfo=UTC), "2026-03-03T23:59:59Z"
 
 
@@ -46,8 +47,10 @@ class Sources:
 @pytest.fixture
 async def sources(tarsy_database_url: str, tmp_path: Path) -> AsyncIterator[Sources]:
     async with connected(tarsy_database_url) as connection, TarsyRest(tarsy_database_url) as tarsy:
-        database, api = TarsyDatabase(tarsy_database_url), TarsyApi(tarsy.url, timeout_s=20)
-        yield Sources(tmp_path, connection, SessionFiles(tmp_path), database, api)
+        limit: Any = {"max_session_bytes": MAX_BYTES}
+        files, database = SessionFiles(tmp_path, **limit), TarsyDatabase(tarsy_database_url, **limit)
+        api = TarsyApi(tarsy.url, timeout_s=20, **limit)
+        yield Sources(tmp_path, connection, files, database, api)
         await database.close()
         await api.close()
 
@@ -132,6 +135,17 @@ async def test_only_terminal_sessions_are_found(sources: Sources) -> None:
             for name in ("deleted", "deleted-and-running", "absent", "one'; DROP TABLE stages; --", "../sessions?x="):
                 with pytest.raises(SessionNotFound):
                     await read(name)
+
+
+async def test_a_session_that_is_too_large_is_not_read(sources: Sources) -> None:
+    """The error has size, limit and setting; a smaller session beside it is read."""
+    await sources.add(session("large", alert_data="x" * MAX_BYTES))
+    await sources.add(session("small", alert_data="x" * (MAX_BYTES // 2)))
+    said = r"the session large .* at least [2-3],\d{3},\d{3} bytes, and SCORING_MAX_SESSION_BYTES allows 2,000,000"
+    for source in sources:
+        with pytest.raises(SessionTooLarge, match=said):
+            await source.fetch_timeline("large")
+        assert (await source.fetch_timeline("small")).session_id == "small"
 
 
 async def test_finished_sessions_are_listed_by_their_end(sources: Sources) -> None:

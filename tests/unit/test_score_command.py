@@ -191,7 +191,7 @@ def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
 def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe is empty the second time, so the document takes the session id from the file name."""
 
-    def read_once(path: Path) -> Any:
+    def read_once(path: Path, _: int) -> Any:
         path.write_text("", encoding="utf-8")
         raise SessionNotTerminal("still runs")
 
@@ -200,6 +200,18 @@ def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytes
     document = json.loads(run(SESSION, "--json", name="piped").stdout)
 
     assert (document["session_id"], document["error_kind"]) == ("piped", "session_not_terminal")
+
+
+def test_a_file_that_is_too_large_is_a_failed_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read for its other fields either."""
+    monkeypatch.setenv("SCORING_MAX_SESSION_BYTES", "100")
+
+    result = run(SESSION | {"chain_id": "k2"}, "--json", name="large")
+
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["session_id"], document["chain_id"]) == (1, "large", None)
+    assert document["error_kind"] == "session_too_large"
+    assert "SCORING_MAX_SESSION_BYTES allows 100" in document["error_message"]
 
 
 @pytest.mark.parametrize(

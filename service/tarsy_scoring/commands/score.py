@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tarsy_scoring.commands.shared import FAILED, counted, print_json, print_text, run, settings_of_environment, usd
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import Unscorable
+from tarsy_scoring.errors import SessionTooLarge, Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.scoring import offline
@@ -47,7 +47,7 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
         known = ", ".join(sorted(settings.config.chains)) or "none is configured"
         raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
     try:
-        timeline = read_session_file(file)
+        timeline = read_session_file(file, settings.max_session_bytes)
         if dry_run:
             is_adaptive = settings.chain(chain or timeline.chain_id).samples == "adaptive"
             _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
@@ -85,7 +85,7 @@ def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
     """Score document of a session that could not be scored, with the kind and the message of the error."""
-    session = _fields_of(file)
+    session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria
     hashes = {c.name: c.criteria_hash for c in registry}

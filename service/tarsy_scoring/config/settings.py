@@ -18,6 +18,9 @@ from tarsy_scoring.errors import ConfigurationError
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
+# Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full results
+# fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
+DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -312,6 +315,12 @@ class Settings(_Frozen):
     timeline_api_token_file: Path | None = Field(None, description="File with the bearer token, read for each call.")
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
+    max_session_bytes: int = Field(
+        DEFAULT_MAX_SESSION_BYTES,
+        ge=1,
+        description="Bytes of a session at its source above which it is not read and its score fails; workers and API "
+        "need the memory for it.",
+    )
     timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
     bridge_overlap_s: float = Field(
         86_400, ge=3600, description="Longest time between creation and commit of a TARSy session, for the bridge."

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 ERROR_KINDS = [
     "session_not_found",
     "session_not_terminal",
+    "session_too_large",
     "nothing_to_judge",
     "evidence_incomplete",
     "context_too_long",

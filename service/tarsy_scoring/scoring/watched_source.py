@@ -54,7 +54,7 @@ class WatchedSource:
         Raises:
             SourceAway: The source does not answer.
             TimelineUnavailable: The source answers, and yet this session cannot be read.
-            SessionNotFound, SessionNotTerminal: See `TimelineSource`.
+            SessionNotFound, SessionNotTerminal, SessionTooLarge: See `TimelineSource`.
         """
         with clock.waiting():
             await self._reads.acquire()

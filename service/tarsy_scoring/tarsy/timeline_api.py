@@ -20,12 +20,13 @@ import aiohttp
 import structlog
 
 from tarsy_scoring.config.load import read_secret
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.errors import (
     CallerRefused,
     ConfigurationError,
     SessionNotFound,
     SessionNotTerminal,
+    SessionTooLarge,
     TimelineUnavailable,
 )
 from tarsy_scoring.tarsy.rows import assemble
@@ -66,6 +67,7 @@ class TarsyApi:
             ConfigurationError from it makes the source unavailable.
         ca_file: CA of TARSy's API; None: the system's CAs.
         timeout_s: For one session, connecting included.
+        max_session_bytes: Bound of all answers about one session together.
 
     Raises:
         OSError, ssl.SSLError: `ca_file` cannot be read.
@@ -81,32 +83,35 @@ class TarsyApi:
         token: Callable[[], str | None] = lambda: None,
         ca_file: Path | None = None,
         timeout_s: float = 60.0,
+        max_session_bytes: int = DEFAULT_MAX_SESSION_BYTES,
     ) -> None:
         self._base = url.rstrip("/").removesuffix(_BASE) + _BASE
         self._where = urlsplit(url).netloc
         self._token = token
         self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else True
         self._timeout_s = timeout_s
+        self._max_session_bytes = max_session_bytes
         self._http: aiohttp.ClientSession | None = None
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
         async with self._within_deadline(f"session {session_id}"):
-            session = await self._ended_session(session_id)
+            budget = _Budget(self._max_session_bytes, session_id)
+            session = await self._ended_session(session_id, budget)
             events, trace = await _together(
-                self._get(_path(session_id, "timeline")), self._get(_path(session_id, "trace"))
+                self._get(_path(session_id, "timeline"), budget), self._get(_path(session_id, "trace"), budget)
             )
             self._require(_belongs_to(session, events, trace), session_id)
             interactions = _calls(trace, "mcp_interactions")
             await _together(
-                *(self._add_tools(session_id, i) for i in interactions if i["interaction_type"] == "tool_list")
+                *(self._add_tools(session_id, i, budget) for i in interactions if i["interaction_type"] == "tool_list")
             )
             return _timeline(session, events, trace, interactions)
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
         async with self._within_deadline(f"session {session_id}"):
-            return _found(await self._ended_session(session_id))
+            return _found(await self._ended_session(session_id, _Budget(self._max_session_bytes, session_id)))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """
@@ -141,7 +146,8 @@ class TarsyApi:
         """See `TimelineSource`."""
         newest = await self._listed(sort_order="desc", page=1, page_size=_RECENT_SESSIONS)
         async with self._within_deadline("the models of recent sessions"):
-            sessions = await asyncio.gather(*(self._get(_path(s["id"])) for s in newest), return_exceptions=True)
+            budgets = [(_path(s["id"]), _Budget(self._max_session_bytes, s["id"])) for s in newest]
+            sessions = await asyncio.gather(*(self._get(*b) for b in budgets), return_exceptions=True)
         found = [s for s in sessions if isinstance(s, dict)]
         stages = [stage for s in found for stage in s.get("stages") or ()]
         judged = {"stages": [s for s in stages if s.get("stage_type") in SHOWN_STAGE_TYPES]}
@@ -153,16 +159,16 @@ class TarsyApi:
         if http is not None:
             await http.close()
 
-    async def _ended_session(self, session_id: str) -> Row:
-        session = _row(await self._get(_path(session_id), session_id), "id", "status")
+    async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
+        session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
         self._require(session["id"] == session_id, session_id)
         if session["status"] not in TERMINAL_STATUSES:
             raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {session['status']}")
         return session
 
-    async def _add_tools(self, session_id: str, interaction: Row) -> None:
+    async def _add_tools(self, session_id: str, interaction: Row, budget: "_Budget") -> None:
         """Fetch the content of a tool list, which the trace only names."""
-        detail = _row(await self._get(_path(session_id, "trace", "mcp", str(interaction["id"]))))
+        detail = _row(await self._get(_path(session_id, "trace", "mcp", str(interaction["id"])), budget))
         if not detail:
             raise TypeError("it is empty")
         self._require(detail["id"] in (None, interaction["id"]), session_id)
@@ -188,7 +194,7 @@ class TarsyApi:
             "status": ",".join(sorted(TERMINAL_STATUSES)),
         }
         async with self._within_deadline("a page of sessions"):
-            answer = await self._get("/sessions", query=every | query)
+            answer = await self._get("/sessions", _Budget(_MAX_ANSWER_BYTES), query=every | query)
             return [_row(session, "id", "status") for session in answer["sessions"]]
 
     @asynccontextmanager
@@ -214,14 +220,21 @@ class TarsyApi:
                 f"the answer of TARSy's API at {self._where} for {what} does not match its contract"
             ) from error
 
-    async def _get(self, path: str, session_id: str | None = None, query: dict[str, str | int] | None = None) -> Any:
+    async def _get(
+        self,
+        path: str,
+        budget: "_Budget",
+        session_id: str | None = None,
+        query: dict[str, str | int] | None = None,
+    ) -> Any:
         """
         Call the API once and decode the JSON of its answer.
 
         Raises:
             SessionNotFound: TARSy's own 404 for `session_id`.
             CallerRefused: 401, 403, 429, or a login page.
-            TimelineUnavailable: Any other status, or an answer that is too large.
+            TimelineUnavailable: Any other status.
+            SessionTooLarge, TimelineUnavailable: See `_Budget.spend`.
             aiohttp.ClientError, ValueError: See `_within_deadline`.
         """
         token = self._token()
@@ -229,12 +242,11 @@ class TarsyApi:
         async with self._open().get(
             self._base + path, params=query, headers=headers, allow_redirects=False
         ) as response:
-            body = await _read(response)
-            if response.status == 404 and session_id is not None and _is_tarsys(body):
+            if response.status == 200:
+                return storable_json(json.loads(await _read(response, budget)))
+            if response.status == 404 and session_id is not None and _is_tarsys(await _read(response, budget)):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
-            if response.status != 200:
-                raise _refusal(self._where, response.status)
-        return storable_json(json.loads(body))
+            raise _refusal(self._where, response.status)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -267,7 +279,12 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
     if read_token() and url.startswith("http:"):  # read at once, so that a wrong path stops the start
         log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
     try:
-        return TarsyApi(url, token=read_token, ca_file=settings.timeline_api_ca_file)
+        return TarsyApi(
+            url,
+            token=read_token,
+            ca_file=settings.timeline_api_ca_file,
+            max_session_bytes=settings.max_session_bytes,
+        )
     except OSError as error:
         raise ConfigurationError(
             f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
@@ -284,13 +301,39 @@ async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytearray:
-    """Read the body. Raises: TimelineUnavailable: It is larger than `_MAX_ANSWER_BYTES`."""
+class _Budget:
+    """
+    Bounds the bytes of all answers of one kind together.
+
+    Args:
+        session_id: The session that the answers are about; None: no single one.
+    """
+
+    def __init__(self, limit_bytes: int, session_id: str | None = None) -> None:
+        self._limit_bytes = limit_bytes
+        self._session_id = session_id
+        self._spent_bytes = 0
+
+    def spend(self, count: int) -> None:
+        """
+        Count bytes that arrived.
+
+        Raises:
+            SessionTooLarge: The answers about the session exceed the limit.
+            TimelineUnavailable: An answer about no single session exceeds it.
+        """
+        self._spent_bytes += count
+        if self._spent_bytes > self._limit_bytes:
+            if self._session_id is not None:
+                raise SessionTooLarge(self._session_id, self._spent_bytes, self._limit_bytes)
+            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {self._limit_bytes >> 20} MiB")
+
+
+async def _read(response: aiohttp.ClientResponse, budget: _Budget) -> bytearray:
     found = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        budget.spend(len(chunk))
         found += chunk
-        if len(found) > _MAX_ANSWER_BYTES:
-            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
     return found
 
 

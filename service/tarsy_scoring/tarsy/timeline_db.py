@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
@@ -50,6 +50,16 @@ ROWS = {
     "llm_interactions": ("SELECT {llm_interactions} FROM llm_interactions WHERE session_id = $1 ORDER BY execution_id"),
 }
 
+# The session with the bytes of all that a timeline takes from its row and from these rows.
+MEASURE = "SELECT session_id, status, deleted_at, ({sizes})::bigint AS size_bytes FROM (" + SESSION + ") s"
+_SIZES = {"alert_sessions": TIMELINE_TABLES["alert_sessions"].size_of_row()} | {
+    table: (
+        f"(SELECT coalesce(sum({TIMELINE_TABLES[table].size_of_row()}), 0) "
+        f"FROM (SELECT {{{table}}} FROM {table} WHERE session_id = $1) r)"
+    )
+    for table in ROWS
+}
+
 # A page of terminal sessions by primary key. TARSy has no index on the time of the end, so a page ordered by
 # that time would sort the whole table again for each page.
 FINISHED = """
@@ -86,6 +96,7 @@ class TarsyDatabase:
         connections: Upper bound of the pool.
         statement_cache: Prepared statements per connection; 0 behind a pooler that does not track them.
         timeout_s: For one session, connecting included.
+        max_session_bytes: A larger session is not read.
 
     Raises:
         ConfigurationError: The URL can never work.
@@ -93,7 +104,15 @@ class TarsyDatabase:
 
     may_change = True
 
-    def __init__(self, url: str, *, connections: int = 8, statement_cache: int = 100, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int = 8,
+        statement_cache: int = 100,
+        timeout_s: float = 30.0,
+        max_session_bytes: int = DEFAULT_MAX_SESSION_BYTES,
+    ) -> None:
         self.tarsy = TarsyPool(
             url,
             VARIABLE,
@@ -105,11 +124,13 @@ class TarsyDatabase:
         )
         # One connection is left for checks: reads that hang must not make the database look away.
         self.reads_at_once = max(1, connections - 1)
+        self._max_session_bytes = max_session_bytes
         self._left_out: set[str] = set()
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
-        return assemble(*await self._once(f"session {session_id}", partial(_read, session_id)))
+        read = partial(_read, session_id, self._max_session_bytes)
+        return assemble(*await self._once(f"session {session_id}", read))
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
@@ -186,11 +207,17 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
         settings.timeline_database_url.get_secret_value(),
         connections=settings.timeline_database_connections,
         statement_cache=settings.timeline_database_statement_cache,
+        max_session_bytes=settings.max_session_bytes,
     )
 
 
-async def _read(session_id: str, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
-    session = _checked(await connection.fetchrow(SESSION.format(**columns), session_id), session_id)
+async def _read(session_id: str, max_bytes: int, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
+    sizes = " + ".join(size.format(**columns) for table, size in _SIZES.items() if table in columns)
+    measured = await connection.fetchrow(MEASURE.format(sizes=sizes, **columns), session_id)
+    size_bytes = _checked(measured, session_id)["size_bytes"]
+    if size_bytes > max_bytes:
+        raise SessionTooLarge(session_id, size_bytes, max_bytes)
+    session = await connection.fetchrow(SESSION.format(**columns), session_id)
     return session, *await _rows(session_id, connection, columns)
 
 

@@ -18,8 +18,15 @@ from typing import Any, TypeVar
 import structlog
 from pydantic_core import from_json
 
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    SessionNotFound,
+    SessionNotTerminal,
+    SessionTooLarge,
+    TimelineUnavailable,
+    Unscorable,
+)
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.timeline.evidence import Loss, take_stock
 from tarsy_scoring.timeline.model import (
@@ -57,8 +64,9 @@ class SessionFiles:
     may_change = False
     reads_at_once = 16
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, max_session_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> None:
         self._directory = directory
+        self._max_session_bytes = max_session_bytes
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
@@ -70,7 +78,8 @@ class SessionFiles:
             if not real.is_relative_to(self._directory.resolve()):
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
-            found = await asyncio.to_thread(_read, real) if is_large else _read(real)
+            limit = self._max_session_bytes
+            found = await asyncio.to_thread(_read, real, limit) if is_large else _read(real, limit)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
                 self._require_folder()  # a folder that is not mounted says nothing about its files
@@ -87,13 +96,13 @@ class SessionFiles:
         return _found(await self.fetch_timeline(session_id))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
-        """See `TimelineSource`. A file that does not hold the session of its name is left out with a warning."""
+        """See `TimelineSource`. Files that are too large, or hold another session, are left out with a warning."""
         for path in await asyncio.to_thread(self._paths):
             try:
                 timeline = await self.fetch_timeline(path.stem)
             except (SessionNotFound, SessionNotTerminal):
                 continue
-            except TimelineUnavailable as error:
+            except (SessionTooLarge, TimelineUnavailable) as error:
                 log.warning("timeline.file_left_out", reason=str(error))
                 continue
             ended = timeline.completed_at or timeline.created_at
@@ -116,8 +125,8 @@ class SessionFiles:
                     small.append((-found.st_mtime, path))
         models: frozenset[str] = frozenset()
         for _, path in sorted(small)[:_RECENT_FILES]:
-            with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
-                models |= _read(path).agent_models
+            with contextlib.suppress(OSError, NotASessionFile, Unscorable):
+                models |= _read(path, self._max_session_bytes).agent_models
         return models
 
     def _require_folder(self) -> None:
@@ -147,10 +156,10 @@ def open_session_files(settings: Settings) -> TimelineSource:
     assert settings.timeline_dir is not None
     if not settings.timeline_dir.is_dir():
         raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
-    return SessionFiles(settings.timeline_dir)
+    return SessionFiles(settings.timeline_dir, max_session_bytes=settings.max_session_bytes)
 
 
-def read_session_file(path: Path) -> Timeline:
+def read_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> Timeline:
     """
     Read one session from a file of any name.
 
@@ -158,9 +167,10 @@ def read_session_file(path: Path) -> Timeline:
         ConfigurationError: The file cannot be read or is not a session file.
         SessionNotFound: The session was deleted.
         SessionNotTerminal: The session still runs.
+        SessionTooLarge: The file has more than `max_bytes`.
     """
     try:
-        return _read(path)
+        return _read(path, max_bytes)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
@@ -175,7 +185,9 @@ class NotASessionFile(Exception):
     """The content is not a session; the message says why."""
 
 
-def _read(path: Path) -> Timeline:
+def _read(path: Path, max_bytes: int) -> Timeline:
+    if (size_bytes := path.stat().st_size) > max_bytes:
+        raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
     content = path.read_bytes()
     try:
         session: object = from_json(content)

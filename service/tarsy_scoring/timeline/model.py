@@ -201,6 +201,7 @@ class TimelineSource(Protocol):
         Raises:
             SessionNotFound: The session does not exist, or was deleted.
             SessionNotTerminal: The session still runs.
+            SessionTooLarge: The session has more than `SCORING_MAX_SESSION_BYTES`; found out before it is in memory.
             TimelineUnavailable: The source cannot be read right now.
         """
         ...
@@ -212,6 +213,7 @@ class TimelineSource(Protocol):
         Raises:
             SessionNotFound: The session does not exist, or was deleted.
             SessionNotTerminal: The session still runs.
+            SessionTooLarge: This source has to read the session for that, and it is too large.
             TimelineUnavailable: The source cannot be read right now.
         """
         ...

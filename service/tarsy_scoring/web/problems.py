@@ -81,7 +81,7 @@ def malformed(where: Sequence[str | int], why: str, title: str = "Malformed requ
     A 422 in the shape of validation errors, for checks that no model can make.
 
     Args:
-        where: Path to the fault, beginning with `body`, `query` or `header`.
+        where: Path to the fault, beginning with `path`, `body`, `query` or `header`.
     """
     return Problem(422, title, why, extra={"errors": [{"loc": list(where), "msg": why}]})
 

@@ -16,7 +16,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.requests import Request as HttpRequest
 
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable, UnknownCriteria
+from tarsy_scoring.errors import (
+    SessionNotFound,
+    SessionNotTerminal,
+    SessionTooLarge,
+    TimelineUnavailable,
+    UnknownCriteria,
+)
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
@@ -84,9 +90,9 @@ async def request_score(
 
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session of the key's first
-            request was erased; 409, another score is under way; 422, the criteria are unknown, a text cannot
-            be stored, or the key belongs to a different request; 503, the source cannot say whether the
-            session has ended.
+            request was erased; 409, another score is under way; 422, the session is too large, the criteria
+            are unknown, a text cannot be stored, or the key belongs to a different request; 503, the source
+            cannot say whether the session has ended.
         RequestValidationError: The request has several keys.
         DatabaseAway: Repeating the request under the same key is safe.
     """
@@ -180,7 +186,7 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     read, what events have said about the session counts.
 
     Raises:
-        Problem: 400, 404 or 503, see `request_score`.
+        Problem: 400, 404, 422 or 503, see `request_score`.
     """
     found: FoundSession | None = None
     if context.source is not None:
@@ -190,6 +196,8 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
             raise _unknown(request.session_id) from error
         except SessionNotTerminal as error:
             raise _running(request.session_id) from error
+        except SessionTooLarge as error:
+            raise malformed(["path", "session_id"], str(error), "Session too large") from error
         except BrokenSessionFile as error:
             if known.status not in TERMINAL_STATUSES:
                 log.warning("api.session_unreadable", session_id=request.session_id, reason=str(error))

@@ -6,7 +6,7 @@ import pytest
 
 from attempting import a_timeline
 from fakes import FakeSessions
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.web.pages.session import MAX_ENTRY_CHARACTERS, ShownSession, Unreadable, read_session, show
 
 
@@ -37,8 +37,13 @@ def test_a_long_entry_is_cut_and_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("error", "is_gone"),
-    [(SessionNotFound("x"), True), (SessionNotTerminal("x"), False), (TimelineUnavailable("x"), False)],
-    ids=["deleted", "runs again", "away"],
+    [
+        (SessionNotFound("x"), True),
+        (SessionNotTerminal("x"), False),
+        (TimelineUnavailable("x"), False),
+        (SessionTooLarge("one", 2, 1), False),
+    ],
+    ids=["deleted", "runs again", "away", "too large"],
 )
 async def test_a_session_that_cannot_be_read_says_why(error: Any, is_gone: bool) -> None:
     """The page of its score is shown all the same."""

@@ -1,6 +1,7 @@
 """Session files: absent fields are tolerated, present ones are checked."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    SessionNotFound,
+    SessionNotTerminal,
+    SessionTooLarge,
+    TimelineUnavailable,
+)
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles, parse_session, read_session_file
 from tarsy_scoring.timeline.model import FoundSession
 
@@ -64,6 +71,23 @@ async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) ->
         for read in (SessionFiles(tmp_path).fetch_timeline, SessionFiles(tmp_path).find_session):
             with pytest.raises(error):
                 await read("one")
+
+
+async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    """Neither for its session nor for a list of sessions, from which it is left out."""
+    written(tmp_path, session(completed_at=THEN))
+    large = written(tmp_path, session(session_id="large", completed_at=THEN), "large")
+    os.truncate(large, 10**12)  # takes no space on the disk
+    source = SessionFiles(tmp_path)
+
+    for read in (source.fetch_timeline, source.find_session):
+        with pytest.raises(SessionTooLarge, match=r"the session large .* 1,000,000,000,000 bytes"):
+            await read("large")
+    with pytest.raises(SessionTooLarge):
+        read_session_file(large)
+    with capture_logs() as logs:
+        assert await found(tmp_path) == ["one"]
+    assert [line["event"] for line in logs] == ["timeline.file_left_out"]
 
 
 NO_SESSIONS = {

@@ -127,6 +127,7 @@ class CriteriaDocument(BaseModel):
             "description": "The session is unknown or deleted, or the session of the key's first request was erased."
         },
         409: {"description": "A score is under way, and `force_rescore` or `criteria` requires another one."},
+        422: {"description": "The request is malformed, or the session is too large to be read; see `errors`."},
         503: {"description": "The database is unavailable, or the source cannot say whether the session has ended."},
     },
 )

@@ -99,7 +99,11 @@ router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
         409: {"model": TarsyError, "description": "The session has not ended, or a score of it is under way."},
-        422: {"model": TarsyError, "description": "The `Idempotency-Key` is malformed, or belongs to another request."},
+        422: {
+            "model": TarsyError,
+            "description": "The `Idempotency-Key` is malformed or belongs to another request; or the session is too "
+            "large to be read.",
+        },
         503: {
             "model": TarsyError,
             "description": "The database is unavailable, or the source cannot say whether the session has ended.",

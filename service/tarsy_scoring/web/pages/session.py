@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.masking import mask_secrets
@@ -92,6 +92,8 @@ async def read_session(
         return Unreadable("the source no longer has the session", is_gone=True)
     except SessionNotTerminal as error:
         return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # the text names the status
+    except SessionTooLarge as error:
+        return Unreadable(str(error))
     except (TimelineUnavailable, TimeoutError):
         return Unreadable("the timeline source cannot be read now")
     return await asyncio.to_thread(show, timeline, cited, cut)
