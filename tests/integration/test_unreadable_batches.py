@@ -2,9 +2,7 @@
 
 import asyncio
 import functools
-import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from aiokafka import TopicPartition
 from structlog.testing import capture_logs
 
 from builders import Scoring
+from damage import damage, segments
 from infrastructure import Kafka, Topics, wait_until
 from taking_in import (
     PATIENCE_S,
@@ -34,28 +33,6 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.xdist_group("infrastructure")
 GAUGE = "tarsy_scoring_intake_stopped_partitions"
-
-
-def segments(kafka: Kafka, topics: Topics, partition: int) -> list[Path]:
-    assert kafka.embedded is not None
-    return list((kafka.embedded.directory / "data" / f"{topics.session_completed}-{partition}").glob("*.log"))
-
-
-def damage(kafka: Kafka, topics: Topics, partition: int, offset: int, at: int = -3) -> None:
-    """Flip the lowest bit of a byte of the batch that begins with `offset`; by default one of its last record."""
-    for segment in segments(kafka, topics, partition):
-        log, begin = segment.read_bytes(), 0
-        while begin < len(log):
-            base, length = struct.unpack_from(">qi", log, begin)
-            end = begin + 12 + length
-            if base == offset:
-                place = range(begin, end)[at]
-                with segment.open("r+b") as file:
-                    file.seek(place)
-                    file.write(bytes([log[place] ^ 1]))
-                return
-            begin = end
-    raise AssertionError(f"no batch begins at {offset}")
 
 
 # --- codecs --------------------------------------------------------------------------------------------
