@@ -194,6 +194,27 @@ async def test_a_batch_whose_end_is_unknown_stops_its_partition_alone(
     assert await dead_letters(topics) == []
 
 
+@pytest.mark.parametrize("offset", [0, 5], ids=["the first batch", "a later batch"])
+async def test_a_batch_with_a_damaged_offset_costs_no_batch_behind_it(
+    own_kafka: Kafka, topics: Topics, scoring: Scoring, offset: int
+) -> None:
+    """No checksum covers the offset, and the library drops the batch behind one that seems to be far ahead."""
+    metrics = Metrics()
+    for k in range(3):
+        await send_events(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
+    damage(own_kafka, topics, 3, offset, at=2)
+    labels = {"topic": topics.session_completed, "reason": "unreadable"}
+    before = [f"batch-0-{n}" for n in range(offset)]
+
+    async with running_intake(topics, scoring, metrics):
+        await wait_until(lambda: metrics.registry.get_sample_value(GAUGE, labels) == 1, PATIENCE_S, "it is measured")
+        await send_events(topics, 4, ["neighbour"])
+        await wait_for_stored(scoring, [*before, "neighbour"])
+
+    assert await committed(topics, 3) == (offset or None)
+    assert await dead_letters(topics) == []
+
+
 async def test_a_tail_skips_a_batch_that_cannot_be_read(own_kafka: Kafka, topics: Topics) -> None:
     for k in range(3):
         await send_events(topics, 3, [f"batch-{k}-{n}" for n in range(5)])

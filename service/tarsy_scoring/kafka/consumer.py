@@ -177,6 +177,9 @@ class Consumer:
         stopped |= self._partitions_of_stopped_topics()
         try:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
+            for found in unreadable:
+                if found.offset is None:
+                    await self._rewind(found.partition)
         except KafkaError as error:
             # A member whose heartbeat was refused never sends another one. The library reports that at each
             # call, and expects its user to build a new client.
@@ -191,6 +194,16 @@ class Consumer:
         self._forget_readable({TopicPartition(r.topic, r.partition) for r in records})
         self._found_nothing = self._found_nothing or not (records or unreadable)
         return records
+
+    async def _rewind(self, partition: TopicPartition) -> None:
+        """Move the position to the committed offset. Raises: KafkaError: The brokers do not answer with it."""
+        assert self._consumer is not None
+        with contextlib.suppress(IllegalStateError):  # the group has moved on
+            committed = await self._consumer.committed(partition)
+            if committed is None:
+                await self._consumer.seek_to_beginning(partition)
+            else:
+                self._consumer.seek(partition, committed)
 
     async def _damaged_batch(self, found: Unreadable) -> Record | None:
         """The batch as a record, with the position behind it; None: it may become readable."""

@@ -6,8 +6,9 @@ position of the first. So each partition is asked alone, without waiting, again 
 """
 
 import asyncio
+import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Unreadable:
     A partition whose next batch cannot be read.
 
     Args:
-        offset: The first offset that was not read; None if it is unknown.
+        offset: The first offset that was not read; None if it is unknown, and so is the position.
     """
 
     partition: TopicPartition
@@ -60,7 +61,7 @@ class PartitionReader:
         The library's records that have arrived, at most `limit`, and the partitions that cannot be read.
 
         Waits at most `wait_s` for the first of either, once partitions are assigned. Must not be cancelled
-        while the client is used further. Positions of unreadable partitions do not move.
+        while the client is used further. Positions of unreadable partitions do not move, unless they are unknown.
 
         Args:
             skip: Partitions that are not asked.
@@ -115,9 +116,24 @@ class PartitionReader:
                 offset -= 1  # the library has moved over it
                 self._client.seek(partition, offset)
             return Unreadable(partition, offset, error) if is_second_look and not records else records
-        if records:
+        if not (in_place := self._in_place(partition, records)) and records:
+            return Unreadable(
+                partition, None, CorruptRecordException("its offsets are behind the end of the partition")
+            )
+        if len(in_place) < len(records):
+            self._client.seek(partition, in_place[-1].offset + 1)
+        if in_place:
             self._one_by_one.discard(partition)
-        return records
+        return in_place
+
+    def _in_place(self, partition: TopicPartition, records: Sequence[Any]) -> list[Any]:
+        """
+        The records up to the first one behind the end of the partition.
+
+        No checksum covers the offset of a batch. The library believes it, and drops the batch that follows.
+        """
+        end = self._client.highwater(partition) if records else None
+        return [*itertools.takewhile(lambda record: end is None or record.offset < end, records)]
 
     async def _position(self, partition: TopicPartition) -> int | None:
         try:
