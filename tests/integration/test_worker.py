@@ -108,6 +108,10 @@ async def test_a_claim_without_a_reply_burns_no_attempt(database_url: str) -> No
             await worker.claim(16)
         held = "SELECT count(*) FROM session_scores WHERE status = 'in_progress'"
         assert await service.database.once(lambda c: c.fetchval(held)) == 2
+        async with connected(database_url) as other, other.transaction():  # a lock only puts it off
+            await other.execute("SELECT FROM session_scores FOR UPDATE")
+            await worker.release_untracked()
+        await worker.release_untracked()
         assert await worker.claim(16) == 1
         await asyncio.sleep(0)
 

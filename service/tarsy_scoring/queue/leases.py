@@ -356,9 +356,11 @@ class Leases:
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
         return {r["lease_token"] for r in rows}
 
-    async def release_untracked(self, owner: UUID, tokens: Collection[UUID]) -> int:
+    async def release_untracked(self, owner: UUID, tokens: Collection[UUID]) -> None:
         """
         Put scores of this owner back that it holds under other tokens than these; burns nothing.
+
+        Scores that another transaction has locked are passed over.
 
         Args:
             tokens: All that the owner knows, with no claim under way.
@@ -367,14 +369,13 @@ class Leases:
             DatabaseAway: See `Database.once`.
         """
 
-        async def work(connection: Connection) -> int:
+        async def work(connection: Connection) -> None:
             rows = await connection.fetch(self.database.sql(RELEASE_UNTRACKED), owner, list(tokens))
             waiting = {"phase": "waiting_retry"}
             events = [NewEvent(r["score_id"], "scoring.progress", waiting, r["traceparent"]) for r in rows]
             await outbox.emit(self.database, connection, events)
-            return len(rows)
 
-        return await self.database.once(work)
+        await self.database.once(work)
 
     async def take_back_expired(
         self, max_attempts: int, deadline_s: float, *, may_take: Callable[[], bool] = lambda: True

@@ -8,6 +8,7 @@ Kafka.
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 import traceback
@@ -23,6 +24,7 @@ from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.postgres.transactions import TRANSACTION_S
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.known_names import announce, fail_unknown
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases, suspect_losses_of
@@ -39,6 +41,8 @@ POLL_S = 1.0
 LIMITS_EVERY_S = 1.0  # how soon every worker learns of a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
+# The server ends a transaction that lost its client, and rows that another transaction has locked are passed over.
+UNTRACKED_S = 2.0 * TRANSACTION_S
 # Longest time that `run` takes after the drain and for the claim before it: four steps, each limited.
 STOP_S = 4 * RELEASE_TIMEOUT_S
 
@@ -78,8 +82,8 @@ class Worker:
     """Per boot: a restarted worker does not continue old leases."""
     # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
-    _may_hold_untracked: bool = field(default=False, init=False)
-    """A claim failed, and may have been committed all the same."""
+    _may_hold_untracked_until: float = field(default=-math.inf, init=False)
+    """Monotonic time until which a claim that failed may still be committed."""
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
@@ -142,12 +146,24 @@ class Worker:
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
             claimed, has_reacted = 0, self._eagerness.starts_claim()
-            if free > 0:
-                with patience:
+            with patience:
+                await self.release_untracked()
+                if free > 0:
                     claimed = await self.claim(free)
                     self._eagerness.learn(has_reacted, claimed)
             if claimed < free or free <= 0:  # a notification or the end of an attempt wakes us
                 await self._database.wait_notified("scores", POLL_S)
+
+    async def release_untracked(self) -> None:
+        """
+        Put back what a claim without a reply has claimed. A lease that lapses counts as a lost worker, and this
+        worker lives.
+
+        Raises:
+            DatabaseAway: See `Database.once`.
+        """
+        if time.monotonic() < self._may_hold_untracked_until:
+            await self.leases.release_untracked(self.owner, self._running.keys())
 
     def _free_slots(self) -> int:
         """Number of slots for further attempts; 0 or less if there is none."""
@@ -180,20 +196,19 @@ class Worker:
         # If this worker ends, only one suspect was in it, so that no other can be taken for the cause.
         suspect_losses = suspect_losses_of(self.settings.max_attempts)
         runs_suspect = any(r.claimed.losses >= suspect_losses for r in self._running.values())
-        if self._may_hold_untracked:
-            # A lease that lapses counts as a lost worker, and this worker lives.
-            await self.leases.release_untracked(self.owner, self._running.keys())
-        self._may_hold_untracked = True
         # No await after the claim: an untracked lease would expire.
-        claimed = await self.leases.claim_due(
-            self.owner,
-            limit,
-            self.settings.lease_s,
-            chains,
-            max_suspects=int(not runs_suspect),
-            suspect_losses=suspect_losses,
-        )
-        self._may_hold_untracked = False
+        try:
+            claimed = await self.leases.claim_due(
+                self.owner,
+                limit,
+                self.settings.lease_s,
+                chains,
+                max_suspects=int(not runs_suspect),
+                suspect_losses=suspect_losses,
+            )
+        except DatabaseAway:
+            self._may_hold_untracked_until = time.monotonic() + UNTRACKED_S
+            raise
         for score in claimed:
             topic = self._topics.get(score.source)
             about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **_about(score)}
