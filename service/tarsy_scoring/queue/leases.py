@@ -27,8 +27,9 @@ SUSPECT_LOSSES = 2
 # its scores below the floor. Another worker may freeze, or a program keep the row locked: nothing waits for them.
 MOVE_CLAIM_FLOOR = """
 UPDATE {schema}.claim_floor SET
-  due = least(now() - interval '2 minutes',
-              (SELECT min(next_attempt_at) FROM {schema}.session_scores WHERE status = 'pending')),
+  due = coalesce((SELECT min(next_attempt_at) FROM {schema}.session_scores
+                  WHERE status = 'pending' AND next_attempt_at < now() - interval '2 minutes'),
+                 now() - interval '2 minutes'),
   checked_at = now()
 WHERE singleton IN (SELECT singleton FROM {schema}.claim_floor
                     WHERE checked_at NOT BETWEEN now() - interval '10 seconds' AND now() FOR UPDATE SKIP LOCKED)
