@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from attempting import HASHES, REGISTRY, Service, a_timeline, open_service, watched
+from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.events import SOURCE_RESCORE
@@ -136,6 +137,20 @@ async def test_criteria_that_no_worker_knows_fail_after_the_grace(database_url: 
         assert (last["type"], last["error_kind"]) == ("scoring.failed", "unknown_criteria")
         assert await only.claims() == 1
         assert (await only.ends())["status"] == "completed"
+
+
+async def test_a_locked_session_does_not_keep_others_from_failing(database_url: str, tmp_path: Path) -> None:
+    async with site(database_url, tmp_path) as only, connected(database_url) as stranger:
+        for session_id in ("one", "two"):
+            await only.service.request(session_id, source=SOURCE_RESCORE, criteria="house-rules", force=True)
+        await only.wait_on(GRACE_S + 1)
+        async with stranger.transaction():
+            await stranger.execute("SELECT FROM sessions WHERE session_id = 'one' FOR UPDATE")
+
+            failed = await asyncio.wait_for(fail_unknown(only.service.inbox, GRACE_S), 5)
+
+        later = await fail_unknown(only.service.inbox, GRACE_S)
+        assert ([f.session_id for f in failed], [f.session_id for f in later]) == (["two"], ["one"])
 
 
 @pytest.mark.parametrize(

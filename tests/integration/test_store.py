@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import Scoring, completion, session_completed, step, turn
+from builders import Scoring, completion, connected, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.response import MOST_TOKENS
 from tarsy_scoring.queue.leases import ClaimedScore
@@ -81,6 +81,27 @@ async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
     assert (session["chain_id"], session["alert_type"], session["labels"]) == ("cli", "disk-full", bound.labels)
     row = await scoring.score(claimed.score_id)
     assert (row["chain_id"], row["criteria"], row["criteria_hash"]) == ("cli", "c", "h")
+
+
+# --- beside a lock -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "locked"), [("record", "session_scores"), ("end", "session_scores"), ("end", "sessions")]
+)
+async def test_a_locked_score_holds_up_no_other_write(scoring: Scoring, write: str, locked: str) -> None:
+    """All three share a batch; that of the score which another program keeps locked follows later."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
+    claimed = await scoring.claim()
+    async with connected(scoring.url) as stranger:
+        async with stranger.transaction():
+            await stranger.execute(f"SELECT FROM {locked} WHERE session_id = 'session-1' FOR UPDATE")
+            writes = {c.session_id: asyncio.ensure_future(WRITES[write](scoring, c)) for c in claimed}
+
+            await asyncio.wait_for(asyncio.gather(writes["session-0"], writes["session-2"]), 5)
+
+            assert not writes["session-1"].done()
+        await asyncio.wait_for(writes["session-1"], 10)
 
 
 # --- without the lease ---------------------------------------------------------------------------------

@@ -148,8 +148,10 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         found = await connection.fetch(database.sql(UNKNOWN), *known, grace_s)
         if not found:
             return []
-        chains = await inbox.lock_sessions(connection, {r["session_id"] for r in found})
-        rows = await connection.fetch(database.sql(FAIL_UNKNOWN), *known, [r["score_id"] for r in found])
+        # A session that another program keeps locked is left to the next pass.
+        chains = await inbox.lock_sessions(connection, {r["session_id"] for r in found}, skip_locked=True)
+        free = [r["score_id"] for r in found if r["session_id"] in chains]
+        rows = await connection.fetch(database.sql(FAIL_UNKNOWN), *known, free)
         events = []
         for r in rows:
             extra = {"status": "failed", "error_kind": r["error_kind"], "error_message": r["error_message"]}

@@ -2,8 +2,8 @@
 The right to run a score: claim it under a lease, renew, put it back, take it back, cancel it.
 
 Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked
-before scores, and scores in the order of their ids. The database's clock decides leases and due times. A
-transaction that ends a score also promotes the deferred request of its session.
+before scores, and several scores in the order of their ids or without waiting. The database's clock decides
+leases and due times. A transaction that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

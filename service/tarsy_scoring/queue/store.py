@@ -2,21 +2,22 @@
 Store the results of attempts: phases, turns, what was learned about the session, the end of the score.
 
 Laws. Every write to a score matches its id *and* the lease token. If no row matches, the lease is lost and
-nothing is written. Sessions are locked before scores, and scores in the order of their ids. The transaction
-that ends a score also promotes the deferred request of its session.
+nothing is written. Sessions are locked before scores. The transaction that ends a score also promotes the
+deferred request of its session.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.postgres.batching import Batcher
-from tarsy_scoring.postgres.database import Connection, Database, insert_of
+from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection, Database, insert_of
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.inbox import Inbox
@@ -24,21 +25,27 @@ from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END
 
-# Returns the previous stage for each step whose lease is held. The last step of a score decides its new
-# stage.
+# Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
+# decides its new stage.
 RECORD_PHASES = """
 WITH step AS (
   SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
 ), held AS (
   SELECT s.score_id, s.lease_token, s.current_stage, step.phase, step.n FROM {schema}.session_scores s
   JOIN step ON s.score_id = step.score_id AND s.lease_token = step.token
-  ORDER BY s.score_id FOR NO KEY UPDATE OF s
+  FOR NO KEY UPDATE OF s SKIP LOCKED
 ), moved AS (
   UPDATE {schema}.session_scores s SET current_stage = last.phase
   FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL ORDER BY score_id, n DESC) last
   WHERE s.score_id = last.score_id
 )
 SELECT lease_token, current_stage FROM held
+"""
+
+# A score that could not be written and is still held under its lease is locked by another transaction.
+STILL_HELD = """
+SELECT s.lease_token FROM {schema}.session_scores s
+JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
 """
 
 TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
@@ -71,7 +78,7 @@ WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_score
 held AS (
   SELECT s.score_id, s.lease_token FROM {{schema}}.session_scores s
   JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
-  ORDER BY s.score_id FOR UPDATE OF s
+  FOR UPDATE OF s SKIP LOCKED
 )
 UPDATE {{schema}}.session_scores s SET
   status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
@@ -103,6 +110,8 @@ INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordina
 SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
 FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY AS s(step, n)
 """
+
+T = TypeVar("T")
 
 MAX_TOOL_NAME = 255  # characters; a judge may write a longer name than an index entry can hold
 
@@ -165,6 +174,9 @@ class Store:
     """
     Writes of attempts. Each waits for the database and keeps its data in memory meanwhile.
 
+    Steps and ends of several scores share a transaction. It waits for no lock: what another transaction keeps
+    locked is written again later, and the others are not held up.
+
     A cancel at any await leaves a transaction either committed or rolled back.
     """
 
@@ -181,12 +193,12 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held; nothing was written.
         """
-        if not await self._steps.submit(step):
+        if not await _until_free(self._steps, step):
             raise LeaseLost(f"score {step.claimed.score_id}: the lease was lost before a step could be stored")
         self.database.notify("events")
 
-    async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool]:
-        async def work(connection: Connection) -> set[UUID]:
+    async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
+        async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
             rows = await connection.fetch(
                 self.database.sql(RECORD_PHASES),
                 [s.claimed.score_id for s in steps],
@@ -205,10 +217,18 @@ class Store:
                     stages[s.claimed.lease_token] = s.phase
                     events.append(progress(s.claimed, s.phase))
             await outbox.emit(self.database, connection, events)
-            return set(stages)
+            return set(stages), await self._locked(connection, [s.claimed for s in steps], set(stages))
 
-        held = await self.database.persist(work)
-        return [s.claimed.lease_token in held for s in steps]
+        written, locked = await self.database.persist(work)
+        return [_result(s.claimed.lease_token in written, s.claimed.lease_token in locked) for s in steps]
+
+    async def _locked(self, connection: Connection, claimed: Sequence[ClaimedScore], written: set[UUID]) -> set[UUID]:
+        """Leases among these under which nothing was written, because another transaction has locked the score."""
+        left = [c for c in claimed if c.lease_token not in written]
+        if not left:
+            return set()
+        lists = [c.score_id for c in left], [c.lease_token for c in left]
+        return {r["lease_token"] for r in await connection.fetch(self.database.sql(STILL_HELD), *lists)}
 
     async def stored_turns(self, score_id: UUID) -> list[StoredTurn]:
         """The turns of earlier attempts, in order. Waits for the database."""
@@ -301,20 +321,29 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held; nothing was written.
         """
-        if not await self._endings.submit(ending):
+        if not await _until_free(self._endings, ending):
             raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
         self.database.notify("events")
 
-    async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
+    async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool | None]:
         # By token, as in `_record_all`. Of two endings under one lease the first counts.
         by_token = {e.claimed.lease_token: e for e in reversed(endings)}
         tried: set[UUID] = set()
-        ended = await self.database.persist(lambda c: self._end_in(c, list(by_token.values()), tried))
-        return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
+
+        async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
+            ended = await self._end_in(connection, list(by_token.values()), tried)
+            return ended, await self._locked(connection, [e.claimed for e in endings], ended)
+
+        ended, locked = await self.database.persist(work)
+        return [
+            _result(token in ended and by_token[token] is e, token in locked)
+            for e in endings
+            for token in [e.claimed.lease_token]
+        ]
 
     async def _end_in(self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]) -> set[UUID]:
         """
-        End scores in the caller's transaction.
+        End scores in the caller's transaction, except those that another transaction has locked.
 
         Args:
             endings: At most one under each lease.
@@ -323,13 +352,15 @@ class Store:
         Returns:
             The leases under which a score ended, now or in an earlier try.
         """
-        chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
+        sessions = {e.claimed.session_id for e in endings}
+        chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
         by_token = {e.claimed.lease_token: e for e in endings}
         ends = [
             {**e.columns, "score_id": e.claimed.score_id, "attempt": e.claimed.attempt, "lease_token": token}
             for token, e in by_token.items()
         ]
-        rows = await connection.fetch(self.database.sql(END), ends)
+        free = [end for end in ends if by_token[end["lease_token"]].claimed.session_id in chains]
+        rows = await connection.fetch(self.database.sql(END), free)
         ended = {r["lease_token"] for r in rows}
         # An earlier try ended these, and may have been committed although its reply was lost.
         unsure = [end for end in ends if end["lease_token"] in tried - ended]
@@ -358,6 +389,20 @@ class Store:
                 events.append(progress(e.claimed, "storing"))
             events.append(replace(e.event, traceparent=e.claimed.traceparent))
         await outbox.emit(self.database, connection, events)
+
+
+async def _until_free(batcher: Batcher[T, bool | None], item: T) -> bool:
+    """Write an item, again while another transaction keeps its score locked; returns whether its lease is held."""
+    wait_s = RETRY_MIN_S
+    while (is_written := await batcher.submit(item)) is None:
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, RETRY_MAX_S)
+    return is_written
+
+
+def _result(is_written: bool, is_locked: bool) -> bool | None:
+    """What a batch returns for an item; None: it has to be written again."""
+    return is_written or (None if is_locked else False)
 
 
 def _missing_tool_rows(ending: Ending) -> list[dict[str, Any]]:
