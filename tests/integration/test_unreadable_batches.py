@@ -27,7 +27,7 @@ from tarsy_scoring.kafka import batches
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.batches import Batch, find_batch
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.topics import Tail
+from tarsy_scoring.kafka.topics import Tail, read_topic
 from tarsy_scoring.signals import consumer
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -213,6 +213,21 @@ async def test_a_batch_with_a_damaged_offset_costs_no_batch_behind_it(
 
     assert await committed(topics, 3) == (offset or None)
     assert await dead_letters(topics) == []
+
+
+async def test_a_topic_is_read_past_a_damaged_batch(own_kafka: Kafka, topics: Topics) -> None:
+    """Dead letters beside a damaged batch can be listed and replayed."""
+    for k in range(3):
+        await send_events(topics, 3, [f"batch-{k}-{n}" for n in range(5)])
+    await send_events(topics, 4, ["neighbour"])
+    damage(own_kafka, topics, 3, 5)
+
+    with capture_logs() as lines:
+        read = [r async for r in read_topic(load_settings(topics.env), topics.session_completed)]
+
+    assert [r.offset for r in read if r.partition == 3] == [*range(5), *range(10, 15)]
+    assert [r.offset for r in read if r.partition == 4] == [0]
+    assert [(line["event"], line["offset"], line["end"]) for line in lines] == [("kafka.batch_skipped", 5, 10)]
 
 
 async def test_a_tail_skips_a_batch_that_cannot_be_read(own_kafka: Kafka, topics: Topics) -> None:

@@ -31,9 +31,10 @@ async def test_a_message_of_ten_megabytes_is_stored_and_referenced(service: Serv
     service.worker(**env)
     value = b"x" * (10 * 2**20)
     service.add_session("session-1")
-    await service.send(topic, [(b"large", value), (b"session-1", b'{"session_id": "session-1", "event_id": "after"}')])
+    after = b'{"session_id": "session-1", "event_id": "after"}'
+    await service.send(topic, [(b"large", value), (b"small", b"not json"), (b"session-1", after)])
     await service.all_end(1)
-    (letter,) = await wait_for_dead_letters(service, 1)
+    small, letter = sorted(await wait_for_dead_letters(service, 2), key=lambda found: found.value, reverse=True)
     headers = {name: text.decode() for name, text in letter.headers}
     assert (letter.value, headers["scoring-error"]) == (b"", "not_json")
     kept = await service.rows(
@@ -44,6 +45,12 @@ async def test_a_message_of_ten_megabytes_is_stored_and_referenced(service: Serv
     assert shown.status == 0
     assert shown.document["value"].startswith("xxx")
     assert str(len(value)) in shown.document["value"]
+    replayed = await service.run("dead-letters", "replay", "--all", **env)  # one that is too large stops no other
+    assert (replayed.status, replayed.stdout.strip()) == (1, "replayed: 1")
+    assert (
+        f"dead letter {letter.partition}:{letter.offset}: 1 messages for topic {topic} were refused" in replayed.stderr
+    )
+    assert small.value == b"not json"
     await assert_whole(service, ["after"])
 
 

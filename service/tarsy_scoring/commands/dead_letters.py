@@ -13,7 +13,7 @@ from tarsy_scoring.commands.shared import FAILED, print_json, print_text, run, s
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.publisher import Publisher
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
 from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay
@@ -85,6 +85,8 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
                         await replay(publisher, letter, body)
                 except InvalidMessage as error:
                     refused.append(str(error))
+                except TooLarge as error:
+                    refused.append(f"dead letter {letter.place}: {error}")
         finally:
             await publisher.stop()
         return len(chosen) - len(refused), refused

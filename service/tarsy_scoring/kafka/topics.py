@@ -97,7 +97,8 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic, from its beginning to the end it has at the start of the call.
+    All records of a topic, from its beginning to the end it has at the start of the call. Skips what cannot be
+    read, as `Tail` does.
 
     Raises:
         BrokerAway: The brokers cannot be reached or do not answer.
@@ -110,19 +111,21 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
         partitions = [TopicPartition(topic, p) for p in sorted(reader.partitions_for_topic(topic) or ())]
         if not partitions:
             raise StartRefused(f"there is no topic {topic}")
-        ends = await reader.end_offsets(partitions)
+        ends, reading = await reader.end_offsets(partitions), PartitionReader(reader)
         for partition in (p for p in partitions if ends[p] > 0):
             end, answered_s = None, time.monotonic()
             while end is None or await _position(reader, partition) < end:
-                batches = await reader.getmany(partition, timeout_ms=1000)
+                records, unreadable = await reading.take(1.0, TAKE_LIMIT, skip={*partitions} - {partition})
                 # Tansu reports the start of the last batch as the end of the partition; its fetch answers are
                 # right.
                 end = max(ends[partition], reader.highwater(partition) or 0) if end is None else end
-                for record in batches.get(partition, ()):
+                for record in records:
                     if record.offset < end:
                         yield Record.of(record)
+                for found in unreadable:
+                    await _skip(options, reader, found)
                 now_s = time.monotonic()
-                if batches:
+                if records or unreadable:
                     answered_s = now_s
                 elif now_s > answered_s + SILENCE_S:
                     raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
@@ -143,6 +146,25 @@ async def skip_to_end(settings: Settings, group: str, topic: str) -> None:
     client.assign(list(ends))
     async with _connected(client, options, purpose):
         await client.commit(ends)
+
+
+async def _skip(options: Mapping[str, Any], reader: AIOKafkaConsumer, found: Unreadable) -> None:
+    """Move the position behind a batch that cannot be read. Raises: KafkaError: It is about no batch."""
+    if isinstance(found.error, TopicAuthorizationFailedError):
+        raise found.error
+    batch = None if found.offset is None else await find_batch(options, found.partition, found.offset)
+    if batch is not None:
+        reader.seek(found.partition, batch.end)
+    else:
+        await reader.seek_to_end(found.partition)
+    log.warning(
+        "kafka.batch_skipped",
+        topic=found.partition.topic,
+        partition=found.partition.partition,
+        offset=found.offset,
+        end=None if batch is None else batch.end,
+        reason=repr(found.error),
+    )
 
 
 async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
@@ -229,28 +251,10 @@ class Tail:
         try:
             records, unreadable = await self._partitions.take(wait_s, TAKE_LIMIT)
             for found in unreadable:
-                await self._skip(found)
+                await _skip(self._options, self._reader, found)
         except KafkaError as error:
             raise BrokerAway(f"cannot follow the topic {self._topic}: {error!r}") from error
         return [Record.of(r) for r in records]
-
-    async def _skip(self, found: Unreadable) -> None:
-        """Move the position behind a batch that cannot be read. Raises: KafkaError: It is about no batch."""
-        if isinstance(found.error, TopicAuthorizationFailedError):
-            raise found.error
-        batch = None if found.offset is None else await find_batch(self._options, found.partition, found.offset)
-        if batch is not None:
-            self._reader.seek(found.partition, batch.end)
-        else:
-            await self._reader.seek_to_end(found.partition)
-        log.warning(
-            "kafka.batch_skipped",
-            topic=self._topic,
-            partition=found.partition.partition,
-            offset=found.offset,
-            end=None if batch is None else batch.end,
-            reason=repr(found.error),
-        )
 
     async def follow(
         self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
@@ -54,6 +55,9 @@ class Reader:
 
     def partitions_for_topic(self, _: str) -> set[int]:
         return {0}
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition("t", 0)}
 
     async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(partitions, 3)
