@@ -20,6 +20,8 @@ from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Record
+from tarsy_scoring.kafka.examine import read_topics
+from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres import leader as leader_module
 from tarsy_scoring.postgres.database import DatabaseAway
@@ -75,6 +77,8 @@ async def test_the_event_names_what_was_planted(scoring: Scoring, settings: Sett
     await run(loop)
     await run(loop)
 
+    [topic] = await read_topics(connection_options(settings), [settings.topic_scoring_insights])
+    assert (topic.config or {})["cleanup.policy"] == "compact"
     [record] = await published(settings)
     event: dict[str, Any] = from_json(record.value or b"")
     assert DriftDetected.model_validate_json(record.value or b"").cause == cause

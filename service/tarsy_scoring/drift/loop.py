@@ -138,7 +138,7 @@ class DriftLoop:
             return
         try:
             async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                await ensure_topics(self._settings, [self._topic])
+                await ensure_topics(self._settings, [], compacted=[self._topic])
         except TimeoutError:
             raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
         messages = [message_of(event_of(f)) for f in news]
