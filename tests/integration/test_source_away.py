@@ -234,6 +234,34 @@ async def test_a_session_that_the_source_cannot_read_fails_alone(
     assert metrics.registry.get_sample_value("tarsy_scoring_source_away") == 0
 
 
+async def test_a_source_that_answers_and_gives_no_session_is_waited_for(
+    service: Service, tarsy_database_url: str
+) -> None:
+    """It lists sessions. Only the first ones burn an attempt, before the fault shows to be the source's."""
+    await queue(service, tarsy_database_url, *(f"s{n}" for n in range(12)))
+    judge, refused = HeldJudge(), 0
+    judge.may_answer.set()
+
+    async def refuse(request: web.Request) -> web.Response:
+        nonlocal refused
+        refused += 1
+        return await _refuse(request)
+
+    async with TarsyRest(tarsy_database_url) as tarsy:
+        tarsy.instead["/trace"] = refuse
+        source = TarsyApi(tarsy.url)
+        async with working(service, source, judge) as worker:
+            await wait_until(lambda: refused >= 12 * 2 * 5, 60, "more reads fail than all attempts make")
+            reason = await wait_until(lambda: worker.source.away, 30, "it counts as away")
+            during = await scores(service)
+            tarsy.instead.clear()
+            await wait_until(lambda: all_are(service, "completed"), 60, "all scores are judged")
+        await source.close()
+
+    assert "3 sessions in a row could not be read" in reason
+    assert sum(burned for *_, burned in during.values()) <= watched_source.MOST_UNREADABLE - 1 + SLOTS
+
+
 async def test_a_session_that_is_too_large_fails_alone_at_once(service: Service, tarsy_database_url: str) -> None:
     """One attempt, while the score beside it stays in flight and the source does not count as away."""
     await queue(service, tarsy_database_url, "good")

@@ -11,6 +11,7 @@ from attempting import a_timeline
 from fakes import FakeSessions
 from tarsy_scoring.errors import CallerRefused, SourceAway, StartRefused, TimelineUnavailable
 from tarsy_scoring.judge.clock import AttemptClock
+from tarsy_scoring.scoring import watched_source
 from tarsy_scoring.scoring.watched_source import COOL_DOWN_S, MOST_COOL_DOWN_S, SPREAD, WatchedSource
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline
@@ -69,6 +70,29 @@ async def test_a_read_that_takes_too_long_is_checked_like_a_failure() -> None:
     for objections, error in (([], TimelineUnavailable), ([AWAY], SourceAway)):
         with pytest.raises(error):
             await WatchedSource(Faulty([], list(objections)), Metrics()).fetch_timeline("one", AttemptClock(0))
+
+
+@pytest.mark.parametrize(
+    ("longest_row_s", "last"), [(3600.0, SourceAway), (0.0, TimelineUnavailable)], ids=["soon", "late"]
+)
+async def test_a_row_of_sessions_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, longest_row_s: float, last: type[Exception]
+) -> None:
+    """A session that can be read ends the row. A row that lasts too long is the fault of its sessions."""
+    monkeypatch.setattr(watched_source, "LONGEST_ROW_S", longest_row_s)
+    watched = WatchedSource(FakeSessions(one=a_timeline(), a=AWAY, b=AWAY, c=AWAY), Metrics())
+
+    async def read(session_id: str) -> type[Exception] | None:
+        try:
+            await watched.fetch_timeline(session_id, AttemptClock(60))
+        except (TimelineUnavailable, SourceAway) as error:
+            return type(error)
+        return None
+
+    ends = [await read(session_id) for session_id in ("a", "b", "one", "a", "b", "a", "c")]
+
+    failed = TimelineUnavailable
+    assert ends == [failed, failed, None, failed, failed, failed, last]
 
 
 async def test_waiting_in_line_for_a_read_takes_no_time_of_the_attempt(let_pass: Callable[[float], None]) -> None:

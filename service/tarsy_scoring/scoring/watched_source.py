@@ -3,7 +3,8 @@ The timeline source as a worker's attempts use it: tells a source that is away f
 
 After a failed read the source is asked for an answer that depends on no session. If it answers, the session is
 read once more, and a second failure belongs to the session. If it does not, the circuit of the source opens:
-attempts wait, the worker claims nothing, and single checks find out when the source is back.
+attempts wait, the worker claims nothing, and single checks find out when the source is back. The circuit also
+opens if several sessions in a row cannot be read: a source may answer the check and give no session.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ log = structlog.get_logger()
 READ_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 10.0
 COOL_DOWN_S, MOST_COOL_DOWN_S = 2.0, 30.0
+MOST_UNREADABLE = 3  # different sessions, with none in between that could be read
+# If sessions are still unreadable after this time, they are the fault and not the source.
+LONGEST_ROW_S = 3600.0
 SPREAD = 0.5  # of workers that check the same source, and of the scores that they put back
 
 
@@ -43,6 +47,8 @@ class WatchedSource:
         self._away_since = 0.0
         self._answered_at = -math.inf
         self._cool_down_s = COOL_DOWN_S
+        self._unreadable: set[str] = set()
+        self._row_began_at = 0.0
 
     async def fetch_timeline(self, session_id: str, clock: AttemptClock) -> Timeline:
         """
@@ -52,7 +58,7 @@ class WatchedSource:
             clock: Of the attempt. Waiting until the source has room for another read takes no time of it.
 
         Raises:
-            SourceAway: The source does not answer.
+            SourceAway: The source does not answer, or gives no session.
             TimelineUnavailable: The source answers, and yet this session cannot be read.
             SessionNotFound, SessionNotTerminal, SessionTooLarge: See `TimelineSource`.
         """
@@ -70,7 +76,10 @@ class WatchedSource:
                 break
             try:
                 async with asyncio.timeout(min(READ_TIMEOUT_S, max(0.0, clock.left_s))):
-                    return await self._source.fetch_timeline(session_id)
+                    timeline = await self._source.fetch_timeline(session_id)
+                self._unreadable.clear()
+                self._cool_down_s = COOL_DOWN_S
+                return timeline
             except TimeoutError:
                 failure = TimelineUnavailable(f"reading session {session_id} took longer than allowed")
             except TimelineUnavailable as error:
@@ -79,9 +88,22 @@ class WatchedSource:
                 self._open(str(failure))
             else:
                 await self._check_after(time.monotonic())
+        if self.away is None:
+            self._note_unreadable(session_id, failure)
         if self.away is not None:
             raise SourceAway(self.away, self._cool_down_s * _spread())
         raise failure
+
+    def _note_unreadable(self, session_id: str, failure: TimelineUnavailable) -> None:
+        now = time.monotonic()
+        if not self._unreadable:
+            self._row_began_at = now
+        if len(self._unreadable) < MOST_UNREADABLE:
+            self._unreadable.add(session_id)
+        if self.may_change and len(self._unreadable) == MOST_UNREADABLE and now < self._row_began_at + LONGEST_ROW_S:
+            self._open(
+                f"it answers, and {MOST_UNREADABLE} sessions in a row could not be read; the last one: {failure}"
+            )
 
     async def watch(self) -> None:
         """
@@ -92,7 +114,6 @@ class WatchedSource:
         """
         while True:
             await self._is_away.wait()
-            self._cool_down_s = COOL_DOWN_S
             while self.away is not None:
                 await asyncio.sleep(self._cool_down_s * _spread())
                 self._cool_down_s = min(2 * self._cool_down_s, MOST_COOL_DOWN_S)
