@@ -100,18 +100,18 @@ async def test_an_untracked_claim_lapses(scoring: Scoring) -> None:
     tracked = await scoring.leases.claim_due(owner, 1, LEASE_S)
     [untracked] = await scoring.leases.claim_due(owner, 1, LEASE_S)
 
-    assert await scoring.leases.keep(tracked, 2 * LEASE_S) == {tracked[0].lease_token}
+    assert (await scoring.leases.keep(tracked, 2 * LEASE_S)).held == {tracked[0].lease_token}
     await _pass_time(scoring, LEASE_S + 1)
 
     assert await scoring.take_back() == {untracked.session_id: "pending"}
-    assert await scoring.leases.keep(tracked, LEASE_S) == {tracked[0].lease_token}
+    assert (await scoring.leases.keep(tracked, LEASE_S)).held == {tracked[0].lease_token}
 
 
 async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     before = await scoring.score(claimed.score_id)
 
-    assert await scoring.leases.keep([replace(claimed, lease_token=uuid.uuid4())], 9 * LEASE_S) == set()
+    assert (await scoring.leases.keep([replace(claimed, lease_token=uuid.uuid4())], 9 * LEASE_S)).held == set()
     assert await scoring.score(claimed.score_id) == before
 
 
@@ -123,11 +123,11 @@ async def test_a_locked_score_does_not_keep_other_leases_from_being_renewed(scor
     async with connected(scoring.url) as stranger, stranger.transaction():
         await stranger.execute("SELECT FROM session_scores WHERE session_id = 'session-1' FOR UPDATE")
 
-        held = await asyncio.wait_for(scoring.leases.keep(claimed, LEASE_S), 5)
+        kept = await asyncio.wait_for(scoring.leases.keep(claimed, LEASE_S), 5)
 
-        assert held == {c.lease_token for c in claimed}
+        assert kept.held == {c.lease_token for c in claimed}
         assert await scoring.take_back() == {}
-    assert await scoring.leases.keep(claimed, LEASE_S) == held
+    assert (await scoring.leases.keep(claimed, LEASE_S)).held == kept.held
     assert await scoring.take_back() == {}
 
 
@@ -247,7 +247,7 @@ async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, mon
     lock_sessions = scoring.inbox.lock_sessions
 
     async def renew_and_lock(*arguments: Any, **how: Any) -> Any:
-        assert await scoring.leases.keep([claimed], LEASE_S) == {claimed.lease_token}
+        assert (await scoring.leases.keep([claimed], LEASE_S)).held == {claimed.lease_token}
         return await lock_sessions(*arguments, **how)
 
     monkeypatch.setattr(scoring.inbox, "lock_sessions", renew_and_lock)

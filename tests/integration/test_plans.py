@@ -109,6 +109,7 @@ STATEMENTS = {
     "claim-suspect": (leases.CLAIM, CLAIMING, "session_scores_lost"),
     "move-claim-floor": (leases.MOVE_CLAIM_FLOOR, "", "session_scores_due"),
     "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
+    "keep-locked-leases": (leases.RENEW_LOCKED, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (leases.EXPIRED, "", "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),

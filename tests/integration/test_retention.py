@@ -158,7 +158,7 @@ class TestErase:
         claimed = await scoring.claimed("session-1")
         await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
-        assert await scoring.leases.keep([claimed], 60) == set()
+        assert (await scoring.leases.keep([claimed], 60)).held == set()
         with pytest.raises(LeaseLost):
             await scoring.store.record(step(claimed, "analyzing_methodology", ordinal=1))
         with pytest.raises(LeaseLost):

@@ -94,6 +94,28 @@ async def test_a_failed_claim_does_not_lose_the_claim_before_it(
     assert len(scorer.begun) == 1
 
 
+async def test_a_lapsed_lease_of_a_locked_score_is_renewed_when_the_lock_is_gone(
+    service: Service, database_url: str
+) -> None:
+    """Its worker waits for the row, and so comes before all that take scores back."""
+    await service.request("one")
+    worker = a_worker(service, Unending())
+    await worker.claim(1)
+    rows = service.database.fetch
+    keeping = asyncio.create_task(worker.keep_locked_leases())
+    async with connected(database_url) as stranger:
+        async with stranger.transaction():
+            await stranger.execute("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
+
+            await worker.keep_leases()
+
+            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            await wait_until(lambda: rows(waiting), 10, "the worker waits for the row")
+        is_renewed = "SELECT FROM session_scores WHERE lease_expires_at > now()"
+        await wait_until(lambda: rows(is_renewed), 10, "the lease is renewed")
+    keeping.cancel()
+
+
 async def test_a_claim_without_a_reply_burns_no_attempt(database_url: str) -> None:
     """Its worker lives, so it puts the score back itself, and does not let the lease lapse."""
     async with DatabaseProxy(database_url) as proxy, open_service(proxy.url) as service:

@@ -8,6 +8,7 @@ leases and due times. A transaction that ends a score also promotes the deferred
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
@@ -88,9 +89,9 @@ RETURNING before.attempt < $3
 """
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
-# to its claim was lost, must be allowed to lapse. A row that another transaction has locked is not renewed now, so
-# that it does not cost the others their leases. Its lease counts as held as long as its token is stored: if it is
-# being taken back, the next renewal finds out, and until then no write matches.
+# to its claim was lost, must be allowed to lapse. A row that another transaction has locked is left to
+# `RENEW_LOCKED`, so that it does not cost the others their leases. Its lease counts as held as long as its token is
+# stored: if it is being taken back, the next renewal finds out, and until then no write matches.
 RENEW = """
 WITH held AS (
   SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
@@ -102,7 +103,14 @@ WITH held AS (
   UPDATE {schema}.session_scores s SET lease_expires_at = now() + make_interval(secs => $3)
   FROM free WHERE s.score_id = free.score_id
 )
-SELECT lease_token FROM held
+SELECT lease_token, score_id NOT IN (SELECT score_id FROM free) AS is_locked FROM held
+"""
+
+# Waits for the rows, and so renews a lapsed lease before another worker, which skips locked rows, can take it back.
+RENEW_LOCKED = """
+UPDATE {schema}.session_scores s SET lease_expires_at = clock_timestamp() + make_interval(secs => $3)
+FROM unnest($1::uuid[], $2::uuid[]) AS h(score_id, token)
+WHERE s.score_id = h.score_id AND s.lease_token = h.token
 """
 
 # The limit keeps the transaction short.
@@ -255,6 +263,14 @@ class ClaimedScore:
     is_look: bool = False
 
 
+class Kept(NamedTuple):
+    """The leases of a worker after a renewal, by their tokens."""
+
+    held: set[UUID]
+    locked: set[UUID]
+    """Those among them that were not renewed, because another transaction had locked the score."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A score taken back from a worker that stopped renewing, with its new status and error."""
@@ -346,16 +362,26 @@ class Leases:
         self.database.notify("events")
         return begun
 
-    async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
+    async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> Kept:
         """
-        Renew leases; returns the tokens that are still held. Waits for no lock of another transaction.
+        Renew leases. Waits for no lock of another transaction.
 
         Raises:
             DatabaseAway: See `Database.once`.
         """
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
-        return {r["lease_token"] for r in rows}
+        return Kept({r["lease_token"] for r in rows}, {r["lease_token"] for r in rows if r["is_locked"]})
+
+    async def keep_locked(self, locked: Sequence[ClaimedScore], lease_s: float) -> None:
+        """
+        Renew leases of scores that other transactions have locked; waits for them.
+
+        Raises:
+            DatabaseAway: A lock was not granted in time, or see `Database.once`.
+        """
+        ids, tokens = [c.score_id for c in locked], [c.lease_token for c in locked]
+        await self.database.once(lambda c: c.execute(self.database.sql(RENEW_LOCKED), ids, tokens, lease_s))
 
     async def release_untracked(self, owner: UUID, tokens: Collection[UUID]) -> None:
         """

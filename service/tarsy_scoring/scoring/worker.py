@@ -23,7 +23,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.postgres.database import RETRY_MIN_S, DatabaseAway
 from tarsy_scoring.postgres.transactions import TRANSACTION_S
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.known_names import announce, fail_unknown
@@ -82,6 +82,8 @@ class Worker:
     """Per boot: a restarted worker does not continue old leases."""
     # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
+    _locked: list[ClaimedScore] = field(default_factory=list, init=False)
+    _has_locked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _may_hold_untracked_until: float = field(default=-math.inf, init=False)
     """Monotonic time until which a claim that failed may still be committed."""
 
@@ -107,6 +109,7 @@ class Worker:
         """
         keepers = [
             asyncio.create_task(self._every(self.settings.lease_s / 3, self.keep_leases)),
+            asyncio.create_task(self.keep_locked_leases()),
             asyncio.create_task(self._every(self.settings.lease_s / 4, self.take_back_expired)),
             asyncio.create_task(self._every(self.leases.inbox.policy.announce_every_s, self.announce_names)),
             asyncio.create_task(self._every(LIMITS_EVERY_S, self.refresh_limits)),
@@ -276,13 +279,33 @@ class Worker:
         already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
-        held = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
+        kept = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
         self._contact.renewed(time.monotonic())
+        self._locked = [r.claimed for r in before if r.claimed.lease_token in kept.locked]
+        if self._locked:
+            self._has_locked.set()
+        else:
+            self._has_locked.clear()
         for running in before:
-            if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
+            if running.claimed.lease_token not in kept.held and running.is_judging and not running.task.done():
                 log.warning("attempt.lease_lost", **_names(running))
                 running.has_lost_its_lease = True
                 running.task.cancel()
+
+    async def keep_locked_leases(self) -> None:
+        """
+        Loop for ever: renew the leases that the last renewal passed over.
+
+        Raises:
+            DatabaseRefuses: See `Patience`.
+        """
+        patience = self._database.patience()
+        while True:
+            await self._has_locked.wait()
+            with patience:
+                await self.leases.keep_locked(self._locked, self.settings.lease_s)
+                self._has_locked.clear()
+            await asyncio.sleep(RETRY_MIN_S)
 
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped renewing; none soon after an outage, see `Contact`."""
