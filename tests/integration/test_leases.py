@@ -240,6 +240,16 @@ async def test_a_locked_session_does_not_keep_others_from_being_taken_back(scori
     assert await scoring.take_back() == {"session-1": "pending"}
 
 
+async def test_a_worker_takes_back_no_score_that_it_runs(scoring: Scoring) -> None:
+    """It lives, and renews such a lease; the score of a lost worker beside it is taken back."""
+    running, lost = await scoring.claimed("session-1"), await scoring.claimed("session-2")
+    await scoring.lapse(running, lost)
+
+    [taken] = await scoring.leases.take_back_expired(5, 3600, running={running.lease_token})
+
+    assert taken.session_id == "session-2"
+
+
 async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker renews it between the search for expired leases and the update."""
     claimed = await scoring.claimed()

@@ -110,7 +110,7 @@ STATEMENTS = {
     "move-claim-floor": (leases.MOVE_CLAIM_FLOOR, "", "session_scores_due"),
     "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "keep-locked-leases": (leases.RENEW_LOCKED, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
-    "expired": (leases.EXPIRED, "", "session_scores_running"),
+    "expired": (leases.EXPIRED, TOKENS, "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
     "still-held": (store.STILL_HELD, f"{SCORES}, {TOKENS}", "session_scores_pkey"),

@@ -116,7 +116,7 @@ WHERE s.score_id = h.score_id AND s.lease_token = h.token
 # The limit keeps the transaction short.
 EXPIRED = """
 SELECT score_id, session_id FROM {schema}.session_scores
-WHERE status = 'in_progress' AND lease_expires_at < now()
+WHERE status = 'in_progress' AND lease_expires_at < now() AND lease_token <> ALL ($1::uuid[])
 LIMIT 500
 """
 
@@ -405,7 +405,12 @@ class Leases:
         await self.database.once(work)
 
     async def take_back_expired(
-        self, max_attempts: int, deadline_s: float, *, may_take: Callable[[], bool] = lambda: True
+        self,
+        max_attempts: int,
+        deadline_s: float,
+        *,
+        may_take: Callable[[], bool] = lambda: True,
+        running: Collection[UUID] = (),
     ) -> list[Lost]:
         """
         Take scores back whose leases have expired; burns one attempt of each.
@@ -417,6 +422,7 @@ class Leases:
             deadline_s: Time that all attempts of a score together may take.
             may_take: Asked when the transaction has begun: its time decides which leases have expired, and
                 its connection may have been waited for.
+            running: Leases of the caller's own attempts. They are not taken back: it renews them again.
 
         Raises:
             DatabaseAway: See `Database.once`.
@@ -425,7 +431,7 @@ class Leases:
         async def work(connection: Connection) -> list[Lost]:
             if not may_take():
                 return []
-            found = await connection.fetch(self.database.sql(EXPIRED))
+            found = await connection.fetch(self.database.sql(EXPIRED), list(running))
             if not found:
                 return []
             # A session that another program keeps locked must not delay the others; the next pass tries it again.

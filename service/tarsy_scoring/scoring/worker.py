@@ -302,10 +302,12 @@ class Worker:
         patience = self._database.patience()
         while True:
             await self._has_locked.wait()
+            began = time.monotonic()
             with patience:
                 await self.leases.keep_locked(self._locked, self.settings.lease_s)
                 self._has_locked.clear()
-            await asyncio.sleep(RETRY_MIN_S)
+            # No pause after a lock timeout: another worker could take the score back in it.
+            await asyncio.sleep(began + RETRY_MIN_S - time.monotonic())
 
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped renewing; none soon after an outage, see `Contact`."""
@@ -313,6 +315,7 @@ class Worker:
             self.settings.max_attempts,
             self.settings.deadline_s,
             may_take=lambda: self._contact.is_settled(time.monotonic()),
+            running=self._running.keys(),
         )
         for score in lost:
             self.metrics.taken_back.labels(score.status).inc()
