@@ -38,7 +38,7 @@ ENV PATH=/opt/tarsy-scoring/bin:$PATH \
 # A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 WORKDIR /tmp
-EXPOSE 8080 9090
+EXPOSE 8080 9090 9091
 STOPSIGNAL SIGTERM
 # For a worker; `api` serves the same path on SCORING_API_PORT. Not urllib, which would use a proxy of the environment.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=4 \

@@ -117,7 +117,8 @@ def test_selectors_match_their_pods(chart: Objects) -> None:
         assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
     for item in chart.of("Service"):
         wanted = as_tuple(item["spec"]["selector"])
-        assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
+        own = item["metadata"]["name"].removesuffix("-metrics")
+        assert [name for name, labels in pods.items() if wanted <= labels] == [own]
     for item in chart.of("NetworkPolicy"):
         wanted = as_tuple(item["spec"]["podSelector"]["matchLabels"])
         assert [name for name, labels in pods.items() if wanted <= labels]
@@ -140,10 +141,28 @@ def test_ports_are_served(chart: Objects) -> None:
         ports |= {f"{item['metadata']['name']} {name}": port for name, port in own.items()}
     for service in chart.of("Service"):
         for port in service["spec"]["ports"]:
-            assert f"{service['metadata']['name']} {port['targetPort']}" in ports
+            assert f"{service['metadata']['name'].removesuffix('-metrics')} {port['targetPort']}" in ports
     for monitor in chart.of("ServiceMonitor"):
         served = {port["name"] for service in chart.of("Service") for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= served
+
+
+def test_metrics_are_scraped_from_a_port_of_their_own(charts: dict[str, Objects]) -> None:
+    """Neither the Service nor the ingress of the API leads to `/metrics`; Prometheus finds every pod."""
+    chart = charts["everything"]
+    assert [port["targetPort"] for port in chart.one("Service", "scoring-api")["spec"]["ports"]] == ["http"]
+    for monitor in chart.of("ServiceMonitor"):
+        assert [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]] == ["metrics"]
+    scraped = [
+        service["spec"]["selector"]["app.kubernetes.io/component"]
+        for service in chart.of("Service")
+        if [port["name"] for port in service["spec"]["ports"]] == ["metrics"]
+    ]
+    assert sorted(scraped) == ["api", "bridge", "insights", "intake", "worker"]
+    for item, _, container in chart.containers():
+        if "ports" in container:
+            host = variables(container)["SCORING_METRICS_HOST"]["value"]
+            assert host == "0.0.0.0", item["metadata"]["name"]
 
 
 def test_probes_restart_no_pod_that_waits(chart: Objects) -> None:
@@ -347,7 +366,10 @@ def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -
     assert [rule["to"] for rule in worker["egress"]] == [[{"ipBlock": {"cidr": "203.0.113.0/24"}}]]
     assert worker["ingress"][0]["ports"] == [{"port": "metrics", "protocol": "TCP"}]
     assert worker["ingress"][0]["from"]
-    assert chart.one("NetworkPolicy", "scoring-api")["spec"]["ingress"][0]["from"]
+    served, scraped = chart.one("NetworkPolicy", "scoring-api")["spec"]["ingress"]
+    assert (served["ports"][0]["port"], scraped["ports"][0]["port"]) == ("http", "metrics")
+    assert served["from"]
+    assert scraped["from"] == worker["ingress"][0]["from"]
     (writes,) = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
     assert writes == {
         "ports": [{"port": 6432, "protocol": "TCP"}],

@@ -58,7 +58,7 @@ def test_rules_fire_for_absent_roles_alone(charts: dict[str, Objects], tmp_path:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(spec))
     present = {"namespace": "sre", "job": "scoring-worker", "role": "judging"}
     others = [
-        {"namespace": "sre", "job": "scoring-api", "role": "api"},
+        {"namespace": "sre", "job": "scoring-api-metrics", "role": "api"},
         {"namespace": "dev", "job": "scoring-worker", "role": "intake"},
         {"namespace": "sre", "job": "other-worker", "role": "relay"},
         {"namespace": "sre", "job": "scoring-bridge", "role": "bridge"},

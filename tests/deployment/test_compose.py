@@ -334,7 +334,7 @@ def test_prometheus_scrapes_what_is_served() -> None:
     assert [(s["names"], str(s["port"])) for scraped in several for s in scraped["dns_sd_configs"]] == [
         ([name], SERVICES[name]["environment"]["SCORING_METRICS_PORT"]) for name in ("worker", "insights")
     ]
-    assert api["static_configs"] == [{"targets": [f"api:{SERVICES['api']['environment']['SCORING_API_PORT']}"]}]
+    assert api["static_configs"] == [{"targets": [f"api:{SERVICES['api']['environment']['SCORING_METRICS_PORT']}"]}]
     mounted = [mount.split(":")[1] for mount in SERVICES["prometheus"]["volumes"]]
     assert set(scraping["rule_files"]) <= set(mounted)
     assert f"--config.file={mounted[0]}" in SERVICES["prometheus"]["command"]

@@ -17,6 +17,7 @@ import pytest
 import structlog
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
+from prometheus_client import generate_latest
 from pydantic import BaseModel
 from structlog.testing import capture_logs
 
@@ -35,7 +36,7 @@ from tarsy_scoring.wiring import open_parts
 SECRET = "planted-secret-of-a-session"
 NOWHERE = "postgresql://nobody:planted-password@127.0.0.1:9/none"
 UNKNOWN_SCORE = "/api/v1/scoring/scores/0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"
-PROBES = ("/healthz", "/readyz", "/metrics")
+PROBES = ("/healthz", "/readyz")
 
 
 class Body(BaseModel):
@@ -236,12 +237,12 @@ async def test_one_line_per_request_without_values(client: httpx.AsyncClient) ->
     assert len(logged[1]["path"]) <= middleware.PATH_SHOWN
 
 
-async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
+async def test_metrics_count_by_route(app: FastAPI, client: httpx.AsyncClient) -> None:
     for number in range(5):
         await client.get(f"/test/fails/{number}")
         await client.get(f"/nowhere/{number}")
         await client.request(f"BREW{number}", "/healthz")
-    text = (await client.get("/metrics")).text
+    text = generate_latest(app.state.context.metrics.registry).decode()
     lines = [line for line in text.splitlines() if line.startswith("tarsy_scoring_api_requests_total{")]
     assert sorted(lines) == [
         'tarsy_scoring_api_requests_total{method="GET",route="/test/fails/{name}",status="500"} 5.0',
@@ -251,14 +252,13 @@ async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
     assert 'tarsy_scoring_api_request_duration_seconds_count{route="/test/fails/{name}"} 5.0' in text
 
 
-async def test_too_many_requests_at_once_are_refused(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_requests_at_once_are_refused(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MAX_REQUESTS_AT_ONCE", 0)
-    refused = await client.get("/test/own-headers")
-    problem(refused, 503, "Too busy")
-    assert refused.headers["retry-after"] == "1"
-    assert (await client.get("/healthz")).status_code == 200
+    async with application(database_url) as (app, _), client_of(app) as client:
+        refused = await client.get("/test/own-headers")
+        problem(refused, 503, "Too busy")
+        assert refused.headers["retry-after"] == "1"
+        assert (await client.get("/healthz")).status_code == 200
 
 
 # --- access in front of routes -------------------------------------------------------------------------
@@ -295,20 +295,19 @@ async def test_every_request_but_probes_is_authenticated_first(database_url: str
 # --- probes --------------------------------------------------------------------------------------------
 
 
-async def test_probes_while_the_database_answers(client: httpx.AsyncClient) -> None:
+async def test_probes_while_the_database_answers(app: FastAPI, client: httpx.AsyncClient) -> None:
     assert (await client.get("/healthz")).json() == {"status": "running"}
     ready = await client.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
-    metrics = await client.get("/metrics")
-    assert metrics.headers["content-type"].startswith("text/plain; version=")
-    assert "tarsy_scoring_database_up 1.0" in metrics.text
+    assert app.state.context.metrics.registry.get_sample_value("tarsy_scoring_database_up") == 1.0
+    problem(await client.get("/metrics"), 404, "Not found")  # it has a port of its own
 
 
 async def test_probes_and_answers_while_the_database_is_away() -> None:
-    async with application(NOWHERE) as (app, _), client_of(app) as client:
+    async with application(NOWHERE) as (app, site), client_of(app) as client:
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/readyz")).status_code == 503
-        assert "tarsy_scoring_database_up 0.0" in (await client.get("/metrics")).text
+        assert site.metrics.registry.get_sample_value("tarsy_scoring_database_up") == 0.0
         refused = await client.get(UNKNOWN_SCORE)
         problem(refused, 503, "Database away")
         assert int(refused.headers["retry-after"]) > 0
@@ -478,14 +477,20 @@ async def test_the_unspecified_address_listens_on_ipv4_and_ipv6(app: FastAPI) ->
 
 async def test_the_command_waits_for_its_database(tmp_path: Path) -> None:
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
-    env = {"SCORING_API_PORT": "0", "SCORING_LOG_FORMAT": "json", "SCORING_DATABASE_URL": NOWHERE}
+    ports = {"SCORING_API_PORT": "0", "SCORING_METRICS_PORT": "0"}
+    env = ports | {"SCORING_LOG_FORMAT": "json", "SCORING_DATABASE_URL": NOWHERE}
     process = Process([sys.executable, "-m", "tarsy_scoring", "api"], own | env, tmp_path, "api")
     try:
         address = (await process.says("api.listening", 30))["address"]
         await process.says("database.away", 30)
         async with httpx.AsyncClient(base_url=address) as client:
-            answers = [await client.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE)]
-        assert [answer.status_code for answer in answers] == [200, 503, 503]
+            answers = [await client.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE, "/metrics")]
+        assert [answer.status_code for answer in answers] == [200, 503, 503, 503]
+        port = (await process.says("api.listening"))["metrics_port"]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            answers = [await client.get(path) for path in ("/metrics", "/healthz")]
+        assert [answer.status_code for answer in answers] == [200, 404]
+        assert 'tarsy_scoring_role{role="api"} 1.0' in answers[0].text
         assert process.stdout.strip() == f"listening on {address}"
         assert await process.stop() == 0
         assert "planted-password" not in process.log

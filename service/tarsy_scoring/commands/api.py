@@ -9,7 +9,8 @@ import structlog
 
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import check_settings, open_parts, require_migrated
 
@@ -27,7 +28,8 @@ def api() -> None:
     Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free port, printed). An address beyond loopback
     needs tokens (SCORING_API_TOKENS_FILE), authenticating proxies (SCORING_TRUSTED_PROXIES) or an explicit
     SCORING_API_OPEN=true. With a timeline source, callers can also request scores of sessions unknown to this
-    service. Without Kafka, scoring events arrive up to a second late.
+    service. Without Kafka, scoring events arrive up to a second late. Serves /metrics on SCORING_METRICS_HOST and
+    SCORING_METRICS_PORT.
     """
     from tarsy_scoring.web.access import Access
 
@@ -53,9 +55,12 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     source = open_timeline_source(settings) if settings.timeline_source else None
     if source is None:
         log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
+    metrics = Metrics(settings.config.chains)
+    metrics.begin("api")
+    exposition = HealthServer(settings, metrics.registry)
     try:
-        async with open_parts(settings) as parts:
-            parts.metrics.role.labels("api").set(1)
+        await exposition.start()
+        async with open_parts(settings, metrics) as parts:
             gateway = Gateway(settings, parts.database, parts.metrics)
             context = AppContext(
                 settings,
@@ -72,7 +77,12 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
             app.state.lifecycle.has_started = False
             calm_garbage_collector()
             listening = listen(settings)
-            log.info("api.listening", address=address_of(listening), kafka=settings.kafka_bootstrap_servers is not None)
+            log.info(
+                "api.listening",
+                address=address_of(listening),
+                metrics_port=exposition.port,
+                kafka=settings.kafka_bootstrap_servers is not None,
+            )
             click.echo(f"listening on {address_of(listening)}")
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(serve(app, settings, listening, stopping))
@@ -87,6 +97,7 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
                     for task in beside:
                         task.cancel()
     finally:
+        await exposition.stop()
         if source is not None:
             await source.close()
     log.info("service.stopped")

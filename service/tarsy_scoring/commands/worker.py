@@ -28,6 +28,7 @@ from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.health import (
     Health,
     HealthServer,
+    Look,
     calm_garbage_collector,
     run_until_signalled,
     unless_stopped,
@@ -62,7 +63,7 @@ def worker(only: str | None) -> None:
 
     Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
-    SCORING_METRICS_PORT.
+    SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
     roles = _roles(only)
     settings = settings_of_environment()
@@ -287,7 +288,7 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
             return None
         return "the consumer group has not been joined yet"
 
-    health.add(database_answers)
+    health.add(Look(database_answers))
     health.add(intake_has_joined)
     if intake is not None:
         health.note(intake.describe_stopped)

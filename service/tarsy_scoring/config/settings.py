@@ -368,7 +368,14 @@ class Settings(_Frozen):
     )
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: Port = Field(8080, description="Port of the API.")
-    metrics_port: Port = Field(9090, description="Port of the worker's `/metrics`, `/healthz` and `/readyz`; 0: any.")
+    metrics_host: NotBlank = Field("127.0.0.1", description="Address that `/metrics` listens on.")
+    metrics_port: Port | None = Field(
+        None,
+        description=(
+            "Port of `/metrics`, and of `/healthz` and `/readyz` of workers, bridge and insights; 0: any. "
+            "Default: 9090, of the API 9091."
+        ),
+    )
     trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")

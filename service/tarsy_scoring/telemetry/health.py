@@ -3,8 +3,10 @@ Signals of the operating system, readiness, and the HTTP server for `/metrics`, 
 """
 
 import asyncio
+import errno
 import gc
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -18,6 +20,11 @@ from tarsy_scoring.errors import StartRefused
 log = structlog.get_logger()
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_EVERY_S = 1.0
+METRICS_PORT, API_METRICS_PORT = 9090, 9091
+# A connection serves one request, so that its whole life has one time limit. A scrape takes some milliseconds.
+CONNECTION_S = 10.0
+MAX_CONNECTIONS = 64
 
 
 async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -91,6 +98,33 @@ def calm_garbage_collector() -> None:
 Check = Callable[[], Awaitable[str | None]]
 
 
+class Look:
+    """
+    A check that runs at most once a second, however many callers ask for its result.
+
+    While it runs, further callers get the previous result at once; before the first result they wait for it.
+
+    Args:
+        monotonic: Clock, in s.
+    """
+
+    def __init__(self, check: Check, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._check = check
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._looked_at: float | None = None
+        self._missing: str | None = None
+
+    async def __call__(self) -> str | None:
+        if self._looked_at is not None and self._lock.locked():
+            return self._missing
+        async with self._lock:
+            if self._looked_at is None or self._monotonic() - self._looked_at >= LOOK_EVERY_S:
+                self._missing = await self._check()
+                self._looked_at = self._monotonic()
+            return self._missing
+
+
 class Health:
     """
     Readiness of a process: a list of checks, each of which returns the missing part, or None.
@@ -128,47 +162,48 @@ class Health:
 
 class HealthServer:
     """
-    Serves `/metrics`, `/healthz` and `/readyz`.
+    Serves `/metrics`, and with a `health` also `/healthz` and `/readyz`.
 
     `/healthz` answers as long as the event loop runs; it checks nothing else, because a loop of the service
-    that fails ends the process. `/readyz` asks `health`.
+    that fails ends the process. `/readyz` asks `health`. Each connection serves one request and ends after
+    `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off.
 
     Args:
         settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
             free one if it is taken.
+        health: None for the API, which serves the probes beside its routes.
     """
 
-    def __init__(self, settings: Settings, registry: CollectorRegistry, health: Health) -> None:
-        self.port = settings.metrics_port
-        self._may_move = "metrics_port" not in settings.model_fields_set
+    def __init__(self, settings: Settings, registry: CollectorRegistry, health: Health | None = None) -> None:
+        default = API_METRICS_PORT if health is None else METRICS_PORT
+        self.port = default if settings.metrics_port is None else settings.metrics_port
+        self._host = settings.metrics_host.strip("[]")
+        self._may_move = settings.metrics_port is None
         self._registry = registry
         self._health = health
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises: StartRefused: The configured port cannot be used."""
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(app, access_log=None)
+        """Start to listen. Raises: StartRefused: The configured address or port cannot be used."""
+        self._runner = web.ServerRunner(_Server(self._answer, access_log=None))
         await self._runner.setup()
         try:
             await self._listen(self._runner)
         except OSError as error:
-            if not self._may_move:
+            if not self._may_move or error.errno != errno.EADDRINUSE:
                 await self.stop()
                 raise StartRefused(
-                    f"cannot listen on port {self.port} for /metrics: {error.strerror or error}; "
-                    "set SCORING_METRICS_PORT to a free one (0: any)"
+                    f"cannot listen on {self._host}, port {self.port}, for /metrics: {error.strerror or error}; "
+                    "set SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free "
+                    "port (0: any)"
                 ) from error
             log.warning("service.metrics_port_taken", port=self.port, effect="listening on another one")
             self.port = 0
             await self._listen(self._runner)
         self.port = self._runner.addresses[0][1]
 
-    async def _listen(self, runner: web.AppRunner) -> None:
-        await web.TCPSite(runner, "0.0.0.0", self.port).start()  # noqa: S104 - scraped from outside the pod
+    async def _listen(self, runner: web.ServerRunner) -> None:
+        await web.TCPSite(runner, self._host, self.port).start()
 
     async def stop(self) -> None:
         """Stop listening. Safe to call twice."""
@@ -176,15 +211,38 @@ class HealthServer:
             await self._runner.cleanup()
             self._runner = None
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        answer = web.Response(status=404, text="not found\n")
+        if request.method not in ("GET", "HEAD"):
+            answer = web.Response(status=405, text="use GET\n", headers={"Allow": "GET, HEAD"})
+        elif request.path == "/metrics":
+            headers = {"Content-Type": CONTENT_TYPE_LATEST}
+            answer = web.Response(body=generate_latest(self._registry), headers=headers)
+        elif self._health is not None and request.path == "/healthz":
+            answer = web.json_response({"status": "running"})
+        elif self._health is not None and request.path == "/readyz":
+            answer = await self._readyz(self._health)
+        answer.force_close()
+        return answer
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return web.json_response({"status": "running"})
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        missing = await self._health.missing()
+    async def _readyz(self, health: Health) -> web.Response:
+        missing = await health.missing()
         answer: dict[str, Any] = {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
-        if notes := self._health.notes():
+        if notes := health.notes():
             answer["notes"] = notes
         return web.json_response(answer, status=200 if missing is None else 503)
+
+
+class _Server(web.Server):
+    """aiohttp's server, whose connections are bounded in number and in time; it has no limit for heads itself."""
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        for oldest in self.connections[:-MAX_CONNECTIONS]:
+            _cut_off(oldest)
+        self._loop.call_later(CONNECTION_S, transport.abort)
+
+
+def _cut_off(handler: web.RequestHandler) -> None:
+    if isinstance(handler.transport, asyncio.Transport):
+        handler.transport.abort()

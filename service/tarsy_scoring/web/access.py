@@ -337,4 +337,6 @@ def _require_local_name(connection: HTTPConnection) -> None:
 
 def _unauthorized(detail: str, challenge: str | None = None) -> Problem:
     """A 401. Args: challenge: None where no credentials in the request would help."""
-    return Problem(401, "Not authenticated", detail, headers={"WWW-Authenticate": challenge} if challenge else {})
+    # A peer that reads no refusals would otherwise fill the buffer of its connection with them.
+    headers = {"Connection": "close"} | ({"WWW-Authenticate": challenge} if challenge else {})
+    return Problem(401, "Not authenticated", detail, headers=headers)

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 from tarsy_scoring import __version__
 from tarsy_scoring.web import api, pages
 from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.api.probes import database_look
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.middleware import Lifecycle, RequestMiddleware
 from tarsy_scoring.web.openapi import openapi_document
@@ -27,6 +28,7 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     """
     app = application()
     app.state.context = context
+    app.state.database_look = database_look(context)
     app.state.lifecycle = Lifecycle()
     access = access or Access(context.settings)
     rates = FleetRates(context.inbox.database, context.settings.api_rate_per_minute)

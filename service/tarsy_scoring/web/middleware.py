@@ -10,7 +10,8 @@ import asyncio
 import re
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import uuid4
@@ -42,9 +43,12 @@ PIECE_BYTES = 32 * 1024  # see `_send_body`
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0
 # More than the pool has connections: a further request would only wait for those before it.
-MAX_REQUESTS_AT_ONCE = 256
+MAX_REQUESTS_AT_ONCE = 256  # of admitted callers
+# Probes are answered from memory but for one look at the database a second, so these suffice for any number of
+# honest probes.
+MAX_PROBES_AT_ONCE = 32
 BUSY_RETRY_S = 1
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES = frozenset({"/healthz", "/readyz"})
 UNMATCHED = "unmatched"
 WEBSOCKET = "WEBSOCKET"
 SWITCHED, REFUSED = 101, 403
@@ -104,7 +108,8 @@ class RequestMiddleware:
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._rates = rates
-        self._at_once = 0
+        self._requests = _Places(MAX_REQUESTS_AT_ONCE)
+        self._probes = _Places(MAX_PROBES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -115,11 +120,7 @@ class RequestMiddleware:
             finally:
                 self._lifecycle.sockets.discard(exchange)
         else:  # the server sends no lifespan events
-            self._at_once += 1
-            try:
-                await self._serve(_Exchange(scope, receive, send))
-            finally:
-                self._at_once -= 1
+            await self._serve(_Exchange(scope, receive, send))
 
     async def _serve(self, exchange: "_Exchange") -> None:
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
@@ -143,10 +144,16 @@ class RequestMiddleware:
             if exchange.is_ambiguous:  # RFC 9112, 6.1: an intermediary may see another end of this request
                 detail = "the request states its length in two ways: send one of them"
                 raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
-            if exchange.scope["path"] not in PROBES:
-                await self._admit(connection, exchange)
-            is_admitted = True
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            is_probe = exchange.scope["path"] in PROBES
+            if not is_probe:
+                self._identify(connection)
+            # A WebSocket takes no place: the gateway bounds their number.
+            places = self._probes if is_probe else self._requests
+            with places.one() if exchange.scope["type"] == "http" else nullcontext():
+                if not is_probe:
+                    await self._admit(connection, exchange)
+                is_admitted = True
+                await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
             if not is_admitted:
                 self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
@@ -160,20 +167,21 @@ class RequestMiddleware:
                 raise AnswerCut("the answer had begun") from None
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
-    async def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
-        """Identify the caller and check the limits. Raises: Problem: 400, 401, 403, 413, 429 or 503."""
-        retry = {"Retry-After": str(BUSY_RETRY_S)}
+    def _identify(self, connection: HTTPConnection) -> None:
+        """Identify the caller, before the request takes a place. Raises: Problem: 400, 401, 403, 429 or 503."""
         if self._lifecycle.is_stopping:
+            retry = {"Retry-After": str(BUSY_RETRY_S)}
             raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
-        connection.state.caller = caller = self._access.admit(connection)
-        if self._at_once > MAX_REQUESTS_AT_ONCE:
-            raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
+        connection.state.caller = self._access.admit(connection)
+
+    async def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
+        """Check the limits of an identified caller. Raises: Problem: 413, 429 or 503."""
         if exchange.declared_bytes > MAX_BODY_BYTES:
             raise Problem(413, *REFUSALS[413], headers={"Connection": "close"})
         if not self._lifecycle.has_started:
             raise database_away()
         if self._rates is not None and is_change(connection):
-            await self._rates.count(caller.identity)
+            await self._rates.count(connection.state.caller.identity)
 
     def _record(self, exchange: "_Exchange") -> None:
         """Count a finished request in the metrics, and write its line to the log."""
@@ -193,6 +201,26 @@ class RequestMiddleware:
             status=exchange.status,
             duration_ms=round(duration_s * 1000, 1),
         )
+
+
+class _Places:
+    """Places of requests under way; a request that finds none is refused, and waits for nothing."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold one place. Raises: Problem: 503, every place is taken."""
+        if self._taken >= self._limit:
+            retry = {"Retry-After": str(BUSY_RETRY_S)}
+            raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
 
 
 class AnswerCut(Exception):

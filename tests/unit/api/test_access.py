@@ -150,7 +150,7 @@ def test_caller_without_a_name_from_a_trusted_proxy_is_refused() -> None:
     ]
     for headers, peer in cases:
         refused = refusal(access(PROXIED), request(headers, peer=peer))
-        assert (refused.status, refused.headers) == (401, {}), (headers, peer)
+        assert (refused.status, refused.headers) == (401, {"Connection": "close"}), (headers, peer)
         assert "through the proxy" in refused.detail
         assert "token" not in refused.detail
 

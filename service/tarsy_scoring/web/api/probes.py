@@ -1,18 +1,20 @@
-"""Health, metrics and the OpenAPI document."""
+"""Health and the OpenAPI document."""
 
 import asyncio
 from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.web.context import context_of
+from tarsy_scoring.telemetry.health import Look
+from tarsy_scoring.web.context import AppContext
 
 READY_TIMEOUT_S = 2.0
+# A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the probes.
+LAST = {"Connection": "close"}
 
 router = APIRouter(tags=["probes"])
 
@@ -31,7 +33,7 @@ class Health(BaseModel):
 )
 async def healthz() -> Response:
     """200 while the process answers. Needs no access."""
-    return JSONResponse({"status": "running"})
+    return JSONResponse({"status": "running"}, headers=LAST)
 
 
 @router.get(
@@ -43,39 +45,34 @@ async def healthz() -> Response:
     },
 )
 async def readyz(request: Request) -> Response:
-    """200 while the database answers. A broker outage does not count, since the API works without it."""
-    if not request.app.state.lifecycle.has_started:
-        return _not_ready("the database has not answered yet")
-    context = context_of(request)
-    database = context.reader.database
-    try:
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            await database.once(lambda c: c.execute("SELECT 1"))
-    except (DatabaseAway, TimeoutError):
-        context.metrics.database_up.set(0)
-        return _not_ready("the database does not answer")
-    context.metrics.database_up.set(1)
-    return JSONResponse({"status": "ready"})
+    """
+    200 while the database answers, which is asked at most once a second. A broker outage does not count,
+    since the API works without it.
+    """
+    state = request.app.state
+    missing = await state.database_look() if state.lifecycle.has_started else "the database has not answered yet"
+    if missing is not None:
+        return JSONResponse({"status": "not ready", "reason": missing}, status_code=503, headers=LAST)
+    return JSONResponse({"status": "ready"}, headers=LAST)
+
+
+def database_look(context: AppContext) -> Look:
+    """The look at the database behind `/readyz`; it sets the metric of the database."""
+
+    async def look() -> str | None:
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await context.reader.database.once(lambda c: c.execute("SELECT 1"))
+        except (DatabaseAway, TimeoutError):
+            context.metrics.database_up.set(0)
+            return "the database does not answer"
+        context.metrics.database_up.set(1)
+        return None
+
+    return Look(look)
 
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi_json(request: Request) -> Response:
     """The OpenAPI document."""
     return JSONResponse(request.app.openapi())
-
-
-@router.get(
-    "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Text exposition."}},
-)
-async def metrics(request: Request) -> Response:
-    """The metrics that docs/operations.md lists. No label holds an id."""
-    return Response(
-        generate_latest(context_of(request).metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-    )
-
-
-def _not_ready(reason: str) -> Response:
-    return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
