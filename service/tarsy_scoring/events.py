@@ -232,6 +232,8 @@ class DriftDetected(_Insight):
 # --- decoding ------------------------------------------------------------------------------------------
 
 M = TypeVar("M", bound=_Incoming)
+# A broker bounds the compressed size alone. Decoding may take 25 times the bytes of a value.
+MAX_BYTES = 10 * 1024 * 1024
 # The JSON escape of NUL. After an odd number of backslashes `u0000` is plain text.
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -249,6 +251,8 @@ def decode_rescore_requested(value: bytes | None) -> RescoreRequested:
 def _decode(model: type[M], value: bytes | None) -> M:
     if not value:
         raise InvalidMessage("empty", "the message has no value")
+    if len(value) > MAX_BYTES:
+        raise InvalidMessage("too_large", f"the value has {len(value):,} bytes; at most {MAX_BYTES:,} are decoded")
     try:
         value.decode("utf-8")
     except UnicodeDecodeError as error:

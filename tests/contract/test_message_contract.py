@@ -84,6 +84,8 @@ POISON: dict[str, tuple[bytes | None, str]] = {
     "nul-in-an-ignored-key": (completed(**{"ig\0nored": 1}), "nul_character"),
     "nul-deep-in-an-ignored-field": (completed(ignored=[{"a": [{"b\0": None}]}]), "nul_character"),
     "no-session-id": (b"{}", "invalid_field"),
+    "too-large": (b" " * 10 * 2**20 + completed(), "too_large"),
+    "large": (b"x" * 10 * 2**20, "not_json"),
 }  # fmt: skip
 FIELDS = yaml.safe_load((Path(__file__).parent / "messages.yaml").read_text("utf-8"))
 

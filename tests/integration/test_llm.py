@@ -1,6 +1,8 @@
 """The client against a real HTTP server: requests, replies, and the error of each failure."""
 
 import asyncio
+import contextlib
+import gzip
 import json
 import shutil
 import ssl
@@ -310,6 +312,61 @@ async def test_a_transient_error_is_retried_and_then_an_unavailable_judge(endpoi
         assert len(endpoint.requests) == 4, name
         assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2, 4)], name
         endpoint.forget()
+
+
+class Flood:
+    """Replies with a JSON object of this many bytes, of which it counts those that the client takes."""
+
+    def __init__(self, size: int, status: int = 200) -> None:
+        self.size, self.status = size, status
+        self.taken = 0
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=self.status, headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        piece = b" " * 65_536
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            while self.taken < self.size:
+                await response.write(piece)
+                self.taken += len(piece)
+            await response.write(json.dumps(completion()).encode())
+        return response
+
+
+async def test_a_reply_is_read_up_to_its_limit_in_bytes(endpoint: Endpoint, connect: Connect) -> None:
+    flood = Flood(100_000_000)
+    endpoint.script = [flood, replies()]
+    client = connect(max_reply_tokens=1000)
+    assert (await ask(client)).reply == "67", "one such reply does not end the attempt"
+    assert flood.taken < 32_000_000, "the rest stays in buffers of the kernel"
+
+    endpoint.script = [Flood(100_000_000)]
+    with pytest.raises(JudgeUnavailable, match=r"more than 1056576 bytes .* raise providers\.main\.max_reply_tokens"):
+        await ask(client)
+
+
+async def test_a_reply_below_its_limit_is_read_whole(endpoint: Endpoint, connect: Connect) -> None:
+    endpoint.script = [Flood(1_048_576)]
+    assert (await ask(connect(max_reply_tokens=1000))).reply == "67"
+
+
+async def test_the_status_of_an_endless_error_counts(endpoint: Endpoint, connect: Connect) -> None:
+    endpoint.script = [Flood(100_000_000, status=401)]
+    with pytest.raises(KeyRejected):
+        await ask(connect())
+
+
+async def test_a_compressed_reply_is_not_unpacked(endpoint: Endpoint, connect: Connect) -> None:
+    """400 KB of it can become 2 GB."""
+
+    async def compressed(request: web.Request) -> web.StreamResponse:
+        body = gzip.compress(json.dumps(completion("67" + " " * 1_000_000)).encode())
+        return web.Response(body=body, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+
+    endpoint.script = [compressed]
+    with pytest.raises(JudgeUnavailable, match="compressed its reply"):
+        await ask(connect(extra_headers={"Accept-Encoding": "gzip"}))
+    assert {headers["Accept-Encoding"] for headers in endpoint.headers} == {"identity"}
 
 
 async def test_a_refused_connection_is_an_unavailable_judge(connect: Connect, unused_tcp_port: int) -> None:

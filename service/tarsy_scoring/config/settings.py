@@ -135,7 +135,9 @@ class ProviderSettings(_Frozen):
     api_key_file: Path | None = Field(None, description="File that holds the key, instead of a variable.")
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name at the endpoint.")
     context_window_tokens: int = Field(128_000, ge=4_000, description="The model's window: prompt and reply.")
-    max_reply_tokens: int = Field(8_000, ge=256, description="Tokens reserved for the reply.")
+    max_reply_tokens: int = Field(
+        8_000, ge=256, description="Tokens reserved for the reply; more than 1 MiB and 8 bytes for each are not read."
+    )
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
     max_concurrency: int | None = Field(None, ge=1, description="Calls at once per process; `null`: as many as slots.")

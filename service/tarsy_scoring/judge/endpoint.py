@@ -44,6 +44,10 @@ CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
+# A reply may have this many bytes for each token of max_reply_tokens, and as many as an error page or the text of a
+# judge that reasons may add. The longest tokens of common models have some 16 characters, the usual one has 4.
+REPLY_BYTES_PER_TOKEN = 8
+REPLY_BYTES_MORE = 1024 * 1024
 KEEPALIVE_S = 4.0  # many endpoints run on uvicorn, which closes idle connections after 5 s
 
 _log = structlog.get_logger()
@@ -58,6 +62,10 @@ class TransientError(Exception):
         super().__init__(str(error))
         self.error = error
         self.after_s = after_s
+
+
+class UnreadableReply(Exception):
+    """A reply whose bytes are not read, or not read to their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,8 @@ class Endpoint:
         for header, given in client.default_headers.items():  # the operator's own headers override
             if isinstance(given, str):
                 self._headers[header] = given
+        # 400 KB of gzip can become 2 GB. Replies are short, so that compressing them saves nothing.
+        self._headers["Accept-Encoding"] = "identity"
         self._url = str(client.base_url).rstrip("/") + "/chat/completions"
 
     async def close(self) -> None:
@@ -204,13 +214,41 @@ class Endpoint:
             async with limit:
                 # `chat.completions.create` would build and validate models of request and answer, which takes
                 # 0.85 ms of CPU per call with a prompt of 100 KB. Posting the encoded body takes 0.3 ms.
-                response = await self.http.post(self._url, content=prepared.body, headers=self._headers)
+                response = await self._post(prepared)
+        except UnreadableReply as error:
+            return Outcome(_no_answer(), self._unavailable(str(error)))
         except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
             if limit.expired():
                 return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
             reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
             return Outcome(_no_answer(), self._unavailable(reason))
         return self._read(response, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
+
+    async def _post(self, prepared: PreparedCall) -> httpx2.Response:
+        """
+        Send a request, and read the reply up to its limit. Of an unreadable error only the status is kept.
+
+        Raises:
+            UnreadableReply: A success is compressed or too long.
+        """
+        limit = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * prepared.fitted.reply_limit
+        content, fault = bytearray(), None
+        async with self.http.stream("POST", self._url, content=prepared.body, headers=self._headers) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off there"
+            else:
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > limit:
+                        fault = (
+                            f"sent more than {limit} bytes ({REPLY_BYTES_PER_TOKEN} for each of "
+                            f"{prepared.fitted.reply_limit} reply tokens, and {REPLY_BYTES_MORE}); if its replies are "
+                            f"so long, raise providers.{self._provider}.max_reply_tokens"
+                        )
+                        break
+        if fault is not None and response.is_success:
+            raise UnreadableReply(fault)
+        return httpx2.Response(response.status_code, headers=response.headers, content=b"" if fault else bytes(content))
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
         """The outcome of a call without an answer in time; a short wait is not held against the provider."""

@@ -188,7 +188,10 @@ class NotASessionFile(Exception):
 def _read(path: Path, max_bytes: int) -> Timeline:
     if (size_bytes := path.stat().st_size) > max_bytes:
         raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
-    content = path.read_bytes()
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:  # it has grown since, or is no ordinary file
+        raise SessionTooLarge(storable(path.stem), len(content), max_bytes)
     try:
         session: object = from_json(content)
     except ValueError:

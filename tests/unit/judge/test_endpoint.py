@@ -1,5 +1,6 @@
 """One call to an endpoint: the form of JSON it is asked for, and the most that the call may cost."""
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -30,11 +31,12 @@ class Server:
         self.asked: list[str] = []
         self.read_bytes = 0
 
-    async def post(self, _url: str, *, content: bytes, **_: Any) -> httpx2.Response:
+    @contextlib.asynccontextmanager
+    async def stream(self, *_: Any, content: bytes, **__: Any) -> AsyncIterator[httpx2.Response]:
         form = json.loads(content).get("response_format", {"type": "text"})["type"]
         self.asked.append(form)
         self.read_bytes = len(content)
-        return httpx2.Response(200, json=ANSWER) if form in self.takes else httpx2.Response(400, json=REFUSAL)
+        yield httpx2.Response(200, json=ANSWER) if form in self.takes else httpx2.Response(400, json=REFUSAL)
 
     async def aclose(self) -> None:
         """Does nothing: no connection was opened."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,7 +67,8 @@ class Endpoint:
         self.script = list(script)
         self.requests: list[dict[str, Any]] = []
 
-    async def post(self, _url: str, *, content: bytes, **_: Any) -> httpx2.Response:
+    @contextlib.asynccontextmanager
+    async def stream(self, *_: Any, content: bytes, **__: Any) -> AsyncIterator[httpx2.Response]:
         request = json.loads(content)
         self.requests.append(request)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -75,7 +76,7 @@ class Endpoint:
             "message": {"content": reply.text(request["max_tokens"])},
             "finish_reason": "length" if reply.is_cut else "stop",
         }
-        return httpx2.Response(200, json={"model": "m", "choices": [answer]})
+        yield httpx2.Response(200, json={"model": "m", "choices": [answer]})
 
     def prompts(self) -> list[int]:
         """Estimated prompt tokens of each request."""

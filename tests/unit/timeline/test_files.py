@@ -73,6 +73,14 @@ async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) ->
                 await read("one")
 
 
+def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    """The size of a device or of a file that grows says nothing about the bytes that it gives."""
+    endless = tmp_path / "endless.json"
+    endless.symlink_to("/dev/zero")
+    with pytest.raises(SessionTooLarge, match="SCORING_MAX_SESSION_BYTES"):
+        read_session_file(endless, 1000)
+
+
 async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     """Neither for its session nor for a list of sessions, from which it is left out."""
     written(tmp_path, session(completed_at=THEN))
