@@ -16,9 +16,13 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.web.places import Places
 
 Scope = Literal["read", "score"]
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
+# Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while it is
+# read, masked and shown.
+MAX_SESSION_READS, MAX_SESSION_READS_WAITING = 2, 14
 MAX_EXPORTS = 4  # at once; an export lasts as long as its reader takes, and needs a connection for each batch
 
 
@@ -33,6 +37,7 @@ class AppContext:
         gateway: None where the process serves no WebSockets.
         tool_requests: Cached readings of the tool ledger.
         analytic_requests: Held by each request that reads many scores until its answer has been sent.
+        session_reads: Held by each page while it reads a session from the source.
         exports: Held by each export until its last byte has been sent.
     """
 
@@ -47,6 +52,7 @@ class AppContext:
     gateway: Gateway | None = None
     tool_requests: ToolRequestsCache = field(default_factory=ToolRequestsCache)
     analytic_requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS))
+    session_reads: Places = field(default_factory=lambda: Places(MAX_SESSION_READS, MAX_SESSION_READS_WAITING))
     exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
 
     @property

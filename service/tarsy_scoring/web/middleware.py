@@ -10,8 +10,7 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 from uuid import uuid4
@@ -24,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.access import Access, is_change
+from tarsy_scoring.web.places import NoPlace, Places
 from tarsy_scoring.web.problems import (
     GOING_AWAY,
     METHODS,
@@ -108,8 +108,8 @@ class RequestMiddleware:
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._rates = rates
-        self._requests = _Places(MAX_REQUESTS_AT_ONCE)
-        self._probes = _Places(MAX_PROBES_AT_ONCE)
+        self._requests = Places(MAX_REQUESTS_AT_ONCE)
+        self._probes = Places(MAX_PROBES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -149,12 +149,13 @@ class RequestMiddleware:
                 self._identify(connection)
             # A WebSocket takes no place: the gateway bounds their number.
             places = self._probes if is_probe else self._requests
-            with places.one() if exchange.scope["type"] == "http" else nullcontext():
+            async with places.one() if exchange.scope["type"] == "http" else nullcontext():
                 if not is_probe:
                     await self._admit(connection, exchange)
                 is_admitted = True
                 await self._app(exchange.scope, exchange.receive, exchange.send)
-        except Problem as problem:
+        except (Problem, NoPlace) as refusal:
+            problem = refusal if isinstance(refusal, Problem) else _too_busy()
             if not is_admitted:
                 self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
             await problem_response(connection, problem)(exchange.scope, exchange.receive, exchange.send)
@@ -203,24 +204,9 @@ class RequestMiddleware:
         )
 
 
-class _Places:
-    """Places of requests under way; a request that finds none is refused, and waits for nothing."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold one place. Raises: Problem: 503, every place is taken."""
-        if self._taken >= self._limit:
-            retry = {"Retry-After": str(BUSY_RETRY_S)}
-            raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
+def _too_busy() -> Problem:
+    retry = {"Retry-After": str(BUSY_RETRY_S)}
+    return Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
 
 
 class AnswerCut(Exception):

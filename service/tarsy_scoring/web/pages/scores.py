@@ -80,7 +80,7 @@ async def _score_page(
     turns = await context.reader.replies(document["score_id"]) if document else None
     row = await context.reader.newest_score(session_id)
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
-    session = await read_session(context.source, session_id, cited, cut)
+    session = await read_session(context.source, session_id, cited, cut, places=context.session_reads)
     if document is None and isinstance(session, Unreadable) and not session.is_running:
         if session.is_gone or context.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")

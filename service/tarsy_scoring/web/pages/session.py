@@ -14,11 +14,13 @@ from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.masking import mask_secrets
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
+from tarsy_scoring.web.places import NoPlace, Places
 
 READ_S = 5.0  # after this the page is shown without its session
 NO_LIMIT_TOKENS = 10**12  # a page has no context window, so nothing is shortened
 MAX_ENTRY_CHARACTERS = 20_000
 MAX_ENTRIES = 100
+MAX_ANALYSIS_CHARACTERS = 50_000
 MAX_REASON_CHARACTERS = 500
 ALERT = "E1"
 
@@ -46,6 +48,7 @@ class ShownSession:
     The parts of a session that a page shows.
 
     Args:
+        analysis_left_out: Number of characters at the end of the final analysis that the page leaves out.
         cited: Cited entries in the order of their numbers, without the alert.
         not_there: Cited ids that the session does not have.
     """
@@ -55,6 +58,7 @@ class ShownSession:
     alert_type: str | None
     alert: Entry
     final_analysis: str | None
+    analysis_left_out: int = 0
     cited: Sequence[Entry] = ()
     not_there: Sequence[str] = ()
 
@@ -74,7 +78,12 @@ class Unreadable:
 
 
 async def read_session(
-    source: TimelineSource | None, session_id: str, cited: Sequence[str] = (), cut: Collection[str] = ()
+    source: TimelineSource | None,
+    session_id: str,
+    cited: Sequence[str] = (),
+    cut: Collection[str] = (),
+    *,
+    places: Places,
 ) -> ShownSession | Unreadable:
     """
     Read what a page shows of a session. A failure of the source is a result, not an exception.
@@ -82,12 +91,17 @@ async def read_session(
     Args:
         cited: Ids of the entries to show.
         cut: Ids of entries that were shortened for the judge.
+        places: One is held while the session is in memory.
     """
     if source is None:
         return Unreadable("this process has no timeline source")
     try:
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
+            limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
+            return await asyncio.to_thread(show, timeline, cited, cut)
+    except NoPlace:
+        return Unreadable("too many sessions are being shown now: reload the page shortly")
     except SessionNotFound:
         return Unreadable("the source no longer has the session", is_gone=True)
     except SessionNotTerminal as error:
@@ -96,12 +110,12 @@ async def read_session(
         return Unreadable(str(error))
     except (TimelineUnavailable, TimeoutError):
         return Unreadable("the timeline source cannot be read now")
-    return await asyncio.to_thread(show, timeline, cited, cut)
 
 
 def show(timeline: Timeline, cited: Sequence[str], cut: Collection[str] = ()) -> ShownSession:
     """The parts of a timeline that a page shows. Blocks for a time that grows with the session."""
     context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS)
+    analysis = mask_secrets(timeline.final_analysis or "")
     wanted = [entry for entry in cited if entry != ALERT][:MAX_ENTRIES]
     found = [entry for entry in wanted if entry in context.entries]
     return ShownSession(
@@ -109,7 +123,8 @@ def show(timeline: Timeline, cited: Sequence[str], cut: Collection[str] = ()) ->
         chain_id=timeline.chain_id,
         alert_type=timeline.alert_type,
         alert=_entry(context, ALERT, cut),
-        final_analysis=mask_secrets(timeline.final_analysis) if timeline.final_analysis else None,
+        final_analysis=analysis[:MAX_ANALYSIS_CHARACTERS] or None,
+        analysis_left_out=max(0, len(analysis) - MAX_ANALYSIS_CHARACTERS),
         cited=[_entry(context, entry, cut) for entry in found],
         not_there=[entry for entry in wanted if entry not in context.entries],
     )
