@@ -20,7 +20,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.context import Caller, Scope, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, Problem
-from tarsy_scoring.web.rates import Rates, too_many_changes
+from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
 from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
 
 log = structlog.get_logger()
@@ -98,6 +98,7 @@ class Access:
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
         self._rates = Rates(settings.api_rate_per_minute, monotonic)
+        self._reads = Rates(settings.api_read_rate_per_minute, monotonic)
         if not (self._is_local or self._proxies or self._tokens or self._is_open):
             raise ConfigurationError(
                 f"the API would listen on {settings.api_host}, beyond this machine, without access control: {ADVICE}"
@@ -121,7 +122,7 @@ class Access:
         database the changes of a caller that is far too fast.
 
         Raises:
-            Problem: 400, 401 or 403; 429 for changes beyond the caller's rate.
+            Problem: 400, 401 or 403; 429 for changes or reads beyond the caller's rate.
         """
         peer = peer_address(connection)
         is_proxied = peer is not None and any(peer in network for network in self._proxies)
@@ -132,7 +133,11 @@ class Access:
             _require_same_site(connection, is_proxied)
         if changes:
             _require_scope(caller)
-            self._limit_rate(caller.identity)
+            if (wait_s := self._rates.take(caller.identity)) > 0:
+                raise too_many_changes(self._rates.per_minute, wait_s)
+        # The gateway bounds WebSockets.
+        elif connection.scope["type"] == "http" and (wait_s := self._reads.take(caller.identity)) > 0:
+            raise too_many_reads(self._reads.per_minute, wait_s)
         return caller
 
     def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
@@ -159,12 +164,6 @@ class Access:
             _require_local_name(connection)
         # Anonymous callers are distinguished by their address.
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
-
-    def _limit_rate(self, identity: str) -> None:
-        """Count a change of this caller in this process. Raises: Problem: 429, with the seconds to wait."""
-        wait_s = self._rates.take(identity)
-        if wait_s > 0:
-            raise too_many_changes(self._rates.per_minute, wait_s)
 
 
 def is_change(connection: HTTPConnection) -> bool:

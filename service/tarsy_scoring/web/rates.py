@@ -1,4 +1,9 @@
-"""The rate of changes of each caller: in this process, and over all processes of the API."""
+"""
+The rate of requests of each caller: changes over all processes of the API, and reads in each process.
+
+Changes are counted in the database, which each of them writes to anyway. A read must not cost a write, so reads
+are counted in memory, and a caller of several processes has as many buckets.
+"""
 
 import asyncio
 import math
@@ -95,11 +100,19 @@ class Rates:
 
 def too_many_changes(per_minute: int, wait_s: float) -> Problem:
     """429 for a caller that has to wait for its next change."""
+    return _too_many(f"{per_minute} changes per minute and caller", wait_s, "SCORING_API_RATE_PER_MINUTE")
+
+
+def too_many_reads(per_minute: int, wait_s: float) -> Problem:
+    """429 for a caller that has to wait for its next read."""
+    return _too_many(f"{per_minute} reads per minute and caller", wait_s, "SCORING_API_READ_RATE_PER_MINUTE")
+
+
+def _too_many(limit: str, wait_s: float, variable: str) -> Problem:
     seconds = max(1, math.ceil(wait_s))
     return Problem(
         429,
         "Too many requests",
-        f"the limit is {per_minute} changes per minute and caller: try again in {seconds} s, "
-        "or ask an operator to raise SCORING_API_RATE_PER_MINUTE",
+        f"the limit is {limit}: try again in {seconds} s, or ask an operator to raise {variable}",
         headers={"Retry-After": str(seconds)},
     )

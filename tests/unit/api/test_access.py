@@ -403,6 +403,23 @@ def test_changes_are_limited_per_caller() -> None:
     assert change(alice).name == "alice"
 
 
+def test_reads_are_limited_per_caller_apart_from_changes() -> None:
+    clock = Clock()
+    rules = access({"SCORING_TRUSTED_PROXIES": "10.0.0.0/8", "SCORING_API_READ_RATE_PER_MINUTE": "2", **PUBLIC}, clock)
+    alice, bob = ({"x-forwarded-user": name} for name in ("alice", "bob"))
+    for method in ("GET", "HEAD"):
+        rules.admit(request(alice, method=method, peer=PROXY))
+
+    refused = refusal(rules, request(alice, peer=PROXY))
+
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "30")
+    assert "raise SCORING_API_READ_RATE_PER_MINUTE" in str(refused)
+    assert rules.admit(request(bob, peer=PROXY)).name == "bob"
+    assert rules.admit(request(alice, method="POST", peer=PROXY)).name == "alice"
+    clock.now_s += 30
+    assert rules.admit(request(alice, peer=PROXY)).name == "alice"
+
+
 def test_unnamed_callers_are_limited_per_address() -> None:
     rules = access({**OPEN, "SCORING_API_RATE_PER_MINUTE": "1"})
     rules.admit(request(method="POST", peer="192.0.2.1"))
