@@ -1,5 +1,6 @@
 """Foreign text on a terminal, and options that take numbers."""
 
+import json
 from collections.abc import Iterator
 
 import click
@@ -7,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tarsy_scoring.cli import cli, main
-from tarsy_scoring.commands.shared import FiniteRange, plain_lines
+from tarsy_scoring.commands.shared import FiniteRange, plain_lines, print_json
 from tarsy_scoring.timeline.text import one_line
 
 HOSTILE = "evil\x1b[31m\x1b]0;title\x07\r\n\u202etxt\u200b"
@@ -18,6 +19,17 @@ def test_foreign_text_is_harmless() -> None:
     assert one_line(HOSTILE) == "evil [31m ]0;title txt"
     assert one_line("  größer   日本 ") == "größer 日本"
     assert plain_lines("  a\n  b\x1b[2J\n") == "  a\n  b [2J\n"
+
+
+def test_foreign_text_in_json_is_harmless_and_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON leaves C1 control characters, such as one that begins a terminal sequence, and direction characters."""
+    foreign = HOSTILE + "\x7f\x9b2J größer 日本"
+    print_json({"text": foreign})
+
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"text": foreign}
+    assert printed.strip().isprintable()
+    assert "größer 日本" in printed
 
 
 @pytest.mark.parametrize(

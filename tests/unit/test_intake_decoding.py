@@ -5,15 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import pytest
-
 from tarsy_scoring.config.settings import Config, Settings
-from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy, Priority, Request
-from tarsy_scoring.queue.dead_letters import Body, DeadLetter, origin_of, replay
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -57,12 +52,12 @@ def test_a_time_without_a_zone_is_utc() -> None:
 
 
 def test_an_event_is_stale_beyond_the_configured_age() -> None:
-    """A replayed event and an event without a time are never stale."""
+    """An event without a time is never stale. Headers that any producer can write change nothing."""
     limited, old = intake_with(max_event_age_s=60), round(NOW_S * 1000) - 60_001
     table: list[tuple[Intake, dict[str, Any], bool]] = [
         (limited, {"timestamp_ms": old}, True),
         (limited, {"timestamp_ms": old + 1}, False),
-        (limited, {"timestamp_ms": old, "headers": REPLAYED}, False),
+        (limited, {"timestamp_ms": old, "headers": REPLAYED}, True),
         (limited, {"timestamp_ms": 0}, False),
         (limited, {"timestamp_ms": -1}, False),
         (intake_with(max_event_age_s=None), {"timestamp_ms": 1}, False),
@@ -90,36 +85,4 @@ def test_the_same_message_is_the_same_request() -> None:
     assert ids((named, {"offset": 5}), (named, {"offset": 6}), (named | unnamed, {"partition": 1})) == 1
     assert ids((unnamed, {}), (unnamed, {"headers": (("other", b"x"),)})) == 1
     assert ids((unnamed, {"offset": 5}), (unnamed, {"offset": 6}), (unnamed, {"partition": 1}), ({}, {})) == 4
-    assert ids((unnamed, {"headers": REPLAYED, "offset": 8}), (unnamed, {"headers": REPLAYED, "offset": 9})) == 1
-
-
-async def test_a_letter_that_cannot_be_replayed_says_why() -> None:
-    letter = DeadLetter("0:1", "not_json", "", "", None, None, b"{", (), None)
-    stored = replace(letter, origin=origin_of(REPLAYED), body_id=decoded("session-completed").request_id)
-    damaged = replace(stored, error="damaged_batch", body_id=None)
-    publisher = Publisher(Settings(**BROKERS))
-    for unusable, reason in ((letter, "no_origin"), (stored, "no_body"), (damaged, "no_body")):
-        with pytest.raises(InvalidMessage) as caught:
-            await replay(publisher, unusable, None)
-
-        assert caught.value.reason == reason
-
-
-async def test_a_replayed_letter_keeps_its_message_and_its_origin() -> None:
-    """A body that PostgreSQL keeps takes the place of the empty one in the letter."""
-    sent: list[Any] = []
-
-    class Remembering(Publisher):
-        async def publish(self, topic: str, messages: Any, timeout_s: float) -> list[bool]:
-            sent.append((topic, messages))
-            return [True for _ in messages]
-
-    letter = DeadLetter("0:1", "not_json", "", "", origin_of(REPLAYED), b"k", b"v", [("h", b"1")], None)
-    publisher = Remembering(Settings(**BROKERS))
-    await replay(publisher, letter, None)
-    await replay(publisher, letter, Body(b"K", b"V", []))
-
-    assert sent == [
-        ("session-completed", [(b"k", b"v", [("h", b"1"), *REPLAYED])]),
-        ("session-completed", [(b"K", b"V", [*REPLAYED])]),
-    ]
+    assert ids((unnamed, {"headers": REPLAYED, "offset": 8}), (unnamed, {"headers": REPLAYED, "offset": 9})) == 2

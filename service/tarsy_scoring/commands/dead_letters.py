@@ -2,14 +2,22 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
-from pydantic_core import to_json
 
-from tarsy_scoring.commands.shared import FAILED, print_json, print_text, run, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    plain,
+    plain_lines,
+    print_json,
+    print_text,
+    run,
+    settings_of_environment,
+)
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway
@@ -17,9 +25,11 @@ from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
 from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay
-from tarsy_scoring.wiring import open_parts
+from tarsy_scoring.records.erasure import erased_hashes, is_about
+from tarsy_scoring.wiring import open_migrated_parts, open_parts
 
 _PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic
+SILENT_MOST = 3  # each waits for 15 s
 _UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")  # errors of aiokafka when no broker answers
 
 
@@ -37,7 +47,7 @@ def list_dead_letters(as_json: bool) -> None:
         print_text("dead_letters.txt", {"letters": letters})
         return
     for letter in letters:
-        click.echo(to_json(letter).decode())
+        print_json(letter, on_one_line=True)
 
 
 @dead_letters.command("show")
@@ -55,7 +65,8 @@ def show_dead_letter(place: str, as_json: bool) -> None:
         print_json(document)
         return
     for name, shown in document.items():
-        click.echo(f"{name}: {shown}")
+        # Only the message itself, which comes last, may have several lines.
+        click.echo(f"{name}: {plain_lines(shown) if name == 'value' else plain(str(shown))}")
 
 
 @dead_letters.command("replay")
@@ -66,7 +77,8 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     Send dead letters to their original topic again, with their original identity.
 
     Replaying a message that was processed since changes nothing. One that still fails becomes a dead letter
-    again.
+    again. A letter that cannot be sent does not stop the others, and a letter about an erased session is not
+    sent.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
@@ -76,26 +88,46 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     async def work() -> tuple[int, list[str]]:
         found = await _dead_letters(settings)
         chosen = found if everything else _find(found, places)
-        publisher, refused = Publisher(settings), []
-        try:
-            for letter in chosen:
-                body = await _body_of(settings, letter)
+        return len(chosen), await _replay(settings, chosen)
+
+    chosen, refused = run(work())
+    for why in refused:
+        click.echo(f"not replayed: {plain(why)}", err=True)
+    sent = chosen - len(refused)
+    click.echo(f"replayed: {sent} of {chosen}" if refused else f"replayed: {sent}")
+    sys.exit(FAILED if refused else 0)
+
+
+async def _replay(settings: Settings, letters: Sequence[DeadLetter]) -> list[str]:
+    """Replay these letters, each by itself; gives the reasons of those that were not sent."""
+    topics = (settings.topic_session_completed, settings.topic_rescore_requested)
+    refused: list[str] = []
+    silent: Counter[str] = Counter()  # by topic: letters in a row that it did not take in time
+    publisher = Publisher(settings)
+    try:
+        async with open_migrated_parts(settings) as parts:
+            erased = await erased_hashes(parts.database)
+            for letter in letters:
+                topic = letter.origin.topic if letter.origin else ""
+                if silent[topic] >= SILENT_MOST:
+                    refused.append(f"dead letter {letter.place}: topic {topic} takes nothing; try again later")
+                    continue
                 try:
                     with _naming_brokers(settings, "cannot replay a letter of"):
-                        await replay(publisher, letter, body)
-                except InvalidMessage as error:
-                    refused.append(str(error))
+                        await replay(
+                            publisher, parts.database, letter, topics=topics, is_erased=lambda b: is_about(b, erased)
+                        )
+                    silent[topic] = 0
+                except BrokerAway as error:
+                    silent[topic] += 1
+                    refused.append(f"dead letter {letter.place}: {error}")
                 except TooLarge as error:
                     refused.append(f"dead letter {letter.place}: {error}")
-        finally:
-            await publisher.stop()
-        return len(chosen) - len(refused), refused
-
-    sent, refused = run(work())
-    for why in refused:
-        click.echo(f"not replayed: {why}", err=True)
-    click.echo(f"replayed: {sent}")
-    sys.exit(FAILED if refused else 0)
+                except InvalidMessage as error:
+                    refused.append(str(error))
+    finally:
+        await publisher.stop()
+    return refused
 
 
 async def _dead_letters(settings: Settings) -> list[DeadLetter]:
@@ -184,5 +216,5 @@ def _letter_json(letter: DeadLetter) -> dict[str, Any]:
         "original_timestamp_ms": origin.timestamp_ms if origin else None,
         "key": letter.key.decode("utf-8", "replace") if letter.key else None,
         "bytes": len(letter.value or b""),
-        "body_id": str(letter.body_id) if letter.body_id else None,
+        "body_id": letter.body_id,
     }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -88,9 +89,16 @@ def plain_lines(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else " " for c in without_invisible(text))
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document: indented on a terminal, else on one line."""
-    click.echo(to_json(value, indent=2 if sys.stdout.isatty() else None).decode())
+def plain(text: str) -> str:
+    """Untrusted text on one line, without control, colour or direction characters."""
+    return one_line(text)
+
+
+def print_json(value: Any, *, on_one_line: bool = False) -> None:
+    """Print one JSON document: indented on a terminal, else on one line; foreign text cannot control the terminal."""
+    text = to_json(value, indent=2 if sys.stdout.isatty() and not on_one_line else None).decode()
+    # JSON itself leaves C1 control characters and direction characters as they are.
+    click.echo("".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text))
 
 
 def print_text(template: str, document: Mapping[str, Any]) -> None:
@@ -104,7 +112,7 @@ def print_text(template: str, document: Mapping[str, Any]) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts.filters |= {"plain": one_line, "counted": counted, "usd": usd}
+    texts.filters |= {"plain": plain, "counted": counted, "usd": usd}
     click.echo(plain_lines(texts.get_template(template).render(document)).rstrip("\n"))
 
 

@@ -84,7 +84,8 @@ class Record:
     @classmethod
     def of(cls, read: Any) -> "Record":
         """Convert the library's `ConsumerRecord`."""
-        return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, tuple(read.headers))
+        headers = tuple((name, value or b"") for name, value in read.headers)  # Kafka allows headers without a value
+        return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, headers)
 
 
 class Consumer:

@@ -5,14 +5,17 @@ A dead letter holds the original bytes, key and headers, plus `scoring-error`, `
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
 dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
 keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A replayed
-message carries `scoring-original-*`, so that it is the same request as the original.
+message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write these
+headers, so they count only if PostgreSQL has recorded a replay of this position and content.
 """
 
 import base64
+import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -51,6 +54,12 @@ DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
 )
 """
 
+ADD_REPLAY = """
+INSERT INTO {schema}.replays (replay_hash) VALUES ($1) ON CONFLICT (replay_hash) DO UPDATE SET replayed_at = now()
+"""
+
+REPLAYS = "SELECT replay_hash FROM {schema}.replays WHERE replay_hash = ANY($1::bytea[])"
+
 BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
 
 
@@ -62,6 +71,12 @@ class Body:
     value: bytes | None
     headers: Headers
 
+    @property
+    def parts(self) -> list[bytes]:
+        """Everything that its producer wrote."""
+        named = (part for name, value in self.headers for part in (name.encode(), value))
+        return [self.key or b"", self.value or b"", *named]
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -71,7 +86,7 @@ class DeadLetter:
     Args:
         place: `partition:offset` in the dead-letter topic.
         origin: None if its headers lack the original position.
-        body_id: Set if PostgreSQL keeps the body.
+        body_id: Set if PostgreSQL keeps the body; not always a UUID, if the letter is not ours.
     """
 
     place: str
@@ -82,11 +97,18 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    body_id: uuid.UUID | None
+    body_id: str | None
 
 
 async def write_dead_letter(
-    publisher: Publisher, topic: str, database: Database, record: Record, error: InvalidMessage, now: datetime
+    publisher: Publisher,
+    topic: str,
+    database: Database,
+    record: Record,
+    error: InvalidMessage,
+    now: datetime,
+    *,
+    replayed_from: Origin | None = None,
 ) -> None:
     """
     Write the dead letter of `record` and wait until the brokers acknowledge it.
@@ -94,10 +116,13 @@ async def write_dead_letter(
     Waits for the database too, if the body is too large for the topic. If not even the headers fit, PostgreSQL
     alone keeps the body, and the log names it.
 
+    Args:
+        replayed_from: The origin of a replayed record (see `find_replays`).
+
     Raises:
         BrokerAway: It could not be written, so the offset of the record must not be committed.
     """
-    origin = origin_of(record.headers) or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
+    origin = replayed_from or position_of(record)
     added = [
         ("scoring-error", error.reason.encode()),
         ("scoring-error-message", str(error).encode("utf-8", "replace")),
@@ -139,42 +164,98 @@ def read_dead_letter(record: Record) -> DeadLetter:
         error=found.get("scoring-error", "unknown"),
         error_message=found.get("scoring-error-message", ""),
         failed_at=found.get("scoring-failed-at", ""),
-        origin=origin_of(record.headers),
+        origin=_claimed_origin(record.headers),
         key=record.key,
         value=record.value,
         headers=[(k, v) for k, v in record.headers if not k.startswith(PREFIX)],
-        body_id=uuid.UUID(found["scoring-body-id"]) if "scoring-body-id" in found else None,
+        body_id=found.get("scoring-body-id"),
     )
 
 
-async def replay(publisher: Publisher, letter: DeadLetter, body: Body | None) -> None:
+async def replay(
+    publisher: Publisher,
+    database: Database,
+    letter: DeadLetter,
+    *,
+    topics: Collection[str],
+    is_erased: Callable[[Body], bool],
+) -> None:
     """
     Send the original message to its original topic, under its original identity.
 
+    The replay is recorded before it is sent, so that intake believes the headers of this message alone.
+
     Args:
-        body: The stored body, if the letter refers to one.
+        topics: The topics that intake reads; nothing is sent to others.
+        is_erased: Whether the message is about a session that was erased.
 
     Raises:
-        InvalidMessage: The letter lacks its original position, its body was deleted, or it was a damaged batch.
+        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more, was a
+            damaged batch, or is about an erased session.
         BrokerAway, TooLarge: It could not be sent.
+        DatabaseAway: Nothing was sent.
     """
     if letter.origin is None:
         raise InvalidMessage("no_origin", f"dead letter {letter.place} does not say which topic it came from")
+    if letter.origin.topic not in topics:
+        raise InvalidMessage(
+            "foreign_topic",
+            f"dead letter {letter.place} says that it came from the topic {letter.origin.topic!r}, and intake reads "
+            f"{' and '.join(sorted(topics))} alone",
+        )
     if letter.error == "damaged_batch":
         raise InvalidMessage("no_body", f"dead letter {letter.place}: {letter.error_message}")
-    if letter.body_id is not None and body is None:
-        raise InvalidMessage("no_body", f"dead letter {letter.place}: its message {letter.body_id} was deleted")
-    original = body or Body(letter.key, letter.value, letter.headers)
+    original: Body | None = Body(letter.key, letter.value, letter.headers)
+    if letter.body_id is not None:
+        original = await load_body(database, letter.body_id)
+    if original is None:
+        raise InvalidMessage(
+            "no_body", f"dead letter {letter.place}: the database does not have its message {letter.body_id!r}"
+        )
+    if is_erased(original):
+        raise InvalidMessage(
+            "erased",
+            f"dead letter {letter.place} is about a session that was erased: send a new event if it is to be scored",
+        )
+    replay_hash = _replay_hash(letter.origin, original.value)
+    await database.once(lambda c: c.execute(database.sql(ADD_REPLAY), replay_hash))
     message = (original.key, original.value, [*original.headers, *_origin_headers(letter.origin)])
     if not all(await publisher.publish(letter.origin.topic, [message], PUBLISH_TIMEOUT_S)):
         raise BrokerAway(f"topic {letter.origin.topic} cannot be written")
 
 
-async def load_body(database: Database, body_id: uuid.UUID) -> Body | None:
-    """A stored body; None if it was deleted. Raises: DatabaseAway."""
-    row = await database.once(lambda c: c.fetchrow(database.sql(BODY), body_id))
-    if row is None:
+async def find_replays(database: Database, records: Sequence[Record]) -> Mapping[int, Origin]:
+    """
+    The origins of replayed records, by their place in `records`. Waits for the database.
+
+    A record counts as replayed if a replay of its content from this position of its own topic was recorded. Others
+    with the same headers are new records.
+    """
+    claimed: dict[int, tuple[Origin, bytes]] = {}
+    for place, record in enumerate(records):
+        origin = _claimed_origin(record.headers)
+        if origin is not None and origin.topic == record.topic:
+            claimed[place] = origin, _replay_hash(origin, record.value)
+    if not claimed:
+        return {}
+    hashes = sorted({replay_hash for _, replay_hash in claimed.values()})
+    rows = await database.persist(lambda c: c.fetch(database.sql(REPLAYS), hashes))
+    recorded = {r["replay_hash"] for r in rows}
+    return {place: origin for place, (origin, replay_hash) in claimed.items() if replay_hash in recorded}
+
+
+async def load_body(database: Database, body_id: str) -> Body | None:
+    """A stored body; None if it was deleted or never existed. Raises: DatabaseAway."""
+    try:
+        key = uuid.UUID(body_id)
+    except ValueError:
         return None
+    row = await database.once(lambda c: c.fetchrow(database.sql(BODY), key))
+    return None if row is None else body_of(dict(row))
+
+
+def body_of(row: Mapping[str, Any]) -> Body:
+    """The body that a row of `dead_letter_bodies` holds."""
     return Body(row["key"], row["value"], [(k, base64.b64decode(v)) for k, v in row["headers"]])
 
 
@@ -189,8 +270,13 @@ async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> Non
     await database.persist(store)
 
 
-def origin_of(headers: Headers) -> Origin | None:
-    """The original position of a replayed message or a dead letter; None if the headers lack it."""
+def position_of(record: Record) -> Origin:
+    """The position at which a record was read."""
+    return Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
+
+
+def _claimed_origin(headers: Headers) -> Origin | None:
+    """The original position that headers claim; None if they lack it."""
     found = dict(headers)
     try:
         topic, *numbers = (found[name].decode() for name in ORIGIN_HEADERS)
@@ -209,6 +295,11 @@ def preview(value: bytes | None, limit: int = 2000) -> str:
     except UnicodeDecodeError:
         text = "base64:" + base64.b64encode(head).decode()
     return text + (f"... ({len(value)} bytes)" if len(value) > limit else "")
+
+
+def _replay_hash(origin: Origin, value: bytes | None) -> bytes:
+    place = "\x1f".join(map(str, astuple(origin)))
+    return hashlib.sha256(f"{place}\x1f".encode() + (value or b"")).digest()
 
 
 def _origin_headers(origin: Origin) -> Sequence[tuple[str, bytes]]:

@@ -154,30 +154,31 @@ class Intake:
         Returns:
             The records that need not be delivered again: all, except those of a stopped topic.
         """
+        origins = await dead_letters.find_replays(self._inbox.database, records)
         decoded: list[tuple[int, Request]] = []
         invalid: dict[int, InvalidMessage] = {}
         for place, record in enumerate(records):
             try:
-                decoded.append((place, self.decode(record)))
+                decoded.append((place, self.decode(record, replayed_from=origins.get(place))))
             except InvalidMessage as error:
                 invalid[place] = error
         invalid |= await self._accept(records, decoded)
         handled: list[Record] = []
         for place, record in enumerate(records):
-            if not self._admits(record, invalid.get(place)):
+            # Replayed dead letters were counted when they arrived.
+            if not self._admits(record, invalid.get(place), is_counted=place not in origins):
                 continue
             if place in invalid:
-                await self._dead_letter(record, invalid[place])
+                await self._dead_letter(record, invalid[place], origins.get(place))
             handled.append(record)
         return handled
 
-    def _admits(self, record: Record, error: InvalidMessage | None) -> bool:
+    def _admits(self, record: Record, error: InvalidMessage | None, *, is_counted: bool) -> bool:
         """Whether its topic is read; stops it if this message exceeds the limit of invalid ones."""
         topic = record.topic
         if topic in self._stopped:
             return False
-        # Replayed dead letters were counted when they arrived.
-        if dead_letters.origin_of(record.headers) is not None:
+        if not is_counted:
             return True
         excess = self._limits[topic].count(is_invalid=error is not None)
         if excess is None:
@@ -195,9 +196,12 @@ class Intake:
         )
         return False
 
-    def decode(self, record: Record) -> Request:
+    def decode(self, record: Record, *, replayed_from: Origin | None = None) -> Request:
         """
         Decode the request in a record.
+
+        Args:
+            replayed_from: The origin of a replayed record.
 
         Raises:
             InvalidMessage: The record holds no valid request.
@@ -205,8 +209,7 @@ class Intake:
         if record.last_offset is not None:
             offsets = f"{record.offset} to {record.last_offset}"
             raise InvalidMessage("damaged_batch", f"the checksum of the batch {offsets} is wrong; send its events anew")
-        replayed_from = dead_letters.origin_of(record.headers)
-        origin = replayed_from or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
+        origin = replayed_from or dead_letters.position_of(record)
         if record.topic == self._settings.topic_session_completed:
             event = decode_session_completed(record.value)
             age_s = self._clock() - record.timestamp_ms / 1000
@@ -262,12 +265,12 @@ class Intake:
                 self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
         return {}
 
-    async def _dead_letter(self, record: Record, error: InvalidMessage) -> None:
+    async def _dead_letter(self, record: Record, error: InvalidMessage, replayed_from: Origin | None) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
-        topic = self._settings.topic_dead_letters
+        letter = (self._settings.topic_dead_letters, self._inbox.database, record, error, now)
         while True:
             try:
-                await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, error, now)
+                await dead_letters.write_dead_letter(self._publisher, *letter, replayed_from=replayed_from)
                 break
             except BrokerAway as away:  # the consumer does not deliver the record a second time
                 log.error("intake.stopped", reason=str(away), retry_in_s=RETRY_S)

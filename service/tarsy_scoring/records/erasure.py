@@ -10,14 +10,18 @@ score the session again. Copies in Kafka, logs and backups are outside of this s
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+import asyncpg
+
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.queue.dead_letters import Body, body_of
 from tarsy_scoring.queue.leases import Leases
+from tarsy_scoring.queue.mentions import mentions, session_ids
 
 Why = Literal["asked", "deleted_upstream"]
 
@@ -27,13 +31,9 @@ POLL_S = 0.1
 # the last round are deleted without a cancel.
 CANCEL_ROUNDS = 5
 
-# Bodies of dead letters about a session: the message has its id as key or contains it, even where it is not
-# valid JSON. Bodies are few and large, so they are searched before anything is locked.
-BODIES = """
-SELECT body_id FROM {schema}.dead_letter_bodies
-WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1 || '"', 'UTF8') in value) > 0
-  OR position(convert_to('"session_id": "' || $1 || '"', 'UTF8') in value) > 0
-"""
+# Bodies are few and large, so they are searched in small pages, before anything is locked.
+BODIES = "SELECT * FROM {schema}.dead_letter_bodies WHERE body_id > $1 ORDER BY body_id LIMIT 5"
+BEFORE_ALL = UUID(int=0)
 
 
 def _count(tables: str, where: str) -> str:
@@ -97,7 +97,13 @@ REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text
 
 REMOVE_ANNOUNCED = "DELETE FROM {schema}.bridge_announced WHERE session_id = $1"
 
+# The session at which a sweep of the bridge stands. It continues with the sessions of the same moment, which were
+# announced already.
+REMOVE_BOOKMARK = "UPDATE {schema}.bridge_bookmark SET at_session_id = '' WHERE at_session_id = $1"
+
 REMOVE_BODIES = "DELETE FROM {schema}.dead_letter_bodies WHERE body_id = ANY($1::uuid[])"
+
+ERASED = "SELECT DISTINCT session_hash FROM {schema}.erasures"
 
 NOTE_ERASURE = """
 INSERT INTO {schema}.erasures (erased_by, why, session_hash, scores) VALUES ($1, $2, $3, $4)
@@ -165,6 +171,7 @@ async def erase(
         await forget_sessions(database, connection, [session_id])
         await connection.execute(database.sql(REMOVE_TOOL_LISTS), tool_lists)
         await connection.execute(database.sql(REMOVE_ANNOUNCED), session_id)
+        await connection.execute(database.sql(REMOVE_BOOKMARK), session_id)
         await connection.execute(database.sql(REMOVE_BODIES), bodies)
         noted = (by, why, hash_of(session_id), found.rows["session_scores"])
         await connection.execute(database.sql(NOTE_ERASURE), *noted)
@@ -191,8 +198,29 @@ def hash_of(session_id: str) -> str:
     return hashlib.sha256(session_id.encode()).hexdigest()
 
 
+async def erased_hashes(database: Database) -> frozenset[str]:
+    """The hashes of all sessions that were erased. Raises: DatabaseAway."""
+    return frozenset(r["session_hash"] for r in await database.once(lambda c: c.fetch(database.sql(ERASED))))
+
+
+def is_about(body: Body, hashes: Set[str]) -> bool:
+    """Whether a message holds the id of a session with one of these hashes."""
+    return any(hash_of(session_id) in hashes for session_id in session_ids(body.parts)) if hashes else False
+
+
 async def _bodies(database: Database, session_id: str) -> list[UUID]:
-    return [r["body_id"] for r in await database.once(lambda c: c.fetch(database.sql(BODIES), session_id))]
+    """The stored dead letters that hold the id of the session anywhere, also where they are not valid JSON."""
+    found: list[UUID] = []
+    after = BEFORE_ALL
+
+    def read_page(connection: Connection) -> Awaitable[list[asyncpg.Record]]:
+        return connection.fetch(database.sql(BODIES), after)
+
+    # Without the short deadline of `Database.fetch`: a body may have many megabytes.
+    while rows := await database.once(read_page):
+        found += [r["body_id"] for r in rows if mentions(session_id, body_of(dict(r)).parts)]
+        after = rows[-1]["body_id"]
+    return found
 
 
 async def _inventory(database: Database, connection: Connection, session_id: str, bodies: Sequence[UUID]) -> Inventory:

@@ -141,6 +141,7 @@ PARTS = (
     # The sums of each day stay in `budget_days`.
     Part("charges", "records_days", "budget_charges", ("charge_id",), "s.day", is_old=_DAYS_AGO, start=date(1, 1, 1)),
     Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
+    Part("replays", "records_days", "replays", ("replay_hash",), "s.replayed_at"),
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
