@@ -232,10 +232,10 @@ async def test_an_unknown_session_is_stored_as_the_source_has_it(api: Api) -> No
     assert (shown["chain_id"], shown["criteria"]) == ("kubernetes", DEFAULT_CRITERIA)
 
 
-async def test_the_events_chain_overrides_the_sources(api: Api) -> None:
+async def test_the_chain_of_the_source_overrides_the_events(api: Api) -> None:
     await api.scoring.accept(session_completed(chain_id="from-the-event", session_status="failed"))
 
-    assert document(await api.ask(), 202)["chain_id"] == "from-the-event"
+    assert document(await api.ask(), 202)["chain_id"] == "kubernetes"
 
 
 # --- malformed requests --------------------------------------------------------------------------------

@@ -61,7 +61,8 @@ class Service:
 async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
-    settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
+    env = {"SCORING_CONFIG": str(config), "SCORING_EVENT_CHAIN_TOPICS": "session-completed"}
+    settings = load_settings({"SCORING_DATABASE_URL": database_url} | env)
     slept_s: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from attempting import HASHES, REGISTRY, Service, a_timeline, open_service, watc
 from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import wait_until
+from tarsy_scoring.errors import JudgeUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.limits.fleet import Limits
@@ -31,9 +32,10 @@ GRACE_S = 900.0
 
 @dataclass
 class Site:
-    """A worker with its own configuration, on the database of all."""
+    """A worker with its own configuration, on the database of all; its source gives the session this chain."""
 
     service: Service
+    source_chain: str | None
     judges: dict[str, FakeJudge] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,12 +43,13 @@ class Site:
             self.judges[name] = FakeJudge(ANALYSIS, MISSING_TOOLS)
             self.judges[name].provider = name
         known = self.service.inbox.policy.hashes
+        timeline = a_timeline(chain_id=self.source_chain)
         registry = CriteriaRegistry(c for c in REGISTRY if c.name in known)
         self.worker = Worker(
             settings=self.service.settings,
             leases=self.service.leases,
-            scorer=self.service.scorer(self.judges, registry=registry),
-            source=watched(FakeSessions(one=a_timeline())),
+            scorer=self.service.scorer(self.judges, timeline, registry=registry),
+            source=watched(FakeSessions(one=timeline)),
             metrics=Metrics(),
             limits=Limits(self.service.database, self.service.settings),
         )
@@ -85,6 +88,8 @@ async def site(
     *,
     criteria: tuple[str, ...] = tuple(HASHES),
     grace_s: float = GRACE_S,
+    source_chain: str | None = "k",
+    env: Mapping[str, str] = MappingProxyType({}),
     **chains: dict[str, Any],
 ) -> AsyncIterator[Site]:
     """A worker that knows these criteria and chains. Sessions of other chains go to the provider `main`."""
@@ -93,9 +98,9 @@ async def site(
     path = folder / f"{uuid.uuid4()}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     variables = {"SCORING_CONFIG": str(path), "SCORING_UNKNOWN_CRITERIA_GRACE_S": str(grace_s)}
-    async with open_service(database_url, **variables) as service:
+    async with open_service(database_url, **variables | env) as service:
         service.inbox.policy = Policy(service.settings, {name: HASHES[name] for name in criteria})
-        yield Site(service)
+        yield Site(service, source_chain)
 
 
 PRIVATE = {"providers": ["private"]}
@@ -244,7 +249,7 @@ async def test_sessions_of_a_removed_chain_reach_no_other_provider(database_url:
     """Its score fails after the grace. A person who asks again has the session scored under the defaults."""
     async with (
         site(database_url, tmp_path, billing=PRIVATE) as before,
-        site(database_url, tmp_path) as after,
+        site(database_url, tmp_path, source_chain="billing") as after,
     ):
         await before.service.request(chain_id="billing")
         await announce(after.service.inbox)
@@ -264,7 +269,10 @@ async def test_sessions_of_a_removed_chain_reach_no_other_provider(database_url:
 
 async def test_a_worker_without_a_new_chain_leaves_it_to_those_that_have_it(database_url: str, tmp_path: Path) -> None:
     """Also if an intake that does not name the chain accepted the request."""
-    async with site(database_url, tmp_path) as old, site(database_url, tmp_path, billing=PRIVATE) as new:
+    async with (
+        site(database_url, tmp_path) as old,
+        site(database_url, tmp_path, source_chain="billing", billing=PRIVATE) as new,
+    ):
         await old.service.request(chain_id="billing")
         await announce(new.service.inbox)
 
@@ -275,7 +283,10 @@ async def test_a_worker_without_a_new_chain_leaves_it_to_those_that_have_it(data
 
 async def test_a_chain_that_no_worker_names_has_the_defaults(database_url: str, tmp_path: Path) -> None:
     """Also a chain that was named once, for requests that were accepted afterwards."""
-    async with site(database_url, tmp_path, billing=PRIVATE) as gone, site(database_url, tmp_path) as here:
+    async with (
+        site(database_url, tmp_path, billing=PRIVATE) as gone,
+        site(database_url, tmp_path, source_chain="billing") as here,
+    ):
         await announce(gone.service.inbox)
         await here.wait_on(GRACE_S)
         await here.service.request(chain_id="billing")
@@ -305,6 +316,105 @@ async def test_a_chain_that_only_the_source_names_is_left_to_workers_that_have_i
         assert (await old.claims(), await new.claims()) == (0, 1)
         assert (await new.ends())["status"] == status
         assert (old.asked, new.asked) == ([], asked)
+
+
+# --- an event and the source that name different chains ------------------------------------------------
+
+PUBLIC = {"providers": ["main"], "criteria": COMMON}
+
+
+async def flags_of(site: Site) -> list[str]:
+    flags: list[str] = (await site.newest())["flags"]
+    return [flag for flag in flags if flag == "chain_mismatch"]
+
+
+@pytest.mark.parametrize("chains", [{"public": PUBLIC}, {}], ids=["named", "not-named"])
+async def test_an_event_cannot_choose_the_providers_of_another_chain(
+    database_url: str, tmp_path: Path, chains: dict[str, Any]
+) -> None:
+    """Nor its criteria; the score shows that the event tried."""
+    async with site(database_url, tmp_path, k=PRIVATE, **chains) as only:
+        await only.service.request(chain_id="public")
+
+        assert await only.claims() == 1
+        score = await only.ends()
+        assert (only.asked, score["chain_id"], score["criteria"]) == (["private"], "k", NEW)
+        assert await flags_of(only) == ["chain_mismatch"]
+        [session] = await only.service.database.fetch("SELECT chain_id FROM sessions")
+        assert session["chain_id"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("named", "source_chain", "env"),
+    [
+        pytest.param("public", None, {}, id="the-source-knows-none"),
+        pytest.param("public", "public", {}, id="both-agree"),
+        pytest.param("public", "k", {"SCORING_EVENT_CHAIN_TOPICS": "session-completed"}, id="allowed"),
+    ],
+)
+async def test_the_chain_of_an_event_counts(
+    database_url: str, tmp_path: Path, named: str, source_chain: str | None, env: dict[str, str]
+) -> None:
+    chains = {"public": PUBLIC | {"criteria": NEW}, "k": PRIVATE}
+    async with site(database_url, tmp_path, source_chain=source_chain, env=env, **chains) as only:
+        await only.service.request(chain_id=named)
+
+        assert await only.claims() == 1
+        assert ((await only.ends())["chain_id"], only.asked) == ("public", ["main"])
+        assert await flags_of(only) == []
+
+
+async def test_an_event_cannot_have_a_disabled_chain_scored(database_url: str, tmp_path: Path) -> None:
+    async with site(database_url, tmp_path, k=PRIVATE | {"enabled": False}, public=PUBLIC) as only:
+        await only.service.request(chain_id="public", event_id="e")
+
+        assert await only.claims() == 1
+        assert ((await only.ends())["status"], only.asked) == ("cancelled", [])
+        [request] = await only.service.inbox.requests_of_event("e")
+        assert request["disposition"] == "disabled"
+
+
+async def test_a_session_that_an_event_misplaced_is_left_to_workers_of_its_chain(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The criteria of the other chain do not stick to the score."""
+    async with site(database_url, tmp_path, public=PUBLIC) as old, site(database_url, tmp_path, k=PRIVATE) as new:
+        await old.service.request(chain_id="public")
+        await announce(new.service.inbox)
+
+        assert await old.claims() == 1
+        assert (await old.ends())["status"] == "pending"
+        assert (await old.claims(), await new.claims()) == (0, 1)
+        score = await new.ends()
+        assert (score["status"], score["criteria"], score["chain_id"]) == ("completed", NEW, "k")
+        assert (old.asked, new.asked) == ([], ["private"])
+
+
+async def test_a_misplaced_session_is_tried_again_like_others(database_url: str, tmp_path: Path) -> None:
+    """Also on a chain that no configuration names; the flag outlives the first attempt."""
+    async with site(database_url, tmp_path, public=PUBLIC) as only:
+        only.judges["main"] = FakeJudge(JudgeUnavailable("503"), ANALYSIS, MISSING_TOOLS)
+        only.judges["main"].provider = "main"
+        await only.service.request(chain_id="public")
+
+        assert await only.claims() == 1
+        assert (await only.ends())["status"] == "pending"
+        await only.wait_on(60)
+        assert await only.claims() == 1
+        score = await only.ends()
+        assert (score["status"], score["criteria"], score["chain_id"]) == ("completed", NEW, "k")
+        assert await flags_of(only) == ["chain_mismatch"]
+
+
+async def test_a_persons_criteria_outlive_the_chain_that_an_event_named(database_url: str, tmp_path: Path) -> None:
+    async with site(database_url, tmp_path, k=PRIVATE | {"criteria": COMMON}, public=PUBLIC) as only:
+        await only.service.request(chain_id="public", session_status="failed")  # not scored; its chain is stored
+        await only.service.request(source=SOURCE_RESCORE, chain_id=None, criteria=NEW, force=True)
+
+        assert await only.claims() == 1
+        score = await only.ends()
+        assert (score["criteria"], score["chain_id"], only.asked) == (NEW, "k", ["private"])
+        assert await flags_of(only) == [], "the request itself named no chain"
 
 
 async def test_two_workers_announce_at_once(database_url: str, tmp_path: Path) -> None:

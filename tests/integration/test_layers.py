@@ -56,7 +56,7 @@ async def scored(
 ) -> dict[str, Any]:
     await service.request(chain_id=chain_id)
     claimed = await service.claim()
-    await service.attempt(claimed, judge, timeline, **settings)
+    await service.attempt(claimed, judge, replace(timeline, chain_id=chain_id), **settings)
     return await service.score(claimed.score_id)
 
 

@@ -116,7 +116,7 @@ STATEMENTS = {
     "still-held": (store.STILL_HELD, f"{SCORES}, {TOKENS}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
     "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1, false", "session_scores_pkey"),
-    "leave-to-others": (known_names.LEAVE, f"{SCORE}, {TOKEN}, 'k', 1, 180", "session_scores_pkey"),
+    "leave-to-others": (known_names.LEAVE, f"{SCORE}, {TOKEN}, 'k', 1, 180, 'c'", "session_scores_pkey"),
     "unknown": (known_names.UNKNOWN, f"ARRAY['c'], {NONE}, 900", "session_scores_due"),
     "unknown-of": (known_names.UNKNOWN_OF, f"ARRAY['c'], {NONE}, {SCORES}", "session_scores_pkey"),
     "fail-unknown": (known_names.FAIL_UNKNOWN, f"ARRAY['other'], {NONE}, {SCORES}", "session_scores_pkey"),

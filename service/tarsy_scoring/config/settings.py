@@ -304,6 +304,9 @@ class Settings(_Frozen):
     topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
     topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages that could not be read.")
     topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
+    event_chain_topics: str = Field(
+        "", description="Comma-separated topics whose events may name another chain than the source gives."
+    )
     timeline_source: TimelineSourceName | None = Field(None, description="Where sessions are read.")
     timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
     timeline_database_connections: int = Field(
@@ -426,6 +429,24 @@ class Settings(_Frozen):
                 raise ValueError(f"{variable}: the same topic is used by {taken[name]}; give each its own")
             taken[name] = variable
         return self
+
+    @model_validator(mode="after")
+    def _topics_name_chains(self) -> Self:
+        if set(self._event_chain_topics) - {self.topic_session_completed}:
+            raise ValueError(
+                f"{variable_of('event_chain_topics')}: only events of {self.topic_session_completed} name a chain; "
+                "give that topic, or nothing"
+            )
+        return self
+
+    @property
+    def _event_chain_topics(self) -> list[str]:
+        return [name.strip() for name in self.event_chain_topics.split(",") if name.strip()]
+
+    @property
+    def events_choose_chains(self) -> bool:
+        """Whether the chain that an event names counts before the chain that the source gives."""
+        return bool(self._event_chain_topics)
 
     def chain(self, chain_id: str | None) -> ChainSettings:
         """The settings of a chain; `defaults` for an unknown one or None."""

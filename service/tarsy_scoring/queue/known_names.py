@@ -27,10 +27,11 @@ ON CONFLICT (kind, name) DO UPDATE SET seen_at = excluded.seen_at
 KNOWN = "SELECT kind, name FROM {schema}.known_names WHERE seen_at > now() - make_interval(secs => $1)"
 LIVING_S = 180.0  # the longest `Policy.living_s`
 
-# Puts a score back with its chain, if another worker names the chain.
+# Puts a score back with its chain, if another worker names the chain. Criteria of another chain go with that chain.
 LEAVE = """
 UPDATE {schema}.session_scores SET
-  chain_id = $3, status = 'pending', next_attempt_at = now(), spent_s = spent_s + $4,
+  chain_id = $3, criteria = $6, criteria_hash = CASE WHEN criteria = $6 THEN criteria_hash END,
+  status = 'pending', next_attempt_at = now(), spent_s = spent_s + $4,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
 WHERE score_id = $1 AND lease_token = $2 AND EXISTS (
   SELECT FROM {schema}.known_names
@@ -105,7 +106,9 @@ async def _known(database: Database, connection: Connection, within_s: float) ->
     return criteria, chains
 
 
-async def leave_to_others(inbox: Inbox, claimed: ClaimedScore, chain_id: str, spent_s: float) -> bool:
+async def leave_to_others(
+    inbox: Inbox, claimed: ClaimedScore, chain_id: str, criteria: str | None, spent_s: float
+) -> bool:
     """
     Put a score back for other workers, if one of them names its chain. Waits for the database.
 
@@ -113,13 +116,14 @@ async def leave_to_others(inbox: Inbox, claimed: ClaimedScore, chain_id: str, sp
 
     Args:
         chain_id: Chain of the session, which this worker does not name.
+        criteria: Criteria of the score; None: those of this chain.
 
     Returns:
         Whether the score was put back.
     """
 
     async def work(connection: Connection) -> bool:
-        row = (claimed.score_id, claimed.lease_token, chain_id, spent_s, inbox.policy.living_s)
+        row = (claimed.score_id, claimed.lease_token, chain_id, spent_s, inbox.policy.living_s, criteria)
         is_left = await connection.fetchval(inbox.database.sql(LEAVE), *row) is not None
         if is_left:
             await outbox.emit(inbox.database, connection, [progress(claimed, "waiting_retry")])

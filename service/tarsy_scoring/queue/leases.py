@@ -74,7 +74,7 @@ SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent,
-       c.is_look
+       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look
 FROM claimed c
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
@@ -236,6 +236,7 @@ class ClaimedScore:
         age_s: Seconds since the request was accepted.
         source: Source of the request.
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
+        asked_chain_id, asked_criteria: Those that the request itself named.
         is_look: It was claimed to look for its session again; see `Leases.begin_attempt`.
     """
 
@@ -260,6 +261,8 @@ class ClaimedScore:
     session_status: str | None
     source: str
     traceparent: str | None = None
+    asked_chain_id: str | None = None
+    asked_criteria: str | None = None
     is_look: bool = False
 
 

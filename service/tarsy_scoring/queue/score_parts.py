@@ -46,6 +46,7 @@ FLAGS = [
     "context_shortened",
     "input_truncated_by_provider",
     "model_changed",
+    "chain_mismatch",
 ]
 WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "worker", "session", "retry"]
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]

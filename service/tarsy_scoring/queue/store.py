@@ -53,12 +53,12 @@ TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal
 BIND = """
 UPDATE {schema}.session_scores
 SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7,
-  chain_is_named = coalesce(chain_is_named, false) OR $8
+  chain_is_named = $8 OR coalesce(chain_is_named AND chain_id = $3, false)
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
 LEARN_SESSION = """
-UPDATE {schema}.sessions SET chain_id = coalesce(chain_id, $2), alert_type = coalesce(alert_type, $3),
+UPDATE {schema}.sessions SET chain_id = coalesce($7, chain_id, $2), alert_type = coalesce(alert_type, $3),
   labels = $4::jsonb || labels, status = coalesce(status, $5), completed_at = coalesce(completed_at, $6)
 WHERE session_id = $1
 """
@@ -252,13 +252,16 @@ class Store:
         session_status: str | None = None,
         completed_at: datetime | None = None,
         declined: Ending | None = None,
+        is_chain_of_source: bool = False,
     ) -> tuple[ClaimedScore, bool]:
         """
         Fix chain and criteria of a claimed score, and store what the source says about the session.
 
-        Waits for the database. What an event said about the session takes precedence over the source.
+        Waits for the database. What an event said about the session takes precedence over the source, except for
+        its chain.
 
         Args:
+            is_chain_of_source: The source gave the chain, and events may not name another one.
             declined: The end of the score if its chain declines automatic requests. It is stored in the same
                 transaction, unless another request has joined the score: then the score becomes that one's.
 
@@ -281,7 +284,8 @@ class Store:
 
         async def work(connection: Connection) -> tuple[ClaimedScore, bool]:
             await self.inbox.lock_sessions(connection, {claimed.session_id})
-            learned = (chain_id, alert_type, dict(labels), session_status, completed_at)
+            certain = chain_id if is_chain_of_source else None
+            learned = (chain_id, alert_type, dict(labels), session_status, completed_at, certain)
             await connection.execute(self.database.sql(LEARN_SESSION), claimed.session_id, *learned)
             heir = None if declined is None else await self.inbox.heir(connection, claimed.score_id)
             ours = bound

@@ -197,11 +197,25 @@ class Scorer:
 
     async def _is_left_to_others(self, attempt: Attempt, timeline: Timeline) -> bool:
         """Put the score back if the source names a chain that only the configuration of other workers has."""
-        chain_id, inbox = timeline.chain_id, self.store.inbox
-        if attempt.claimed.chain_id is not None or chain_id is None or chain_id in inbox.policy.chains:
+        claimed, inbox = attempt.claimed, self.store.inbox
+        chain_id, criteria = self._chain_of(claimed, timeline)
+        if chain_id is None or chain_id == claimed.chain_id or chain_id in inbox.policy.chains:
             return False
         with attempt.clock.waiting():
-            return await leave_to_others(inbox, attempt.claimed, chain_id, attempt.clock.spent_s)
+            return await leave_to_others(inbox, claimed, chain_id, criteria, attempt.clock.spent_s)
+
+    def _chain_of(self, claimed: ClaimedScore, timeline: Timeline) -> tuple[str | None, str | None]:
+        """
+        The chain of the score, and the criteria that are known for it (None: those of the chain).
+
+        The chain decides which providers see the session. So the source's chain counts, unless the operator lets
+        events choose. Criteria of a chain that an event named wrongly go with that chain.
+        """
+        if self.settings.events_choose_chains:
+            return claimed.chain_id or timeline.chain_id, claimed.criteria
+        chain_id = timeline.chain_id or claimed.chain_id
+        is_moved = claimed.chain_id not in (None, chain_id)
+        return chain_id, claimed.asked_criteria if is_moved else claimed.criteria
 
     async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
         """
@@ -211,8 +225,17 @@ class Scorer:
             How the score ended, if the source names a chain that declines its request.
         """
         claimed = attempt.claimed
-        chain_id = claimed.chain_id or timeline.chain_id
-        name = claimed.criteria or self.settings.chain(chain_id).criteria
+        chain_id, known = self._chain_of(claimed, timeline)
+        name = known or self.settings.chain(chain_id).criteria
+        if claimed.chain_id not in (None, chain_id):
+            log.warning(
+                "attempt.chain_mismatch",
+                score_id=str(claimed.score_id),
+                session_id=claimed.session_id,
+                named_chain_id=claimed.chain_id,
+                chain_id=chain_id,
+                effect="the chain of the source decides about providers, criteria, gates and budget",
+            )
         criteria_hash = self.store.inbox.policy.hashes.get(name)
         declined = self._declined(attempt, timeline)
         if (
@@ -232,6 +255,7 @@ class Scorer:
                     criteria=name,
                     criteria_hash=criteria_hash,
                     declined=declined,
+                    is_chain_of_source=timeline.chain_id is not None and not self.settings.events_choose_chains,
                 )
             if declined is not None and is_declined:
                 return self._failed(attempt, declined)
@@ -240,9 +264,10 @@ class Scorer:
     def _declined(self, attempt: Attempt, timeline: Timeline) -> Ending | None:
         """The end of an automatic score whose chain only the source names, if this chain declines it."""
         claimed = attempt.claimed
-        if claimed.criteria is not None or claimed.source != SOURCE_COMPLETED:  # decided at acceptance, or at a bind
+        chain_id, _ = self._chain_of(claimed, timeline)
+        is_decided = claimed.criteria is not None and claimed.chain_id == chain_id  # at acceptance, or at a bind
+        if is_decided or claimed.source != SOURCE_COMPLETED:
             return None
-        chain_id = claimed.chain_id or timeline.chain_id
         request = Request(
             request_id=claimed.request_id,
             session_id=claimed.session_id,
@@ -319,6 +344,8 @@ class Scorer:
         columns |= judgement_columns(
             verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config.providers
         )
+        if self._is_chain_mismatch(attempt):
+            columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:
             chain = self.settings.chain(claimed.chain_id)
             columns |= decided_columns(attempt.layers, chain, criteria, verdict)
@@ -345,6 +372,11 @@ class Scorer:
         self._count(attempt, columns)
         result = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", result | self._log_fields(attempt))
+
+    def _is_chain_mismatch(self, attempt: Attempt) -> bool:
+        """Whether the request named another chain than the source, which counts."""
+        named, found = attempt.claimed.asked_chain_id, attempt.timeline and attempt.timeline.chain_id
+        return bool(named and found and named != found and not self.settings.events_choose_chains)
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
         """Count a completed score; of scores for other purposes than production only that they ended."""

@@ -182,8 +182,8 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     """
     Check that the session has ended, and add its chain, status and end to the request.
 
-    The chain of an event wins over the chain that the source gives. Without a source, or while it cannot be
-    read, what events have said about the session counts.
+    The chain that the source gives wins over the chain of an event, unless the operator lets events choose. Without
+    a source, or while it cannot be read, what events have said about the session counts.
 
     Raises:
         Problem: 400, 404, 422 or 503, see `request_score`.
@@ -216,9 +216,12 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
         raise _running(request.session_id)
     if found is None:
         return request
+    chain_id = found.chain_id or known.chain_id
+    if context.settings.events_choose_chains:
+        chain_id = known.chain_id or found.chain_id
     return replace(
         request,
-        chain_id=known.chain_id or found.chain_id,
+        chain_id=chain_id,
         session_status=found.status,
         completed_at=found.completed_at,
     )
