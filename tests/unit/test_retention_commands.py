@@ -24,7 +24,7 @@ def was_accepted(ended: Result) -> bool:
 @pytest.mark.parametrize(
     ("command", "arguments", "says"),
     [
-        pytest.param(erase, [], "Missing argument", id="erase-nothing"),
+        pytest.param(erase, [], "name sessions, or a person", id="erase-nothing"),
         pytest.param(erase, [""], "'' is not a session id", id="erase-empty"),
         pytest.param(erase, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
         pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "excludes --keep", id="upstream-and-keep"),

@@ -1,4 +1,4 @@
-"""`erase`: removes sessions from every table, after showing their rows."""
+"""`erase`: removes sessions from every table, or the name of a person, after showing the rows."""
 
 from typing import Any
 
@@ -7,21 +7,24 @@ import click
 from tarsy_scoring.commands.shared import (
     asker,
     json_option,
+    not_blank,
+    plain,
     print_json,
     progress_bar,
     run_on_parts,
     sessions_argument,
 )
-from tarsy_scoring.records import erasure
+from tarsy_scoring.records import erasure, persons
 from tarsy_scoring.records.erasure import Inventory, inventory
 from tarsy_scoring.wiring import Parts
 
 
 @click.command()
-@sessions_argument(required=True)
+@sessions_argument(required=False)
+@click.option("--person", metavar="NAME", type=not_blank, help="Replace this name of a person, instead of sessions.")
 @click.option("--yes", is_flag=True, help="Erase; without it, the rows are only counted.")
 @json_option
-def erase(sessions: list[str], yes: bool, as_json: bool) -> None:
+def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> None:
     """
     Remove sessions from every table, with their scores, replies, events and requests.
 
@@ -29,9 +32,18 @@ def erase(sessions: list[str], yes: bool, as_json: bool) -> None:
     does not bring a session back, because the hash of its identity stays. A new request does, if the source
     still has the session. The erasure itself is recorded: when, by whom, and the SHA-256 of the session id.
 
+    With --person the name of a reviewer or requester, as pages and `requested_by` show it, is replaced by a
+    random pseudonym in every table: labels, changes, requests and decisions stay. Texts that people wrote stay
+    as they are.
+
     Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to
     TARSy.
     """
+    if (person is not None) == bool(sessions):
+        raise click.UsageError("name sessions, or a person with --person")
+    if person is not None:
+        _erase_person(person, yes=yes, as_json=as_json)
+        return
 
     async def work(parts: Parts) -> dict[str, Inventory]:
         found = {}
@@ -51,6 +63,24 @@ def erase(sessions: list[str], yes: bool, as_json: bool) -> None:
     for session_id in sessions:
         click.echo(f"{session_id}: {_describe(found[session_id], is_erased=yes)}")
     if not yes and any(not i.is_empty for i in found.values()):
+        click.echo("nothing was erased; add --yes to erase")
+
+
+def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
+    async def work(parts: Parts) -> tuple[str | None, dict[str, int]]:
+        with progress_bar("erasing" if yes else "counting", len(persons.PLACES)) as show:
+            if yes:
+                return await persons.pseudonymise(parts.database, name, show)
+            return None, await persons.count(parts.database, name, show)
+
+    pseudonym, rows = run_on_parts(work)
+    if as_json:
+        is_erased = yes and any(rows.values())
+        print_json({"person": name, "pseudonym": pseudonym, "erased": is_erased, "rows": rows})
+        return
+    found = ", ".join(f"{n} in {table}" for table, n in rows.items() if n) or "no rows"
+    click.echo(f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{found}")
+    if not yes and any(rows.values()):
         click.echo("nothing was erased; add --yes to erase")
 
 

@@ -1,0 +1,154 @@
+"""
+Replaces a person's name by a pseudonym in every table, so that what the person did stays without the person.
+
+Laws. A table is read and changed in pages of its key, each in a transaction of its own; a page locks the rows that it
+changes in the order of their keys. A repeat finds the rest. The pseudonym is random and recorded nowhere beside the
+name. Texts that people wrote, and copies outside of this database, stay as they are.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Database
+
+PAGE = 10_000  # rows read in one transaction
+_UUID, _NUMBER = UUID(int=0), 0  # before every key
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where a name stands.
+
+    Args:
+        key: Column that identifies a row, and orders the pages.
+        start: A value before every key.
+        field: Name of a field, if `column` holds a JSON object.
+        prefix: Text before the name in the same value.
+    """
+
+    table: str
+    key: str
+    start: Any
+    column: str
+    field: str | None = None
+    prefix: str = ""
+
+    @property
+    def _value(self) -> str:
+        return self.column if self.field is None else f"{self.column} ->> '{self.field}'"
+
+    @property
+    def _holds(self) -> str:
+        return f"{self._value} = '{self.prefix}' || $1::text"
+
+    @property
+    def count(self) -> str:
+        """Counts the rows of a page that hold the name $1, from the key $2 on, and gives the last key."""
+        return f"""
+WITH page AS MATERIALIZED (
+  SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
+  WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
+)
+SELECT (SELECT count(*) FROM page WHERE holds) AS rows, (SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last
+"""
+
+    @property
+    def replace(self) -> str:
+        """Replaces the name $1 by $3 in a page; gives the number of changed rows and the last key."""
+        new = f"'{self.prefix}' || $3::text"
+        if self.field is not None:
+            new = f"jsonb_set({self.column}, ARRAY['{self.field}'], to_jsonb({new}))"
+        return f"""
+WITH page AS MATERIALIZED (
+  SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
+  WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
+), held AS MATERIALIZED (
+  SELECT {self.key} AS key FROM {{schema}}.{self.table}
+  WHERE {self.key} IN (SELECT key FROM page WHERE holds) ORDER BY {self.key} FOR NO KEY UPDATE
+), changed AS (
+  UPDATE {{schema}}.{self.table} t SET {self.column} = {new} FROM held
+  WHERE t.{self.key} = held.key AND {self._holds} RETURNING 1
+)
+SELECT (SELECT count(*) FROM changed) AS rows, (SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last
+"""
+
+
+PLACES = (
+    Place("scoring_requests", "request_id", _UUID, "requested_by"),
+    Place("session_scores", "score_id", _UUID, "score_triggered_by"),
+    Place("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
+    Place("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
+    Place("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
+    Place("changes", "change_id", _NUMBER, "changed_by"),
+    Place("score_labels", "label_id", _NUMBER, "labelled_by"),
+    Place("tool_states", "state_id", _NUMBER, "said_by"),
+    Place("tool_merges", "merge_id", _NUMBER, "decided_by"),
+    Place("anchor_sessions", "session_id", "", "added_by"),
+    Place("anchor_sessions", "session_id", "", "removed_by"),
+    Place("pauses", "pause_id", _UUID, "paused_by"),
+    Place("erasures", "erasure_id", _NUMBER, "erased_by"),
+)
+
+SHORT_LIVED = ("kept_answers", "caller_rates")  # rows of a caller that exist for a day, or a minute
+COUNT_SHORT_LIVED = "SELECT count(*) AS rows FROM {{schema}}.{table} WHERE caller = $1"
+REMOVE_SHORT_LIVED = """
+WITH gone AS (DELETE FROM {{schema}}.{table} WHERE caller = $1 RETURNING 1) SELECT count(*) AS rows FROM gone
+"""
+
+
+async def count(database: Database, name: str, on_progress: Callable[[int], None] = lambda _: None) -> dict[str, int]:
+    """
+    Count the rows that hold this name, by table.
+
+    Args:
+        on_progress: Called with the number of places that were read so far.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    return await _run(database, name, None, on_progress)
+
+
+async def pseudonymise(
+    database: Database, name: str, on_progress: Callable[[int], None] = lambda _: None
+) -> tuple[str, dict[str, int]]:
+    """
+    Replace a person's name by a new pseudonym, and delete kept answers and rates of this caller.
+
+    Args:
+        on_progress: Called with the number of places that were read so far.
+
+    Returns:
+        The pseudonym, and the number of changed or deleted rows by table.
+
+    Raises:
+        DatabaseAway: Some rows may have been changed; a repeat changes the others, under another pseudonym.
+    """
+    pseudonym = f"erased-{secrets.token_hex(6)}"
+    return pseudonym, await _run(database, name, pseudonym, on_progress)
+
+
+async def _run(
+    database: Database, name: str, pseudonym: str | None, on_progress: Callable[[int], None]
+) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for number, place in enumerate(PLACES, start=1):
+        rows[place.table] = rows.get(place.table, 0) + await _run_place(database, place, name, pseudonym)
+        on_progress(number)
+    for table in SHORT_LIVED:
+        statement = COUNT_SHORT_LIVED if pseudonym is None else REMOVE_SHORT_LIVED
+        rows[table] = (await database.fetch(statement.format(table=table), name))[0]["rows"]
+    return rows
+
+
+async def _run_place(database: Database, place: Place, name: str, pseudonym: str | None) -> int:
+    changed, last = 0, place.start
+    while last is not None:
+        arguments = (name, last) if pseudonym is None else (name, last, pseudonym)
+        [page] = await database.fetch(place.count if pseudonym is None else place.replace, *arguments)
+        changed, last = changed + page["rows"], page["last"]
+    return changed
