@@ -200,7 +200,7 @@ async def test_no_secret_leaves_the_process(scoring: Scoring, judge: ScriptedJud
     await reported(scoring, judge, tmp_path)
 
     [request] = judge.requests
-    assert "ran in k. [REDACTED:aws_key]" in str(request)
+    assert "ran in k. [REDACTED:aws_key#1]" in str(request)
     assert not any(word in str(request) for word in ("AKIA", "\x1b", "\\x1b", "0123456789abcdef"))
 
 

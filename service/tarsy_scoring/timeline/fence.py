@@ -9,7 +9,7 @@ import re
 import secrets
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -23,7 +23,7 @@ from tarsy_scoring.timeline.injection import (
     find_injections,
     mask_injections,
 )
-from tarsy_scoring.timeline.masking import SECRET_PATTERN, mask_bytes
+from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, Masker, defuse_markers
 from tarsy_scoring.timeline.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
@@ -126,9 +126,9 @@ _COMPATIBLE = re.compile(_COMPATIBLE_PATTERN.encode())
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
-# One pass decides for most texts of a session that they need no change.
-_REASONS = (_DIRT_PATTERN, SECRET_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
-_ANYTHING = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
+# A few passes decide for most texts of a session that they need no change.
+_REASONS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
+_ANYTHING = [compile_bytes(p, capture=False) for p in ("|".join(f"(?:{p})" for p in _REASONS), *SECRET_PATTERNS)]
 _SEPARATOR = b"\n"
 """Joins texts that are searched together. Every pattern treats it like the edge of a text."""
 
@@ -163,8 +163,8 @@ class Sanitizer:
     Turns untrusted text into text that may stand inside a fence.
 
     Steps, in an order in which none hides anything from a later one: remove control and invisible characters,
-    mask secrets, defuse imitated entry ids and fences, replace the nonce and the judged agents' model names,
-    find injections.
+    defuse imitated markers, mask secrets, defuse imitated entry ids and fences, replace the nonce and the judged
+    agents' model names, find injections.
 
     Args:
         nonce: The fence's nonce.
@@ -175,6 +175,7 @@ class Sanitizer:
 
     def __init__(self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False) -> None:
         self._found: dict[Injection, None] = {}
+        self._masker = Masker()
         self._mask = mask
         self._nonce = nonce.lower().encode()
         names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
@@ -225,9 +226,10 @@ class Sanitizer:
             found.update(range(bisect_left(ends, start), last + 1))
             return ends[last]
 
-        position = 0
-        while position < len(joined) and (match := _ANYTHING.search(joined, position)) is not None:
-            position = add(*match.span())  # the texts up to there are decided
+        for anything in _ANYTHING:
+            position = 0
+            while position < len(joined) and (match := anything.search(joined, position)) is not None:
+                position = add(*match.span())  # the texts up to there are decided
         lower = joined.lower()  # plain searches are faster than a pattern when there is no match
         for literal in (self._nonce, *self._names):
             position = lower.find(literal)
@@ -237,11 +239,14 @@ class Sanitizer:
 
     def text(self, entry: str, text: str) -> str:
         """The safe text of an entry; injections found in it are recorded under the entry's id."""
+        return self._safe(entry, text, defuse_markers)
+
+    def _safe(self, entry: str, text: str, defuse: Callable[[bytes], bytes]) -> str:
         data = encode(text)
         is_ascii = len(data) == len(text)
-        touched = _ANYTHING.search(data) is not None
+        touched = any(anything.search(data) is not None for anything in _ANYTHING)
         if touched:
-            data = mask_bytes(clean(data))
+            data = self._masker.mask_bytes(defuse(clean(data)))
             data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
         lower = data.lower()
         if self._nonce in lower:
@@ -270,7 +275,7 @@ class Sanitizer:
             safe = self.text(entry, text)
             known = " ".join(safe.split())
             if known != safe:  # text that is harmless on two lines may not be on one
-                known = " ".join(self.text(entry, known).split())
+                known = " ".join(self._safe(entry, known, _keep_markers).split())
             self._short[text] = known
         return known
 
@@ -282,6 +287,11 @@ class Sanitizer:
         self._found[Injection(entry, "imitated_delimiter", FENCE_REMOVED)] = None
         marker = INSTRUCTION_REMOVED if self._mask else FENCE_REMOVED
         return bytes(_IMITATION.sub(marker.encode(), data)).decode()
+
+
+def _keep_markers(data: bytes) -> bytes:
+    """Leave the markers of text that was masked before."""
+    return data
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:

@@ -1,60 +1,37 @@
 """
 Masks secrets in untrusted text before it leaves the process.
 
-All rules run in one RE2 pass, which is linear in any text: about a millisecond per megabyte. The rules
-recognise the shapes in which secrets appear in incident work (headers, assignments, connection strings,
-vendor tokens, Kubernetes manifests). A secret without such a shape is not recognised.
+Secrets are recognised by their shapes: private keys, tokens of vendors, values behind names, headers, options and
+URLs, Kubernetes Secrets, and base64 of any of these. A secret without such a shape is not recognised. All searches
+over a text are RE2 and linear.
 """
 
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.encodings import ENCODED_PATTERN, find_encoded
+from tarsy_scoring.timeline.keys import KEY_PATTERN, find_keys
+from tarsy_scoring.timeline.manifests import MANIFEST_PATTERN, find_manifests
+from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.secret_values import CHECKS, READERS, STRETCH_BYTES, Checks, Found
 
-MASKING_POLICY = "2"
+MASKING_POLICY = "3"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 
-_PLACEHOLDER = re.compile(
-    rb"""\\*["']?(?:true|false|null|none|nil|undefined|yes|no|required|optional|empty|unset|redacted|hidden|masked"""
-    rb"""|\[redacted\S*|%[a-z]|[*xX.?=-]+|\$\$?\w+|\$[({].*|\{\{.*|<.*>?|valueFrom:?|/(?:run|etc|var)/.*)\\*["']?""",
-    re.IGNORECASE | re.DOTALL,
-)
+class Secret(NamedTuple):
+    """A secret in a text, in bytes of its UTF-8."""
+
+    start: int
+    end: int
+    kind: str
 
 
-def _is_harmless_password(keep: bytes, value: bytes, after: bytes) -> bool:
-    """Whether the value behind a name such as `password` or `api_key` is a directory or a word of prose."""
-    if keep.lower().endswith(b"pwd=") and value.lstrip(b"\\\"'").startswith(b"/"):
-        return True  # the shell's working directory
-    # `invalid password: user not found` is prose; `password: hunter2` is not.
-    return keep.rstrip(b" \t").endswith(b":") and value.isalpha() and value.islower() and after == b" "
-
-
-def _is_harmless_token(keep: bytes, value: bytes, after: bytes) -> bool:
-    """
-    Whether the value behind `secret`, `token` or `credential` does not look random, as in `token: expired`.
-
-    These names are ordinary words, so only a value that looks random is a secret.
-    """
-    bare = value.strip(b"\\\"'")
-    made_up = any(c in b"0123456789" for c in bare) or (not bare.islower() and not bare.isupper()) or len(bare) >= 24
-    return len(bare) < 6 or bare.isdigit() or not made_up or _is_harmless_password(keep, value, after)
-
-
-def _is_prose(_keep: bytes, value: bytes, _after: bytes) -> bool:
-    """Whether the value is prose (`basic NetworkPolicy`): letters only, or no digit, capital or padding."""
-    return value.isalpha() or (value.islower() and not any(c in b"0123456789+/=" for c in value))
-
-
-# By the `unless` of a rule: the check for values that are no secret, beside references, booleans and masks.
-_HARMLESS: dict[str, Callable[[bytes, bytes, bytes], bool]] = {
-    "placeholders": lambda *_: False,
-    "harmless_password": _is_harmless_password,
-    "harmless_token": _is_harmless_token,
-    "prose": _is_prose,
-    "numbers": lambda _, value, __: value.isdigit(),  # `-u 1000:1000` names a user and a group
-}
+_TOKENS = [*read_rules("secrets.yaml", "tokens"), *read_rules("gitleaks.yaml", "tokens").values()]
+_TOKEN_PATTERN = read_rules("secrets.yaml", "edge") + "(?:" + "|".join(f"(?:{token})" for token in _TOKENS) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,94 +39,131 @@ class _Rule:
     """A rule of `secrets.yaml`, where the keys are explained."""
 
     kind: str
-    secret: str
-    keep: str = ""
+    value: str
+    keep: str = _TOKEN_PATTERN
     unless: str | None = None
-    after: str = ""
-
-    def is_harmless(self, keep: bytes, value: bytes, after: bytes) -> bool:
-        """Whether the value that stands where a secret would stand is no secret."""
-        if self.unless is None:
-            return False
-        return _PLACEHOLDER.fullmatch(value) is not None or _HARMLESS[self.unless](keep, value, after)
+    again: bool = False
 
 
-_RULES = [_Rule(**rule) for rule in read_rules("secrets.yaml", "rules")]
-_MANIFEST_PATTERN = r"""\bkind\\*["']?[ \t]*:[ \t]*\\*["']?Secret\\*["']?\s*(?:[,}\n]|\\n|\z)"""
-SECRET_PATTERN = "|".join([*(f"{_r.keep}{_r.secret}" for _r in _RULES), _MANIFEST_PATTERN])
-"""Matches every text that `mask_bytes` may change."""
+class _Rules:
+    """Rules that are searched together. Too many in one search would have more states than RE2 may store."""
 
-_SECRET = compile_bytes("|".join(f"({_r.keep})({_r.secret})" for _r in _RULES))
-# RE2 leaves the DFA for small texts when captures are requested, so the search for any match is a pattern of
-# its own.
-_ANY_SECRET = compile_bytes(SECRET_PATTERN, capture=False)
+    def __init__(self, name: str) -> None:
+        self.rules = [_Rule(**rule) for rule in read_rules("secrets.yaml", name)]
+        self.pattern = "|".join(rule.keep for rule in self.rules)
+        self._any = compile_bytes(self.pattern, capture=False)
+        self._which = compile_set([rule.keep for rule in self.rules])
+        self._each = [compile_bytes(rule.keep, capture=False) for rule in self.rules]
+
+    def _which_rule(self, data: bytes, start: int, end: int) -> int:
+        # A search with captures would say it, too; over this many rules it takes 50 microseconds.
+        if matching := self._which.Match(data[start:end]):
+            return int(min(matching))
+        return next((i for i, rule in enumerate(self._each) if rule.match(data, start) is not None), 0)
+
+    def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
+        """The secrets in a text, in order; they may overlap."""
+        position = covered = 0
+        while (match := self._any.search(data, position)) is not None:
+            start, keep_end = match.span()
+            position = start + 3  # `keep` may hold further matches
+            if checks.are_used_up():
+                position = covered = min(len(data), keep_end + STRETCH_BYTES)
+                yield Secret(start, position, "stretch")
+                continue
+            rule = self.rules[self._which_rule(data, start, keep_end)]
+            if (value := READERS[rule.value](data, start, keep_end)) is None or value[1] <= max(covered, value[0]):
+                continue
+            if rule.unless is not None and CHECKS[rule.unless](Found(data, start, keep_end, value)):
+                continue
+            yield Secret(*value, rule.kind)
+            covered = value[1]
+            if not rule.again:
+                position = max(keep_end, covered)
+
+
+_GROUPS = [_Rules("rules"), _Rules("sentences"), _Rules("shapes")]
+SECRET_PATTERNS = ("|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN)), *(group.pattern for group in _GROUPS))
+"""One of them matches every text that `Masker` may change."""
+
+_ANY_STRUCTURE = compile_bytes(SECRET_PATTERNS[0], capture=False)
+MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
+_MARKER = re.compile(MARKER_PATTERN.encode())
+
+
+def defuse_markers(data: bytes) -> bytes:
+    """Change text that looks like a marker of this module, so that session text cannot pretend to be one."""
+    return data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
 
 
 def mask_secrets(text: str) -> str:
     """
-    Replace each recognised secret by a typed marker such as `[REDACTED:password]`.
+    Replace each recognised secret by a marker such as `[REDACTED:password#1]`.
 
     The text around it (key, header name, user, host) stays, so that the judge still sees the action.
-    References and placeholders (`secretKeyRef`, `$VAR`, `<set to the key ...>`) stay, too. Idempotent and
+    References, placeholders and statuses (`secretKeyRef`, `$VAR`, `token: expired`) stay, too. Idempotent and
     linear.
     """
     data = text.encode("utf-8", "surrogatepass")
-    masked = mask_bytes(data)
+    masked = Masker().mask_bytes(data)
     return text if masked is data else masked.decode("utf-8", "surrogatepass")
 
 
-def mask_bytes(data: bytes) -> bytes:
-    """Do the same as `mask_secrets` for UTF-8; returns the same object if there is nothing to mask."""
-    if _ANY_SECRET.search(data) is None:
-        return data
-    if _MANIFEST.search(data) is not None:
-        data = _mask_secret_manifests(data)
-    pieces: list[bytes] = []
-    position = 0
-    for match in _SECRET.finditer(data):
-        secret_group = match.lastindex
-        rule = _RULES[secret_group // 2 - 1]
-        start, end = match.span(secret_group)
-        value = data[start:end].removesuffix(rule.after.encode())
-        if rule.is_harmless(data[match.start() : start], value, data[end : end + 1]):
-            continue
-        opening = value[: len(value) - len(value.lstrip(b"\\\"'"))]
-        pieces += (data[position:start], opening, f"[REDACTED:{rule.kind}]{rule.after}".encode())
-        position = end
-    return b"".join((*pieces, data[position:])) if pieces else data
+class Masker:
+    """
+    Masks the texts of one session: equal secrets get the same number, in order of appearance.
+
+    The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else of it.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._checks = Checks()
+
+    def mask_bytes(self, data: bytes) -> bytes:
+        """Mask UTF-8; returns the same object if there is nothing to mask."""
+        secrets = find_secrets(data, self._checks)
+        if not secrets:
+            return data
+        pieces: list[bytes] = []
+        position = 0
+        for start, end, kind in secrets:
+            value = data[start:end].strip(b"\\\"' \t\r\n")
+            number = self._numbers.setdefault(value, len(self._numbers) + 1)
+            pieces += (data[position:start], b"[REDACTED:%s#%d]" % (kind.encode(), number))
+            position = end
+        return b"".join((*pieces, data[position:]))
 
 
-# --- Kubernetes Secrets: their values have no shape, so the kind of the document identifies them ---------
+def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
+    """The secrets of a text in order, without overlap."""
+    found: list[Secret] = []
+    if _ANY_STRUCTURE.search(data) is not None:
+        found += [Secret(*value, "private_key") for value in find_keys(data)]
+        found += [Secret(*value, "secret") for value in find_manifests(data, checks)]
+        if depth < _MAX_ENCODINGS:
+            inner = find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
+            found += [Secret(*value, "encoded") for value in inner]
+    for group in _GROUPS:
+        found += group.find(data, checks)
+    return _merged(data, found)
 
-_MANIFEST = compile_bytes(_MANIFEST_PATTERN, capture=False)
-_DOCUMENT = re.compile(rb"(?=apiVersion)")
-_JSON_DATA = compile_bytes(r"""(\b(?:data|stringData)\\*["'][ \t]*:\s*)\{([^{}]*)\}""")
-_JSON_VALUE = compile_bytes(r"""(:\s*\\*["'])[^"'\\]+""")
-_YAML_DATA = re.compile(rb"([ \t]*)(?:data|stringData):[ \t]*")
-_YAML_VALUE = re.compile(rb"([ \t]*(?:- )?[^\s:]+:[ \t]*)(\S.*)")
+
+_MAX_ENCODINGS = 3
 
 
-def _mask_secret_manifests(data: bytes) -> bytes:
-    documents = _DOCUMENT.split(data)
-    return b"".join(_mask_manifest(d) if _MANIFEST.search(d) else d for d in documents)
+def _merged(data: bytes, secrets: list[Secret]) -> list[Secret]:
+    """Join what overlaps; the kind is that of the first finder. Markers of an earlier masking are no secrets."""
+    merged: list[Secret] = []
+    markers = [found.span() for found in _MARKER.finditer(data)] if b"[REDACTED:" in data else []
+    for secret in sorted(secrets, key=lambda secret: secret.start):  # stable
+        if merged and secret.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, secret.end))
+        elif secret.end > secret.start and not _touches(markers, secret):
+            merged.append(secret)
+    return merged
 
 
-def _mask_manifest(document: bytes) -> bytes:
-    """Mask the values under `data:` and `stringData:`, in JSON and in YAML."""
-    document = _JSON_DATA.sub(
-        lambda m: m[1] + b"{" + _JSON_VALUE.sub(rb"\1[REDACTED:secret]", m[2]) + b"}",
-        document,
-    )
-    lines = document.split(b"\n")
-    block_indent = -1
-    for number, line in enumerate(lines):
-        if opened := _YAML_DATA.fullmatch(line.rstrip()):
-            block_indent = len(opened[1])
-        elif block_indent >= 0 and line.strip():
-            if len(line) - len(line.lstrip()) <= block_indent:
-                block_indent = -1
-            elif entry := _YAML_VALUE.fullmatch(line):
-                lines[number] = entry[1] + b"[REDACTED:secret]"
-            else:  # a line of a block scalar
-                lines[number] = line[: len(line) - len(line.lstrip())] + b"[REDACTED:secret]"
-    return b"\n".join(lines)
+def _touches(markers: list[tuple[int, int]], secret: Secret) -> bool:
+    at = bisect_left(markers, (secret.end,)) - 1
+    return at >= 0 and markers[at][1] > secret.start

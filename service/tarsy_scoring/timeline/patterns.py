@@ -20,11 +20,24 @@ def compile_bytes(pattern: str, *, capture: bool = True) -> "re2._Regexp":
     return re2.compile(pattern.encode(), options)
 
 
+def compile_set(patterns: list[str]) -> "re2.Set":
+    """Compile patterns over bytes so that one search says which of them match a whole text."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = 32 << 20
+    options.log_errors = False
+    compiled = re2.Set.FullMatchSet(options)
+    for pattern in patterns:
+        compiled.Add(pattern.encode())
+    compiled.Compile()
+    return compiled
+
+
 def read_rules(file: str, key: str) -> Any:
     """The value under `key` of a rule file, with line breaks removed and fragments filled in."""
     loaded = packaged_yaml(__package__, file)
     fragments: dict[str, str] = {}
-    for name, pattern in loaded["fragments"].items():
+    for name, pattern in loaded.get("fragments", {}).items():
         filled = _fill(pattern, fragments)
         fragments[name] = "|".join(filled) if isinstance(filled, list) else filled
     return _fill(loaded[key], fragments)
@@ -35,4 +48,6 @@ def _fill(value: Any, fragments: dict[str, str]) -> Any:
         return {key: _fill(part, fragments) for key, part in value.items()}
     if isinstance(value, list):
         return [_fill(part, fragments) for part in value]
+    if not isinstance(value, str):
+        return value
     return _FRAGMENT.sub(lambda match: fragments[match[1]], value.replace("\n", ""))

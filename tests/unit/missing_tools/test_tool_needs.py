@@ -245,11 +245,11 @@ async def test_a_secret_at_the_cut_is_masked_first() -> None:
 
 async def test_a_quote_of_masked_text_counts() -> None:
     note = replace(LOGS, text="The key AKIAIOSFODNN7EXAMPLE was not shown to anybody.")
-    model = Model(needs(("S1", "The key [REDACTED:aws_key] was not shown")))
+    model = Model(needs(("S1", "The key [REDACTED:aws_key#1] was not shown")))
 
     [need] = (await found_in([note], 10_000, model)).needs
 
-    assert need.quotes == (Quote(LOGS.score_id, "The key [REDACTED:aws_key] was not shown"),)
+    assert need.quotes == (Quote(LOGS.score_id, "The key [REDACTED:aws_key#1] was not shown"),)
 
 
 async def test_no_question_holds_two_chains() -> None:

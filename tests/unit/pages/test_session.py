@@ -37,7 +37,7 @@ def test_secrets_are_masked() -> None:
     secret = "password=hunter2-hunter2"
     shown = show(a_timeline(alert_data=secret, final_analysis=secret), [])
     assert "hunter2" not in repr(shown)
-    assert "[REDACTED:password]" in shown.alert.text
+    assert "[REDACTED:password#1]" in shown.alert.text
 
 
 def test_a_long_entry_is_cut_and_says_so() -> None:

@@ -1,0 +1,94 @@
+"""Masking on corpora of made-up secrets and harmless texts; `corpora/unseen_*` was written after the rules."""
+
+import json
+
+import corpus
+import pytest
+from sessions import NONCE
+
+from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.masking import mask_secrets
+
+MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
+
+
+@pytest.mark.parametrize("name", ["secrets", "unseen_secrets"])
+def test_no_part_of_a_secret_is_left(name: str) -> None:
+    cases = corpus.read(name)
+    leaks = {case.text: left for case in cases if (left := corpus.left_over(case, mask_secrets(case.text))) is not None}
+
+    assert len(leaks) <= (1 - MIN_MASKED) * len(cases), leaks
+
+
+@pytest.mark.parametrize("name", ["harmless", "unseen_harmless"])
+def test_harmless_text_stays(name: str) -> None:
+    cases = corpus.read(name)
+    damaged = {case.text: masked for case in cases if (masked := mask_secrets(case.text)) != case.text}
+
+    assert len(damaged) <= MAX_DAMAGED * len(cases), damaged
+
+
+def test_masked_text_is_not_masked_again() -> None:
+    """A marker is not taken for a secret."""
+    for case in corpus.read("secrets"):
+        masked = mask_secrets(case.text)
+        assert mask_secrets(masked) == masked, case.text
+
+
+NAMES = [
+    *("password", "DB_PASS", "private_key", "api_key", "SIGNING_KEY", "client_secret", "access_token", "Authorization"),
+    *("aws_secret_access_key", "encryption_key", "SECRET_KEY_BASE", "Passwort", "token", "secret"),
+]
+BODIES = ["MIIEowIBAAKCAQEAx7Zq", "QWxsIHNlY3JldHM9+/x9"]
+KEY = "\n".join(["-----BEGIN RSA " + "PRIVATE KEY-----", *BODIES, "-----END RSA " + "PRIVATE KEY-----"])
+
+
+def shapes() -> dict[str, tuple[str, ...]]:
+    """A secret of each shape, and what must not be left of it."""
+    kinds = {"token", "key", "aws", "azure", "jwt", "header", "k8s"}
+    cases = [case for case in corpus.read("secrets") if case.kind in kinds]
+    alone = {s: (s,) for case in cases for s in case.secrets if len(s) >= 16 and not set(s) & set(' "')}
+    return alone | {KEY: tuple(BODIES), "postgres://shop:Xy7k2LmQ@db:5432/shop": ("Xy7k2LmQ",)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_secret_of_any_shape_behind_any_name_is_masked(name: str) -> None:
+    """Plain, quoted, and as JSON in JSON in JSON: the rules do not disarm each other."""
+    for secret, parts in shapes().items():
+        once = json.dumps({name: secret})
+        twice = json.dumps({"log": once})
+        forms = (f"{name} = {secret}", f"{name}={secret}", f'{name}: "{secret}"', f"{name}='{secret}'")
+        for text in (*forms, once, twice, json.dumps({"log": twice})):
+            assert corpus.left_over(corpus.Case(name, text, parts), mask_secrets(text)) is None, text
+
+
+def test_cut_key_ends_before_the_next_line() -> None:
+    """A key without its END takes no part of the text behind it: not half a token, and no sentence."""
+    begin = KEY.splitlines()[0]
+    assert mask_secrets(f"{begin} ...\nghp_x") == "[REDACTED:private_key#1] ...\nghp_x"
+    assert mask_secrets(f"{begin}\n{BODIES[0]}\n[cut]\nthe pod restarts") == (
+        "[REDACTED:private_key#1]\n[cut]\nthe pod restarts"
+    )
+
+
+def test_equal_secrets_of_a_session_have_one_number() -> None:
+    """In order of appearance, in whatever text and encoding."""
+    texts = ["password=hunter2 DB_PASS=abc-1", '{"log": "{\\"password\\": \\"abc-1\\"}"}', "redis://:hunter2@db"]
+
+    safe = Sanitizer(NONCE).texts([(f"E{n}", text) for n, text in enumerate(texts)])
+
+    assert safe == [
+        "password=[REDACTED:password#1] DB_PASS=[REDACTED:password#2]",
+        '{"log": "{\\"password\\": \\"[REDACTED:password#2]\\"}"}',
+        "redis://:[REDACTED:password#1]@db",
+    ]
+    assert safe == Sanitizer("f" * 16).texts([(f"E{n}", text) for n, text in enumerate(texts)])
+
+
+def test_marker_in_session_text_is_defused() -> None:
+    """Also one that an invisible character hides."""
+    assert (
+        Sanitizer(NONCE).text("E1", "[REDACTED:password#1] [REDA\u200bCTED:token]")
+        == "(REDACTED:password#1) (REDACTED:token)"
+    )
+    assert Sanitizer(NONCE).line("E1", "pw\nDB_PASS=hunter2") == "pw DB_PASS=[REDACTED:password#1]"
