@@ -8,11 +8,13 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
 from tarsy_scoring.timeline.context import build_context
+from tarsy_scoring.timeline.fence import Sanitizer
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 
 EVENTS = 100_000
@@ -21,7 +23,13 @@ WINDOW_TOKENS = 100_000
 NONCE = "0123456789abcdef"
 REPETITIONS = 3
 # Measured against these: what the specification of the work promises, in seconds of CPU.
-LIMITS_S = {"interaction": 2.0, "interaction, shell commands": 2.0, "context of 8 MB": 1.0}
+LIMITS_S = {
+    "interaction": 2.0,
+    "interaction, shell commands": 2.0,
+    "context of 8 MB": 1.0,
+    "masking of 100 KB": 0.0015,
+    "masking of hostile 8 MB": 4.0,
+}
 
 
 def session(events: list[Event]) -> Timeline:
@@ -60,6 +68,22 @@ def large() -> Timeline:
     )
 
 
+LINE = "2026-03-02T10:15:31Z checkout-7d9f WARN request 4711 took 812 ms, heap 71 percent\n"
+# Texts in which each few bytes begin a secret.
+HOSTILE = [
+    "pw=1 ",
+    "token: abc-d1 ",
+    "key=AbCdEfGh1jKlMnOpQrStUvWx ",
+    '{"kind":"Secret","data":{"a":"b"}}',
+    "cGFzc3dvcmQ ",
+]
+
+
+def sanitize(text: str) -> object:
+    """Mask a text and search it for text that addresses the judge."""
+    return Sanitizer(NONCE).texts([("E1", text)])
+
+
 def cpu_s(work: Callable[[], object]) -> float:
     """CPU seconds of the fastest of `REPETITIONS` runs."""
     # Other load on the machine only adds time, so the minimum is the best estimate.
@@ -69,6 +93,10 @@ def cpu_s(work: Callable[[], object]) -> float:
         work()
         taken.append(time.process_time() - started)
     return min(taken)
+
+
+def hostile_texts() -> list[str]:
+    return [unit * (CONTEXT_BYTES // len(unit)) for unit in HOSTILE]
 
 
 def measure() -> dict[str, float]:
@@ -81,6 +109,8 @@ def measure() -> dict[str, float]:
         "interaction": cpu_s(lambda: diagnose(measure_interaction(plain))),
         "interaction, shell commands": cpu_s(lambda: diagnose(measure_interaction(shell, rules))),
         "context of 8 MB": cpu_s(lambda: build_context(eight_mb, NONCE, WINDOW_TOKENS)),
+        "masking of 100 KB": cpu_s(lambda: sanitize(LINE * (100_000 // len(LINE)))),
+        "masking of hostile 8 MB": max(cpu_s(partial(sanitize, hostile)) for hostile in hostile_texts()),
     }
 
 
@@ -91,13 +121,13 @@ def main() -> None:
     measured = measure()
     if asked.json:
         document: dict[str, Any] = {
-            name: {"cpu_s": round(taken, 3), "limit_s": LIMITS_S[name]} for name, taken in measured.items()
+            name: {"cpu_s": round(taken, 4), "limit_s": LIMITS_S[name]} for name, taken in measured.items()
         }
         print(json.dumps(document))
         return
     print(f"CPU of what only computes ({EVENTS:,} events, contexts of {CONTEXT_BYTES:,} bytes):")
     for name, taken in measured.items():
-        print(f"  {name:<28} {taken:6.2f} s   of {LIMITS_S[name]:g} s allowed")
+        print(f"  {name:<28} {taken:8.4f} s   of {LIMITS_S[name]:g} s allowed")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
             "flags": sorted(fitted.flags),
             "entries": f"{len(fitted.entries)} {_sha256(fitted.entries)}",
             "injections": dict(Counter(found.pattern for found in fitted.injections)),
-            "redacted": dict(Counter(re.findall(r"\[REDACTED:(\w+)\]", text))),
+            "redacted": dict(Counter(re.findall(r"\[REDACTED:(\w+)#\d+\]", text))),
             "masked_hash": masked.context_hash,
             "questions": _sha256([[m.role, m.content] for c in shipped for m in c.open_conversation(fitted)]),
         }

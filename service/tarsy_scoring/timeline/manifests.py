@@ -68,7 +68,7 @@ def _kind_around(data: bytes, kinds: list[tuple[int, bytes]], start: int, end: i
 
 
 def _in_yaml(data: bytes) -> Iterator[Value]:
-    """Objects are told apart by indentation: a line that stands further left, `---` or `- ` ends them."""
+    """Indentation separates the objects: a line that stands further left, `---` or `- ` ends them."""
     objects: dict[int, tuple[list[bytes], list[Value]]] = {}
 
     def close(column: int) -> Iterator[Value]:

@@ -82,7 +82,7 @@ class _Rules:
                 position = max(keep_end, covered)
 
 
-_GROUPS = [_Rules("rules"), _Rules("sentences"), _Rules("shapes")]
+_GROUPS = [_Rules("shapes"), _Rules("rules"), _Rules("sentences")]
 SECRET_PATTERNS = ("|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN)), *(group.pattern for group in _GROUPS))
 """One of them matches every text that `Masker` may change."""
 

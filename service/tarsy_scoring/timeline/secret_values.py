@@ -217,7 +217,7 @@ def read_parameter(data: bytes, _start: int, position: int) -> Value | None:
     return _bare(_PARAMETER, data, position)
 
 
-def read_told(data: bytes, start: int, position: int) -> Value | None:
+def read_reported(data: bytes, start: int, position: int) -> Value | None:
     """The word at the end of a sentence, as in `A temporary password is generated for root: ..`, or alone below it."""
     if data[position - 1 : position] == b"\n":
         return _next_line(data, position - 1)
@@ -301,7 +301,7 @@ READERS: dict[str, Callable[[bytes, int, int], Value | None]] = {
     "matched": read_matched,
     "parameter": read_parameter,
     "path": read_path,
-    "told": read_told,
+    "reported": read_reported,
     "token": read_token,
     "userinfo": read_userinfo,
     "vague": read_vague,
@@ -647,7 +647,7 @@ CHECKS: dict[str, Callable[[Found], bool]] = {
     "scheme": is_scheme,
     "vague": is_harmless_vague,
     "suffixed": is_harmless_suffixed,
-    "told": lambda found: (
+    "reported": lambda found: (
         is_harmless_weak(found) or (not is_random(found.value) and not _LONG_HEX.fullmatch(found.value))
     ),
     "weak": is_harmless_weak,
