@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -165,8 +166,9 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
             raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
     if "judging" in roles:
         open_timeline_source(settings)
-        for name in settings.config.providers:
+        for name, provider in settings.config.providers.items():
             read_api_key(settings, name, environ)
+            _warn_of_clear_text(name, provider.base_url)
         wants_traces(settings, environ)  # raises if traces are wanted and cannot be exported
         full_window_usd = {
             name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
@@ -178,3 +180,12 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     for where, chain in chains.items():
         if names := chain.gates_that_cannot_pass(settings.config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
+
+
+def _warn_of_clear_text(provider: str, base_url: str) -> None:
+    """Sessions and keys can be read on the way to a judge that is not asked over TLS."""
+    from tarsy_scoring.web.access import is_loopback
+
+    place = urlsplit(base_url)
+    if place.scheme.lower() == "http" and not is_loopback(place.hostname or ""):
+        log.warning("settings.judge_in_clear", provider=provider, advice="use https")

@@ -10,6 +10,8 @@ import yaml
 from tarsy_scoring.errors import ConfigurationError
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+_LOGIN_HEADER = re.compile(r"(?i)(?:proxy-)?authorization|cookie|(?:x-)?(?:api|auth|access)-?(?:key|token)")
+_LOGIN = re.compile(r"(?i)(?:bearer|basic) ")
 
 
 def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
             nor has a default. With the line, or the path of the key.
     """
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = _WithoutAliases(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {reason}") from None
@@ -33,7 +35,37 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict):
         raise ConfigurationError(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
+    _require_no_secret(loaded.get("providers"), path)
     return {key: _fill(value, environ, str(path), str(key)) for key, value in loaded.items()}
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """Refuses aliases: nested ones turn 400 bytes into more values than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None, None, f"an alias (*{event.anchor}) is not allowed: repeat the value", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+def _require_no_secret(providers: Any, path: Path) -> None:
+    """Refuse a login that stands in the file itself. A value of a wrong type is left for the validation to report."""
+    for name, provider in providers.items() if isinstance(providers, dict) else ():
+        given = provider if isinstance(provider, dict) else {}
+        headers = given.get("extra_headers")
+        for header, value in headers.items() if isinstance(headers, dict) else ():
+            if _LOGIN_HEADER.fullmatch(str(header)) or _LOGIN.match(str(value)):
+                _require_variable(value, f"{path}: providers.{name}.extra_headers.{header}")
+        if "@" in str(given.get("proxy")):
+            _require_variable(given["proxy"], f"{path}: providers.{name}.proxy")
+
+
+def _require_variable(value: Any, key: str) -> None:
+    if not _VARIABLE.search(str(value)):
+        raise ConfigurationError(f"{key}: a secret must not stand in the file: write ${{VARIABLE}} in its place")
 
 
 def _fill(value: Any, environ: Mapping[str, str], file: str, key: str) -> Any:

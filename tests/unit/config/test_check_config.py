@@ -30,16 +30,20 @@ ENVIRONMENT = {
     "SCORING_TIMELINE_API_URL": "https://tarsy.internal/api",
     "SCORING_TIMELINE_API_TOKEN": "planted7Secret-6",
     "JUDGE_KEY": "planted7Secret-7",
+    "HEADER_KEY": "planted7Secret-10",
+    "HEADER_TOKEN": "planted7Secret-11",
+    "PROXY": "http://erin:planted7Secret/8@proxy.internal:3128/?code=planted7Secret-9&v=2",
+    "PROXY_PASSWORD": "planted7Secret-13",
 }
 CONFIG: dict[str, Any] = {
     "providers": {
         "main": {
             "base_url": "https://judge.internal/v1",
             "api_key_env": "JUDGE_KEY",
-            "extra_headers": {"X-Api-Key": "planted7Secret-10", "Authorization": "Bearer planted7Secret-11"},
-            "proxy": "http://erin:planted7Secret/8@proxy.internal:3128/?code=planted7Secret-9&v=2",
+            "extra_headers": {"X-Api-Key": "${HEADER_KEY}", "Authorization": "Bearer ${HEADER_TOKEN}"},
+            "proxy": "${PROXY}",
         },
-        "spare": {"api_key_env": "JUDGE_KEY", "proxy": "frank:planted7Secret-13@proxy.internal:3128"},
+        "spare": {"api_key_env": "JUDGE_KEY", "proxy": "frank:${PROXY_PASSWORD}@proxy.internal:3128"},
     },
     "gates": {"allow_commands": True, "work_dir": "/srv/sessions"},
     "chains": {
@@ -80,6 +84,15 @@ def test_no_secret_is_printed(run: Run) -> None:
         assert PLANTED not in shown.stdout + shown.stderr
         for user in ("bob", "dave", "erin", "frank", "gina"):
             assert user not in shown.stdout
+
+
+def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
+    def providers(url: str) -> dict[str, Any]:
+        return {"providers": {"main": {"base_url": url, "api_key_env": "JUDGE_KEY"}}}
+
+    for url in ("http://127.0.0.1:8000/v1", "https://judge.internal/v1"):
+        assert "settings.judge_in_clear" not in run(config=providers(url)).stderr
+    assert "settings.judge_in_clear" in run(config=providers("http://judge.internal/v1")).stderr
 
 
 def test_everything_else_is_printed(run: Run) -> None:
