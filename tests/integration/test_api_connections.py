@@ -328,6 +328,18 @@ async def test_bytes_that_are_not_http_get_a_problem(site: Site) -> None:
     assert await peer.rest() == b""
 
 
+@pytest.mark.parametrize("line", [b"X-A: 1\nX-B: 2\r\n", b"X-A: 1\r\n X-B: 2\r\n"], ids=["bare line feed", "folded"])
+async def test_a_head_that_a_proxy_may_read_otherwise_gets_a_problem(site: Site, line: bytes) -> None:
+    """Also as the second of two requests that come together."""
+    peer, other = await site.peer(), await site.peer()
+    peer.say(PING[:-2] + line + b"\r\n")
+    assert problem_of(await peer.answer(), 400)["title"] == "Unreadable request"
+
+    other.say(PING + PING[:-2] + line + b"\r\n")
+    assert (await other.answer())[2] == b"fine"
+    assert (await other.head())[0] == 400
+
+
 async def test_an_endless_head_gets_a_problem(site: Site) -> None:
     peer = await site.peer()
     peer.say(b"GET / HTTP/1.1\r\nX: ")

@@ -9,6 +9,7 @@ begin and end.
 """
 
 import asyncio
+import re
 import socket
 import struct
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from uuid import uuid4
 
 import h11
 import structlog
+from h11._receivebuffer import ReceiveBuffer
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -43,6 +45,30 @@ MAX_IDLE = 4_096
 SEND_BUFFER_BYTES = 131_072
 NO_LINGER = struct.pack("ii", 1, 0)  # `struct linger`: a close resets the connection and drops unsent bytes
 _STATE_KEY = "tarsy_scoring.connection"
+_LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
+
+
+class _StrictHeads(ReceiveBuffer):
+    """
+    Refuses heads with a bare line feed or a folded line: a proxy may find other headers in them than h11 does.
+
+    Cuts off the connection with 400.
+    """
+
+    _is_head = False
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        self._is_head = True
+        try:
+            return super().maybe_extract_lines()
+        finally:
+            self._is_head = False
+
+    def _extract(self, count: int) -> bytearray:
+        extracted = super()._extract(count)
+        if self._is_head and _LOOSE_LINE.search(extracted):
+            raise h11.LocalProtocolError("a line of the head is folded, or does not end with CR LF")
+        return extracted
 
 
 class Waiting:
@@ -121,7 +147,9 @@ class Connection(asyncio.Protocol):
         # uvicorn copies `app_state` into each `scope["state"]`, by which `connection_of` finds the connection
         # again.
         self._state = app_state | {_STATE_KEY: self}
-        self._protocol: asyncio.Protocol = H11Protocol(app_state=self._state, **options)
+        protocol = H11Protocol(app_state=self._state, **options)
+        protocol.conn._receive_buffer = _StrictHeads()  # h11 has no option for it
+        self._protocol: asyncio.Protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._connections = connections
         self._head_timer: asyncio.TimerHandle | None = None
