@@ -6,8 +6,9 @@ http and https links. A sanitizer then removes every tag and attribute outside a
 """
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import nh3
 from markdown_it import MarkdownIt
@@ -46,8 +47,8 @@ def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True)
     """
     Markdown as HTML that is safe to show.
 
-    Raw HTML and images stay text. Links are http or https, without referrer and opener. A text longer than
-    `MAX_CHARACTERS` is shown unformatted.
+    Raw HTML and images stay text. Links are http or https, without referrer and opener, and show their host.
+    A text longer than `MAX_CHARACTERS` is shown unformatted.
 
     Args:
         entries: Ids of entries on the page; citations of them become links.
@@ -88,6 +89,28 @@ def _link_citations(state: StateCore) -> None:
             token.children = _with_links(token.children, entries)
 
 
+def _show_hosts(state: StateCore) -> None:
+    """Write the host of each link behind it: the text of a link may name another one."""
+    for token in state.tokens:
+        if token.type == "inline" and token.children:
+            token.children = [shown for child in _hosts_of(token.children) for shown in child]
+
+
+def _hosts_of(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
+    host = None
+    for token in tokens:
+        if token.type == "link_open":
+            host = None if token.markup == "autolink" else _host(str(token.attrGet("href")))
+        yield (token, _text(f" ({host})")) if token.type == "link_close" and host else (token,)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
 def _with_links(tokens: Sequence[Token], entries: Container[str]) -> list[Token]:
     linked: list[Token] = []
     depth = 0
@@ -123,6 +146,7 @@ def _parser(*, breaks: bool) -> MarkdownIt:
     parser.disable("image")
     parser.validateLink = _is_address  # type: ignore[method-assign]
     parser.core.ruler.push("headings", _lower_headings)
+    parser.core.ruler.push("hosts", _show_hosts)
     parser.core.ruler.push("citations", _link_citations)
     return parser
 

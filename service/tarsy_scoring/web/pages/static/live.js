@@ -91,6 +91,10 @@ function announce(badge, event) {
 
 // --- fetching the page again -------------------------------------------------------------------------
 
+// The only text that may become markup is a page of this site; the content policy refuses every other.
+const asText = { createHTML: (text) => text };
+const ownPages = window.trustedTypes?.createPolicy("own-pages", asText) ?? asText;
+
 function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5) {
   isStale = true;
   if (reading || isReading || document.hidden) return;
@@ -105,7 +109,7 @@ function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AG
     try {
       const how = { headers: { Accept: "text/html" }, cache: "no-store", signal: patience.signal };
       const answer = await fetch(location.href, how);
-      if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (answer.ok) swap(new DOMParser().parseFromString(ownPages.createHTML(await answer.text()), "text/html"));
       hasFailed = !answer.ok;
     } catch {
       // The server is busy or unreachable: the fetch is repeated below.
