@@ -384,7 +384,7 @@ class Settings(_Frozen):
     trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_read_rate_per_minute: int = Field(
-        3_000, ge=1, description="Reading requests per minute and caller, in each API process."
+        6_000, ge=1, description="Reading requests per minute and caller, in each API process."
     )
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
