@@ -26,7 +26,7 @@ from processes import Process
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.web import middleware
+from tarsy_scoring.web import middleware, problems
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import MEDIA_TYPE
@@ -142,17 +142,17 @@ async def test_a_malformed_request_is_refused_without_repeating_values(client: h
 
 async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> None:
     json_body = {"content-type": "application/json"}
-    padded = b'{"number": 1}'.ljust(middleware.MAX_BODY_BYTES)
+    padded = b'{"number": 1}'.ljust(problems.MAX_BODY_BYTES)
     assert (await client.post("/test/body", content=padded, headers=json_body)).json() == {"number": 1}
     problem(await client.post("/test/body", content=padded + b" ", headers=json_body), 413, "Content too large")
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
-            yield b" " * (middleware.MAX_BODY_BYTES // 2)
+            yield b" " * (problems.MAX_BODY_BYTES // 2)
 
     refused = await client.post("/test/body", content=chunks(), headers=json_body)
     assert "content-length" not in refused.request.headers
-    problem(refused, 413, "Content too large")
+    assert "65,536 bytes" in problem(refused, 413, "Content too large")["detail"]
 
 
 async def test_a_body_that_never_arrives_times_out(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:

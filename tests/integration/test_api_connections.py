@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import connections, middleware
+from tarsy_scoring.web import connections, middleware, problems
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.connections import Connections
 from tarsy_scoring.web.middleware import SECURITY_HEADERS, Lifecycle, RequestMiddleware
@@ -344,7 +344,7 @@ async def test_an_endless_head_gets_a_problem(site: Site) -> None:
     peer = await site.peer()
     peer.say(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(3):
-        peer.say(b"x" * middleware.MAX_HEAD_BYTES)
+        peer.say(b"x" * problems.MAX_HEAD_BYTES)
     assert problem_of(await peer.answer(), 431)["title"] == "Head too large"
 
 

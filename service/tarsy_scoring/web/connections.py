@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from tarsy_scoring.web.middleware import MAX_HEAD_BYTES, SECURITY_HEADERS
-from tarsy_scoring.web.problems import MEDIA_TYPE, REFUSALS, UPGRADE_HEADERS, Problem, problem_document
+from tarsy_scoring.web.middleware import SECURITY_HEADERS
+from tarsy_scoring.web.problems import MAX_HEAD_BYTES, MEDIA_TYPE, REFUSALS, UPGRADE_HEADERS, Problem, problem_document
 
 log = structlog.get_logger()
 

@@ -26,6 +26,8 @@ from tarsy_scoring.web.access import Access, is_change
 from tarsy_scoring.web.places import NoPlace, Places
 from tarsy_scoring.web.problems import (
     GOING_AWAY,
+    MAX_BODY_BYTES,
+    MAX_HEAD_BYTES,
     METHODS,
     REFUSALS,
     Problem,
@@ -37,8 +39,6 @@ from tarsy_scoring.web.rates import FleetRates
 
 log = structlog.get_logger()
 
-MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
-MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # see `_send_body`
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0

@@ -31,6 +31,8 @@ TYPES = "urn:tarsy-scoring:problem:"
 DATABASE_RETRY_S = 2
 ANALYTIC_RETRY_S = 10
 FAULTS_SHOWN = 20
+MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
+MAX_BODY_BYTES = 64 * 1024
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
 
@@ -41,8 +43,8 @@ REFUSALS = {
     404: ("Not found", "there is nothing at this address: check it; /openapi.json lists all addresses"),
     405: ("Method not allowed", "this address does not support the method: the header Allow lists those it supports"),
     408: ("Too slow", "the request did not arrive in time: send it again"),
-    413: ("Content too large", "the body is larger than any request to this API needs"),
-    431: ("Head too large", "the address and the headers together are too large: shorten them"),
+    413: ("Content too large", f"a body may have {MAX_BODY_BYTES:,} bytes, and no request to this API needs more"),
+    431: ("Head too large", f"address and headers together may have {MAX_HEAD_BYTES:,} bytes: shorten them"),
 }
 MALFORMED = "the request is malformed: see `errors`"
 _TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is part of the id

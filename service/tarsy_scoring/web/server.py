@@ -16,7 +16,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.web.api import live
 from tarsy_scoring.web.connections import Connections, watched
-from tarsy_scoring.web.middleware import MAX_HEAD_BYTES
+from tarsy_scoring.web.problems import MAX_HEAD_BYTES
 
 KEEP_ALIVE_S = 75  # proxies keep an idle connection for 60 s; if we closed it first, a request could be lost
 LONGEST_STOP_S = 30.0
