@@ -56,7 +56,8 @@ async def open_api(
         site = AppContext(SETTINGS, load_criteria(), *parts, Metrics(), source)
         app = create_app(site)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        as_alice = {"X-Forwarded-User": "alice"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=as_alice) as client:
             yield Api(client, scoring, app)
 
 

@@ -30,6 +30,8 @@ SECRETS_THAT_EXIST = {
     "tarsy",
     "judge",
     "api-tokens",
+    "proxy",
+    "proxy-keys",
     "kafka-tls",
     "kafka-user",
     "postgres-ca",

@@ -418,8 +418,9 @@ async def test_a_request_target_may_be_an_absolute_url(app: FastAPI) -> None:
 
 
 async def test_a_client_cannot_forge_a_trusted_proxy(database_url: str) -> None:
-    env = {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8", "SCORING_API_HOST": "0.0.0.0"}
-    claim = {"x-forwarded-for": "10.0.0.1", "x-forwarded-user": "alice", "forwarded": "for=10.0.0.1"}
+    proxy = {"SCORING_TRUSTED_PROXIES": "10.0.0.1", "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}
+    env = proxy | {"SCORING_API_HOST": "0.0.0.0"}
+    claim = {"x-forwarded-for": "10.0.0.1", "x-forwarded-user": "alice", "x-scoring-proxy-secret": "of-the-proxy"}
     async with (
         application(database_url, env) as (app, _),
         serving(app) as (address, _),

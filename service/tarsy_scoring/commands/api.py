@@ -26,10 +26,10 @@ def api() -> None:
     Serve scores over HTTP and scoring events over WebSocket, until SIGTERM.
 
     Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free port, printed). An address beyond loopback
-    needs tokens (SCORING_API_TOKENS_FILE), authenticating proxies (SCORING_TRUSTED_PROXIES) or an explicit
-    SCORING_API_OPEN=true. With a timeline source, callers can also request scores of sessions unknown to this
-    service. Without Kafka, scoring events arrive up to a second late. Serves /metrics on SCORING_METRICS_HOST and
-    SCORING_METRICS_PORT.
+    needs tokens (SCORING_API_TOKENS_FILE), proxies that sign users in (SCORING_TRUSTED_PROXIES, with
+    SCORING_TRUSTED_PROXY_SECRET) or an explicit SCORING_API_OPEN=true. With a timeline source, callers can also
+    request scores of sessions unknown to this service. Without Kafka, scoring events arrive up to a second late.
+    Serves /metrics on SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
     from tarsy_scoring.web.access import Access
 

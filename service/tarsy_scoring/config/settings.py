@@ -98,6 +98,7 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
 Brokers = Annotated[str, AfterValidator(_broker_list)]
 CommandPattern = Annotated[str, AfterValidator(_command_pattern)]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 Topic = Annotated[str, AfterValidator(_topic_name)]
 NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
@@ -381,7 +382,23 @@ class Settings(_Frozen):
             "Default: 9090, of the API 9091."
         ),
     )
-    trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
+    trusted_proxies: str = Field("", description="Comma-separated CIDRs of proxies that name users.")
+    trusted_proxy_secret: SecretStr | None = Field(
+        None,
+        description="Secret that these proxies send as `X-Scoring-Proxy-Secret`. Proxies beyond loopback need it, or a "
+        "JWT.",
+    )
+    trusted_proxy_jwks_file: Path | None = Field(
+        None, description="JWK set that verifies the JWT of these proxies, read again when it changes."
+    )
+    trusted_proxy_user_header: HeaderName = Field("X-Forwarded-User", description="Header that names the user.")
+    trusted_proxy_groups_header: HeaderName = Field(
+        "X-Forwarded-Groups", description="Header with the user's groups, comma-separated; a JWT has a claim `groups`."
+    )
+    trusted_proxy_write_groups: str = Field(
+        "",
+        description="Comma-separated groups whose users may change things; others read. Default: every user may.",
+    )
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_read_rate_per_minute: int = Field(
         6_000, ge=1, description="Reading requests per minute and caller, in each API process."

@@ -7,32 +7,28 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated, cast
 from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Depends
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.context import Caller, Scope, context_of
-from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, Problem
+from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
+from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
+from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
-from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
+from tarsy_scoring.web.tokens import TokensFile, bearer_token
 
 log = structlog.get_logger()
 
 Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 
 ANONYMOUS = "api-client"
-ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-FORWARDED_NAMES = ("x-forwarded-user", "x-forwarded-email")  # in order of preference
-CHALLENGE = 'Bearer realm="tarsy-scoring"'
 DEFAULT_PORTS = {"http": 80, "https": 443}
 THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
@@ -82,8 +78,8 @@ class Access:
 
     With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
     acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
-    the request has. With trusted proxies alone, a caller needs a user name from one of them. With neither,
-    the API admits every client, and starts only on loopback or with `SCORING_API_OPEN`.
+    the request has. With trusted proxies alone, a request through one of them needs a user name. Other requests
+    are admitted without a name only on loopback or with `SCORING_API_OPEN`.
 
     Args:
         monotonic: Clock of the rate limits, in s.
@@ -93,7 +89,7 @@ class Access:
     """
 
     def __init__(self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._proxies = trusted_proxies(settings.trusted_proxies)
+        self._proxies = TrustedProxies(settings)
         self._tokens = TokensFile(settings.api_tokens_file) if settings.api_tokens_file else None
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
@@ -105,14 +101,6 @@ class Access:
             )
         if self._tokens and self._is_open:
             log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token")
-        for network in self._proxies:
-            if network.prefixlen == 0:
-                log.warning(
-                    "api.trusts_everybody",
-                    network=str(network),
-                    effect="every client of this API can claim to be any user",
-                    advice="limit SCORING_TRUSTED_PROXIES to the addresses of the proxies",
-                )
 
     def admit(self, connection: HTTPConnection) -> Caller:
         """
@@ -124,13 +112,12 @@ class Access:
         Raises:
             Problem: 400, 401 or 403; 429 for changes or reads beyond the caller's rate.
         """
-        peer = peer_address(connection)
-        is_proxied = peer is not None and any(peer in network for network in self._proxies)
-        user = forwarded_user(connection.headers) if is_proxied else None
-        caller = self._caller(connection, user, is_proxied)
+        is_from_proxy = self._proxies.include(peer_address(connection))
+        forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
+        caller = self._caller(connection, forwarded, is_from_proxy=is_from_proxy)
         changes = is_change(connection)
         if changes or connection.scope["type"] == "websocket":
-            _require_same_site(connection, is_proxied)
+            _require_same_site(connection, forwarded is not None)
         if changes:
             _require_scope(caller)
             if (wait_s := self._rates.take(caller.identity)) > 0:
@@ -140,30 +127,37 @@ class Access:
             raise too_many_reads(self._reads.per_minute, wait_s)
         return caller
 
-    def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
+    def _caller(self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool) -> Caller:
         """Apply the rules of the class to one request. Raises: Problem: 401; 403 for another host name."""
         if self._tokens is not None:
-            token = bearer_token(connection.headers)
-            if token is None and user is not None:
-                return Caller(user, ALL_SCOPES)  # signed in at the proxy; a browser has no token
-            entry = self._tokens.find(token) if token else None
-            if entry is None:
-                otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
-                raise _unauthorized(
-                    "the bearer token is not valid: check it, or ask an operator for another"
-                    if token
-                    else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
-                    CHALLENGE + (', error="invalid_token"' if token else ""),
-                )
-            return Caller(user or entry.name, entry.scopes)
-        if user is not None:
-            return Caller(user, ALL_SCOPES)
-        if not (self._is_open or self._is_local):
-            raise _unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
-        if self._is_local and not (self._is_open and is_proxied):
+            return self._token_caller(connection, self._tokens, forwarded)
+        if forwarded is not None and forwarded.user is not None:
+            return Caller(forwarded.user, forwarded.scopes)
+        # Also on loopback: a proxy on this machine may let every client through to some paths.
+        if forwarded is not None or not (self._is_open or (self._is_local and not is_from_proxy)):
+            raise unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
+        if self._is_local:
             _require_local_name(connection)
         # Anonymous callers are distinguished by their address.
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
+
+    def _token_caller(self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None) -> Caller:
+        user = forwarded.user if forwarded else None
+        token = None if forwarded and forwarded.is_bearer_used else bearer_token(connection.headers)
+        if token is None and forwarded is not None and user is not None:
+            return Caller(user, forwarded.scopes)  # signed in at the proxy; a browser has no token
+        entry = tokens.find(token) if token else None
+        if entry is None:
+            otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
+            raise unauthorized(
+                "the bearer token is not valid: check it, or ask an operator for another"
+                if token
+                else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
+                CHALLENGE + (', error="invalid_token"' if token else ""),
+            )
+        if forwarded is None or user is None:
+            return Caller(entry.name, entry.scopes)
+        return Caller(user, entry.scopes & forwarded.scopes)
 
 
 def is_change(connection: HTTPConnection) -> bool:
@@ -172,29 +166,6 @@ def is_change(connection: HTTPConnection) -> bool:
 
 
 # --- addresses -----------------------------------------------------------------------------------------
-
-
-def trusted_proxies(text: str) -> tuple[Network, ...]:
-    """
-    The networks of `SCORING_TRUSTED_PROXIES`: CIDRs or single addresses, separated by commas.
-
-    Raises:
-        ConfigurationError: One of them is not a CIDR.
-    """
-    networks = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        try:
-            network = ip_network(part)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"SCORING_TRUSTED_PROXIES: {part!r} is not a CIDR such as 10.0.0.0/8: {error}"
-            ) from None
-        mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
-        # `peer_address` converts IPv4-mapped addresses to IPv4, so networks of them are converted as well.
-        if mapped is not None and network.prefixlen >= 96:
-            network = IPv4Network((mapped, network.prefixlen - 96))
-        networks.append(network)
-    return tuple(networks)
 
 
 def is_loopback(host: str) -> bool:
@@ -222,53 +193,12 @@ def _address(text: str) -> Address | None:
 # --- headers -------------------------------------------------------------------------------------------
 
 
-def forwarded_user(headers: Headers) -> str | None:
-    """
-    The user that a proxy names, else the e-mail address; None: neither header has a value.
-
-    Raises:
-        Problem: 400, the header has several values, one of which the client may have sent, or is not a usable
-            name.
-    """
-    for header in FORWARDED_NAMES:
-        values = {value.strip() for value in headers.getlist(header)} - {""}
-        if not values:
-            continue
-        name = _utf8(values.pop())
-        # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has
-        # no blank.
-        if values or ", " in name or not is_name(name):
-            raise Problem(
-                400,
-                "Bad forwarded user",
-                f"{header} must appear once and hold one name of 1-{NAME_MAX} visible characters, without a comma "
-                "followed by a blank: configure the proxy to replace the header that clients send",
-            )
-        return name
-    return None
-
-
-def bearer_token(headers: Headers) -> bytes | None:
-    """The token of the `Authorization` header; None: there is no bearer token, or there are several headers."""
-    values = headers.getlist("authorization")
-    scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
-    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
-
-
-def _utf8(value: str) -> str:
-    """A header value decoded as UTF-8; an invalid one becomes NUL, which no name may contain."""
-    try:
-        return value.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return "\0"
-
-
 def _require_scope(caller: Caller) -> None:
     if "score" not in caller.scopes:
         raise Problem(
             403,
             "Not allowed",
-            "this token may only read: ask an operator for a token with the scope score",
+            "this caller may only read: ask an operator for a token with the scope score, or for a group with it",
             headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
         )
 
@@ -332,10 +262,3 @@ def _require_local_name(connection: HTTPConnection) -> None:
             "this API listens on loopback and answers to localhost and 127.0.0.1 only: use one of these names; to use "
             f"another name, {ADVICE}",
         )
-
-
-def _unauthorized(detail: str, challenge: str | None = None) -> Problem:
-    """A 401. Args: challenge: None where no credentials in the request would help."""
-    # A peer that reads no refusals would otherwise fill the buffer of its connection with them.
-    headers = {"Connection": "close"} | ({"WWW-Authenticate": challenge} if challenge else {})
-    return Problem(401, "Not authenticated", detail, headers=headers)

@@ -19,6 +19,8 @@ from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.web.places import Places
 
 Scope = Literal["read", "score"]
+ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
+READ_ONLY: frozenset[Scope] = frozenset({"read"})
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
 # Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while it is
 # read, masked and shown.
@@ -67,7 +69,7 @@ class Caller:
     The caller of a request, as `Access` identified it.
 
     Args:
-        name: Forwarded user or e-mail, the name of a token, or `api-client`.
+        name: Forwarded user, the name of a token, or `api-client`.
         scopes: `score` includes `read`.
         address: Client address of anonymous callers; None for named ones.
     """

@@ -30,6 +30,7 @@ MEDIA_TYPE = "application/problem+json"
 TYPES = "urn:tarsy-scoring:problem:"
 DATABASE_RETRY_S = 2
 ANALYTIC_RETRY_S = 10
+CHALLENGE = 'Bearer realm="tarsy-scoring"'
 FAULTS_SHOWN = 20
 MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
 MAX_BODY_BYTES = 64 * 1024
@@ -137,6 +138,13 @@ def _page_of(connection: HTTPConnection, problem: Problem) -> Response | None:
 def request_id(connection: HTTPConnection) -> str:
     """The id that the middleware gave to this request."""
     return str(getattr(connection.state, "request_id", None) or uuid4().hex)
+
+
+def unauthorized(detail: str, challenge: str | None = None) -> Problem:
+    """A 401. Args: challenge: None where no credentials in the request would help."""
+    # A peer that reads no refusals would otherwise fill the buffer of its connection with them.
+    headers = {"Connection": "close"} | ({"WWW-Authenticate": challenge} if challenge else {})
+    return Problem(401, "Not authenticated", detail, headers=headers)
 
 
 def failed() -> Problem:

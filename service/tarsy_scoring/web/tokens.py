@@ -6,28 +6,35 @@ The file holds digests only, so that reading it does not give access.
 
 import hashlib
 import hmac
-import os
 from pathlib import Path
 from typing import Annotated
 
 import structlog
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.datastructures import Headers
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.timeline.text import without_invisible
-from tarsy_scoring.web.context import Scope
+from tarsy_scoring.web.context import ALL_SCOPES, READ_ONLY, Scope
+from tarsy_scoring.web.watched_file import WatchedFile
 
 log = structlog.get_logger()
 
 NAME_MAX = 255
-MAX_FILE_BYTES = 1_000_000
 ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
 
 
 def is_name(text: str) -> bool:
     """Whether the text can name a caller: 1-255 visible characters, no blank at either end."""
     return 0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
+
+
+def bearer_token(headers: Headers) -> bytes | None:
+    """The token of the `Authorization` header; None: there is no bearer token, or there are several headers."""
+    values = headers.getlist("authorization")
+    scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 def _valid_name(text: str) -> str:
@@ -55,71 +62,44 @@ class Token(BaseModel):
     @property
     def scopes(self) -> frozenset[Scope]:
         """All scopes of the token: `score` includes `read`."""
-        return frozenset({"read", "score"} if self.scope == "score" else {"read"})
+        return ALL_SCOPES if self.scope == "score" else READ_ONLY
 
 
 _TOKENS = TypeAdapter(tuple[Token, ...])
 
 
-class TokensFile:
+class TokensFile(WatchedFile[tuple[Token, ...]]):
     """
-    The tokens in force.
-
-    When the file becomes unreadable or invalid, the tokens read before stay in force and the error is logged:
-    a typing error must not lock out every caller. An empty list is valid and revokes all tokens.
+    The tokens in force. An empty list is valid and revokes all tokens.
 
     Raises:
         ConfigurationError: At the start the file is missing or invalid.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._signature()
-        self._tokens = self._read()
+        super().__init__(path, "SCORING_API_TOKENS_FILE")
 
     def find(self, token: bytes) -> Token | None:
         """The entry of a token, or None. The time taken reveals neither the entry's place nor its digest."""
-        self._reload_if_changed()
         digest = hashlib.sha256(token).hexdigest()
         found = None
-        for entry in self._tokens:
+        for entry in self.current():
             if hmac.compare_digest(entry.sha256, digest):
                 found = entry
         return found
 
-    def _reload_if_changed(self) -> None:
-        # Taken before reading: if the file changes while it is read, the next request reloads it.
-        signature = self._signature()
-        if signature == self._seen:
-            return
-        self._seen = signature
-        try:
-            self._tokens = self._read()
-        except ConfigurationError as error:
-            log.error("api.tokens_file_broken", reason=str(error), effect="the tokens read before stay in force")
-        else:
-            log.info("api.tokens_reloaded", path=str(self._path), tokens=len(self._tokens))
+    def _note_reloaded(self, content: tuple[Token, ...]) -> None:
+        log.info("api.tokens_reloaded", path=str(self.path), tokens=len(content))
 
-    def _signature(self) -> tuple[int, int, int] | None:
-        """Modification time, size and inode of the file; they change with its content. None: stat failed."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _note_broken(self, reason: str) -> None:
+        log.error("api.tokens_file_broken", reason=reason, effect="the tokens read before stay in force")
 
-    def _read(self) -> tuple[Token, ...]:
-        """Read and check the file. Raises: ConfigurationError: it is missing or invalid; quotes no value."""
-        where = f"SCORING_API_TOKENS_FILE: {self._path}"
+    def _parse(self, content: bytes) -> tuple[Token, ...]:
+        where = self._where
         try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
-            if len(content) > MAX_FILE_BYTES:
-                raise ConfigurationError(f"{where} is larger than {MAX_FILE_BYTES:,} bytes")
             entries = yaml.safe_load(content.decode())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigurationError(f"{where} cannot be read: {reason}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{where} cannot be read: it is not UTF-8") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f" in line {mark.line + 1}" if mark else ""

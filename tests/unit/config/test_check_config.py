@@ -149,6 +149,7 @@ def test_unusable_settings_are_refused_at_the_start(run: Run) -> None:
 def test_unusable_api_settings_are_refused(run: Run) -> None:
     for variable, value, says in (
         ("SCORING_API_HOST", "0.0.0.0", "SCORING_API_OPEN=true"),
+        ("SCORING_TRUSTED_PROXIES", "10.0.0.7", "SCORING_TRUSTED_PROXY_SECRET"),
         ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
         ("SCORING_API_TOKENS_FILE", "/nowhere/tokens.yaml", "SCORING_API_TOKENS_FILE"),
         ("SCORING_API_TOKENS_FILE", "/dev/null", "expected a list"),

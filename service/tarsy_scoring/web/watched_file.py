@@ -1,0 +1,74 @@
+"""A file that is read again when it changes."""
+
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tarsy_scoring.errors import ConfigurationError
+
+T = TypeVar("T")
+
+MAX_FILE_BYTES = 1_000_000
+
+
+class WatchedFile(Generic[T]):
+    """
+    What a file holds, read again when the file changes.
+
+    When the file becomes unreadable or invalid, what was read before stays in force: a typing error must not lock
+    out every caller.
+
+    Args:
+        setting: Names the file in errors.
+
+    Raises:
+        ConfigurationError: At the start the file is missing or invalid.
+    """
+
+    def __init__(self, path: Path, setting: str) -> None:
+        self.path = path
+        self._where = f"{setting}: {path}"
+        self._seen = self._signature()
+        self._content = self._read()
+
+    def current(self) -> T:
+        """What the file holds now."""
+        # Taken before reading: if the file changes while it is read, the next call reads it again.
+        signature = self._signature()
+        if signature != self._seen:
+            self._seen = signature
+            try:
+                self._content = self._read()
+            except ConfigurationError as error:
+                self._note_broken(str(error))
+            else:
+                self._note_reloaded(self._content)
+        return self._content
+
+    def _parse(self, content: bytes) -> T:
+        """Raises: ConfigurationError: The content is invalid; quotes no value of it."""
+        raise NotImplementedError
+
+    def _note_reloaded(self, content: T) -> None:
+        raise NotImplementedError
+
+    def _note_broken(self, reason: str) -> None:
+        raise NotImplementedError
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """Modification time, size and inode of the file; they change with its content. None: stat failed."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> T:
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise ConfigurationError(f"{self._where} cannot be read: {error.strerror}") from None
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigurationError(f"{self._where} is larger than {MAX_FILE_BYTES:,} bytes")
+        return self._parse(content)
