@@ -355,6 +355,17 @@ def test_disruption_budgets_allow_nodes_to_be_drained(chart: Objects) -> None:
         assert "minAvailable" not in item["spec"]
 
 
+def test_the_api_answers_to_the_names_of_its_service_and_ingress(charts: dict[str, Objects]) -> None:
+    def hosts(name: str) -> set[str]:
+        [container] = [c for item, _, c in charts[name].containers() if item["metadata"]["name"] == "scoring-api"]
+        return set(variables(container)["SCORING_API_HOSTS"]["value"].split(","))
+
+    service = {"scoring-api" + more for more in ("", ".sre", ".sre.svc", ".sre.svc.cluster.local")}
+    assert hosts("tokens") == service | {"localhost", "127.0.0.1"}  # a port-forward names loopback
+    assert hosts("proxies") == hosts("tokens") | {"scoring.example"}
+    assert "scoring.internal.example" in hosts("everything")
+
+
 def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -> None:
     """No pod is reachable by default, only workers reach judges, only intake writes back, ports are the values'."""
     chart = charts["secured"]

@@ -27,6 +27,7 @@ from tarsy_scoring.events import decode_session_completed
 from tarsy_scoring.telemetry.health import Health, HealthServer
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
+from tarsy_scoring.web.sites import Hosts
 from tarsy_scoring.wiring import check_settings
 from tarsy_scoring_lab.demo import example_sessions
 from tarsy_scoring_lab.scripted_judge import MODEL
@@ -206,6 +207,13 @@ def test_settings_are_accepted(environment: Environment) -> None:
     check_settings(api, (), {})
     Access(api)
     assert f"127.0.0.1:8080:{api.api_port}" in SERVICES["api"]["ports"]
+
+
+def test_the_api_answers_to_no_name_of_another_site() -> None:
+    """The published port is reachable from a browser, and a site can resolve its own name to this machine."""
+    hosts = Hosts(settings_of("api", {})[0].api_hosts)
+    assert [name for name in ("localhost:8080", "127.0.0.1:8080") if name not in hosts] == []
+    assert "rebind.evil.example:8080" not in hosts
 
 
 def test_the_demo_asks_the_scripted_judge() -> None:

@@ -59,6 +59,15 @@ helm.sh/chart: {{ include "tarsy-scoring.labelValue" (printf "%s-%s" .root.Chart
 {{- end -}}
 {{- end -}}
 
+{{/* The host names by which clients reach the API: its Service, the ingress, a port-forward, and those of the values. */}}
+{{- define "tarsy-scoring.apiHosts" -}}
+{{- $service := printf "%s-api" (include "tarsy-scoring.name" .) }}
+{{- $inNamespace := printf "%s.%s" $service .Release.Namespace }}
+{{- $hosts := list $service $inNamespace (printf "%s.svc" $inNamespace) (printf "%s.svc.cluster.local" $inNamespace) "localhost" "127.0.0.1" }}
+{{- if .Values.api.ingress.enabled }}{{ $hosts = append $hosts .Values.api.ingress.host }}{{ end }}
+{{- concat $hosts .Values.api.hosts | uniq | join "," }}
+{{- end -}}
+
 {{/* A rule of a NetworkPolicy's egress: these peers on these ports. */}}
 {{- define "tarsy-scoring.egress" -}}
 - ports:

@@ -382,6 +382,10 @@ class Settings(_Frozen):
             "Default: 9090, of the API 9091."
         ),
     )
+    api_hosts: str = Field(
+        "",
+        description="Comma-separated host names that the API answers to, probes apart. Default: those of loopback.",
+    )
     trusted_proxies: str = Field("", description="Comma-separated CIDRs of proxies that name users.")
     trusted_proxy_secret: SecretStr | None = Field(
         None,

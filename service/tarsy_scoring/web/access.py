@@ -6,10 +6,8 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, cast
-from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Depends
@@ -21,15 +19,14 @@ from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
 from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
+from tarsy_scoring.web.sites import Hosts, is_loopback, peer_address, require_same_site
 from tarsy_scoring.web.tokens import TokensFile, bearer_token
 
 log = structlog.get_logger()
 
-Address = IPv4Address | IPv6Address
 
 ANONYMOUS = "api-client"
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-DEFAULT_PORTS = {"http": 80, "https": 443}
 THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
     "configure access: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES for proxies that "
@@ -79,7 +76,8 @@ class Access:
     With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
     acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
     the request has. With trusted proxies alone, a request through one of them needs a user name. Other requests
-    are admitted without a name only on loopback or with `SCORING_API_OPEN`.
+    are admitted without a name only on loopback or with `SCORING_API_OPEN`. In every mode a request must name one
+    of the hosts of `SCORING_API_HOSTS`.
 
     Args:
         monotonic: Clock of the rate limits, in s.
@@ -91,6 +89,7 @@ class Access:
     def __init__(self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._proxies = TrustedProxies(settings)
         self._tokens = TokensFile(settings.api_tokens_file) if settings.api_tokens_file else None
+        self._hosts = Hosts(settings.api_hosts)
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
         self._rates = Rates(settings.api_rate_per_minute, monotonic)
@@ -101,6 +100,12 @@ class Access:
             )
         if self._tokens and self._is_open:
             log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token")
+        if not (self._is_local or self._hosts):
+            log.warning(
+                "api.only_loopback_names",
+                effect="requests to other host names are refused",
+                advice="set SCORING_API_HOSTS to the names by which clients reach this API",
+            )
 
     def admit(self, connection: HTTPConnection) -> Caller:
         """
@@ -114,10 +119,11 @@ class Access:
         """
         is_from_proxy = self._proxies.include(peer_address(connection))
         forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
+        self._hosts.require(connection, is_proxied=forwarded is not None)
         caller = self._caller(connection, forwarded, is_from_proxy=is_from_proxy)
         changes = is_change(connection)
         if changes or connection.scope["type"] == "websocket":
-            _require_same_site(connection, forwarded is not None)
+            require_same_site(connection, is_proxied=forwarded is not None)
         if changes:
             _require_scope(caller)
             if (wait_s := self._rates.take(caller.identity)) > 0:
@@ -128,7 +134,7 @@ class Access:
         return caller
 
     def _caller(self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool) -> Caller:
-        """Apply the rules of the class to one request. Raises: Problem: 401; 403 for another host name."""
+        """Apply the rules of the class to one request. Raises: Problem: 401."""
         if self._tokens is not None:
             return self._token_caller(connection, self._tokens, forwarded)
         if forwarded is not None and forwarded.user is not None:
@@ -136,8 +142,6 @@ class Access:
         # Also on loopback: a proxy on this machine may let every client through to some paths.
         if forwarded is not None or not (self._is_open or (self._is_local and not is_from_proxy)):
             raise unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
-        if self._is_local:
-            _require_local_name(connection)
         # Anonymous callers are distinguished by their address.
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
 
@@ -165,34 +169,6 @@ def is_change(connection: HTTPConnection) -> bool:
     return connection.scope.get("method", "GET") not in UNCHANGING_METHODS
 
 
-# --- addresses -----------------------------------------------------------------------------------------
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server on `host` is reachable from this machine only. Resolves no name but localhost."""
-    name = host.strip("[]").lower().removesuffix(".")
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    address = _address(name)
-    return address is not None and address.is_loopback
-
-
-def peer_address(connection: HTTPConnection) -> Address | None:
-    """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
-    return _address(connection.client.host) if connection.client else None
-
-
-def _address(text: str) -> Address | None:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
-
-
-# --- headers -------------------------------------------------------------------------------------------
-
-
 def _require_scope(caller: Caller) -> None:
     if "score" not in caller.scopes:
         raise Problem(
@@ -200,65 +176,4 @@ def _require_scope(caller: Caller) -> None:
             "Not allowed",
             "this caller may only read: ask an operator for a token with the scope score, or for a group with it",
             headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
-        )
-
-
-def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
-    """
-    Refuse requests that a page of another site makes a browser send (CSRF).
-
-    Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the
-    first on secure connections, and the second with every change and every WebSocket.
-
-    Raises:
-        Problem: 403, a page of another site sent the request.
-    """
-    # `Sec-Fetch-Site` is preferred, since it needs no knowledge of our own host name, except for WebSockets,
-    # where some browsers set it wrongly.
-    headers = connection.headers
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if connection.scope["type"] == "websocket" and origin is not None:
-        site = None
-    if site in ("same-origin", "none") or (site is None and origin is None):
-        return
-    hosts = [headers.get("host", "")]
-    if is_proxied:
-        hosts += [host.strip() for host in headers.get("x-forwarded-host", "").split(",")]
-    if site is None and origin is not None and _is_origin_of(origin, hosts):
-        return
-    raise Problem(403, "Another site", "a page of another site sent this request; only pages of this service may")
-
-
-def _is_origin_of(origin: str, hosts: Iterable[str]) -> bool:
-    try:
-        parts = urlsplit(origin)
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-        asked = [urlsplit(f"//{host}") for host in hosts if host]
-        return any((h.hostname, h.port or DEFAULT_PORTS[parts.scheme]) == (parts.hostname, port) for h in asked)
-    except (ValueError, KeyError):
-        return False  # `null`, another scheme, or not a URL
-
-
-def _require_local_name(connection: HTTPConnection) -> None:
-    """
-    Refuse host names other than those of loopback (DNS rebinding).
-
-    A site can make its own name resolve to our address. Its pages would then have the same origin as ours.
-
-    Raises:
-        Problem: 403, the request names another host.
-    """
-    host = connection.headers.get("host")
-    if host is None:
-        return
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
-        raise Problem(
-            403,
-            "Not this host",
-            "this API listens on loopback and answers to localhost and 127.0.0.1 only: use one of these names; to use "
-            f"another name, {ADVICE}",
         )

@@ -13,12 +13,13 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.access import ANONYMOUS, Access, is_loopback
+from tarsy_scoring.web.access import ANONYMOUS, Access
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.rates import Rates
+from tarsy_scoring.web.sites import is_loopback
 
-PUBLIC = {"SCORING_API_HOST": "0.0.0.0"}
+PUBLIC = {"SCORING_API_HOST": "0.0.0.0", "SCORING_API_HOSTS": "scoring.example, localhost"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
 PROXIES = {"SCORING_TRUSTED_PROXIES": "10.1.0.0/16, fd00::/80", "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}
 PROXIED = {**PUBLIC, **PROXIES}
@@ -251,6 +252,8 @@ SAME_SITE: list[dict[str, str]] = [
     {"origin": "https://scoring.example", "host": "scoring.example:443"},
     {"origin": "https://Scoring.Example"},
     {"sec-fetch-site": "same-origin", "origin": "https://elsewhere.example"},
+    {"origin": "https://scoring.example", "x-forwarded-proto": "https"},
+    {"origin": "https://scoring.example", "x-forwarded-proto": "http"},  # a further proxy ended TLS
 ]
 OTHER_SITE: list[dict[str, str]] = [
     {"sec-fetch-site": "cross-site", "origin": "https://scoring.example"},
@@ -264,6 +267,8 @@ OTHER_SITE: list[dict[str, str]] = [
     {"origin": "file://scoring.example"},
     {"origin": "https://scoring.example:port"},
     {"origin": ""},
+    {"origin": "http://scoring.example", "x-forwarded-proto": "https"},
+    {"origin": "http://scoring.example:443", "x-forwarded-proto": "HTTPS, http"},
 ]
 
 
@@ -280,7 +285,10 @@ def test_websockets_from_pages_of_other_sites_are_refused() -> None:
     for headers, is_admitted in (
         ({}, True),
         (ours, True),
-        (ours | {"sec-fetch-site": "cross-site"}, True),  # some browsers send this wrongly
+        (ours | {"sec-fetch-site": "cross-site", "x-forwarded-proto": "wss"}, True),  # some browsers send this wrongly
+        (ours | {"sec-fetch-site": "cross-site"}, False),
+        ({"origin": "http://scoring.example", "x-forwarded-proto": "https"}, False),
+        ({"origin": "http://scoring.example", "x-forwarded-proto": "wss", "sec-fetch-site": "same-origin"}, False),
         ({"sec-fetch-site": "same-origin"}, True),
         (evil, False),
         (evil | {"sec-fetch-site": "same-origin"}, False),
@@ -302,13 +310,72 @@ def test_trusted_proxy_may_name_the_host_that_browsers_see() -> None:
     assert refusal(access(OPEN), request(headers, method="POST", peer=STRANGER)).status == 403
 
 
-def test_loopback_answers_to_its_own_names_only() -> None:
+FOREIGN_HOSTS = (
+    *("evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", "", "evil.example@localhost"),
+    *("localhost/evil.example", "localhost@evil.example", "scoring.example.evil.example", "evil.scoring.example"),
+)
+
+
+def test_foreign_host_names_are_refused_in_every_mode(with_tokens: dict[str, str]) -> None:
     # A site that makes its own name resolve to our address would otherwise be same-origin with us.
-    for host in ("localhost:8080", "127.0.0.1:8080", "[::1]:8080"):
+    named = {"x-forwarded-user": "alice"}
+    modes: list[tuple[dict[str, str], dict[str, str], str]] = [
+        ({}, {}, "127.0.0.1"),
+        (OPEN, {}, STRANGER),
+        (with_tokens, bearer("reads"), STRANGER),
+        (PROXIED, named, PROXY),
+        ({"SCORING_TRUSTED_PROXIES": "127.0.0.9"}, named, "127.0.0.9"),
+    ]
+    for env, headers, peer in modes:
+        for host in FOREIGN_HOSTS:
+            for kind in ("http", "websocket"):
+                refused = refusal(access(env), request(headers | {"host": host}, peer=peer, kind=kind))
+                assert (refused.status, "SCORING_API_HOSTS" in refused.detail) == (403, True), (env, host)
+        access(env).admit(request(headers | {"host": "localhost:8080"}, peer=peer))
+
+
+def test_the_api_answers_to_loopback_names_unless_it_has_others() -> None:
+    for host in ("localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST.", "127.8.9.1"):
         assert access({}).admit(request({"host": host})).name == ANONYMOUS
-    for host in ("evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", ""):
-        assert refusal(access({}), request({"host": host})).status == 403, host
-        assert access(OPEN).admit(request({"host": host})).name == ANONYMOUS
+        assert access({**OPEN, "SCORING_API_HOSTS": ""}).admit(request({"host": host})).name == ANONYMOUS
+    hosts = {**OPEN, "SCORING_API_HOSTS": "Scoring.example., 192.0.2.1 ,::1,scoring-api.ns.svc"}
+    for host in ("scoring.example", "SCORING.EXAMPLE:443", "192.0.2.1:80", "[::1]:80", "scoring-api.ns.svc"):
+        assert access(hosts).admit(request({"host": host})).name == ANONYMOUS, host
+    assert refusal(access(hosts), request()).status == 403
+    for text in (
+        "https://scoring.example",
+        "scoring.example:443",
+        "a.example/path",
+        "*.example",
+        "a b",
+        "user@a.example",
+    ):
+        with pytest.raises(ConfigurationError, match="SCORING_API_HOSTS"):
+            access({**OPEN, "SCORING_API_HOSTS": text})
+
+
+def test_an_api_beyond_loopback_without_host_names_is_logged() -> None:
+    for env, events in (({}, []), (OPEN, []), ({**OPEN, "SCORING_API_HOSTS": ""}, ["api.only_loopback_names"])):
+        with capture_logs() as lines:
+            access(env)
+        assert [line["event"] for line in lines] == events
+
+
+def test_every_forwarded_host_must_be_known() -> None:
+    named = {"x-forwarded-user": "alice", "host": "10.0.0.9:8080"}
+    for forwarded, is_admitted in (
+        ("scoring.example", True),
+        ("scoring.example, localhost", True),
+        ("evil.example", False),
+        ("evil.example, scoring.example", False),
+        ("", False),
+    ):
+        connection = request(named | {"x-forwarded-host": forwarded}, peer=PROXY)
+        if is_admitted:
+            assert access(PROXIED).admit(connection).name == "alice"
+        else:
+            assert refusal(access(PROXIED), connection).status == 403, forwarded
+    assert refusal(access(OPEN), request({"host": "evil.example", "x-forwarded-host": "scoring.example"})).status == 403
 
 
 # --- rates ---------------------------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""
+Host names that the API answers to, and requests that pages of other sites make browsers send.
+
+A site can make its own name resolve to our address (DNS rebinding). Its pages would then have the same origin as ours,
+so only configured names are answered.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.web.problems import Problem
+
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
+DEFAULT_PORTS = {"http": 80, "https": 443}
+SECURE_SCHEMES = ("https", "wss")  # some proxies forward the second for a WebSocket
+
+
+class Hosts:
+    """
+    The host names of `SCORING_API_HOSTS`; the names and addresses of loopback, if it is empty.
+
+    Raises:
+        ConfigurationError: One of them is not a host name.
+    """
+
+    def __init__(self, text: str) -> None:
+        names = [part.strip() for part in text.split(",") if part.strip()]
+        self._names = frozenset(_checked(name) for name in names)
+
+    def __contains__(self, host: str) -> bool:
+        """Whether a `Host` header has one of the names, whatever its port."""
+        name = _name_of(host)
+        return name in self._names if self._names else is_loopback(name)
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def require(self, connection: HTTPConnection, *, is_proxied: bool) -> None:
+        """
+        Refuse a request to another host. A proxy may name the host that the client asked for.
+
+        Raises:
+            Problem: 403.
+        """
+        if not all(host in self for host in asked_hosts(connection, is_proxied=is_proxied)):
+            known = "SCORING_API_HOSTS" if self._names else "localhost and the addresses of loopback"
+            raise Problem(
+                403,
+                "Not this host",
+                f"this API answers only to the host names of {known}: use one of them, or ask an operator to add this "
+                "one to SCORING_API_HOSTS",
+            )
+
+
+def asked_hosts(connection: HTTPConnection, *, is_proxied: bool) -> list[str]:
+    """The hosts that a request names: those that a trusted proxy forwards, else its own; none without a header."""
+    headers = connection.headers
+    if is_proxied and (forwarded := headers.getlist("x-forwarded-host")):
+        return [host.strip() for host in ",".join(forwarded).split(",")]
+    return headers.getlist("host")
+
+
+def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
+    """
+    Refuse requests that a page of another site makes a browser send (CSRF).
+
+    Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the
+    first on secure connections, and the second with every change and every WebSocket.
+
+    Raises:
+        Problem: 403, a page of another site sent the request.
+    """
+    headers = connection.headers
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    # Believed from every peer: it can only refuse more, and no page can make a browser send it.
+    is_secure = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower() in SECURE_SCHEMES
+    hosts = asked_hosts(connection, is_proxied=is_proxied)
+    is_ours = origin is not None and _is_origin_of(origin, hosts, is_secure=is_secure)
+    if connection.scope["type"] == "websocket" and origin is not None:
+        # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if its scheme is known
+        # to be right as well.
+        if is_ours and (is_secure or site != "cross-site"):
+            return
+    # Otherwise `Sec-Fetch-Site` is preferred, since it needs no knowledge of our own host name.
+    elif site in ("same-origin", "none") or (site is None and (origin is None or is_ours)):
+        return
+    raise Problem(403, "Another site", "a page of another site sent this request; only pages of this service may")
+
+
+def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool:
+    """
+    Whether an origin is one of these hosts.
+
+    Args:
+        is_secure: The browser used TLS. A page of the same host without TLS may be of anyone on the way.
+    """
+    try:
+        parts = urlsplit(origin)
+        default = DEFAULT_PORTS[parts.scheme]
+        asked = [urlsplit(f"//{host}") for host in hosts if host]
+        is_known = any((h.hostname, h.port or default) == (parts.hostname, parts.port or default) for h in asked)
+        return is_known and (parts.scheme == "https" or not is_secure)
+    except (ValueError, KeyError):
+        return False  # `null`, another scheme, or not a URL
+
+
+# --- names and addresses -------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server on `host` is reachable from this machine only. Resolves no name but localhost."""
+    name = host.strip("[]").lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = _address(name)
+    return address is not None and address.is_loopback
+
+
+def peer_address(connection: HTTPConnection) -> IPv4Address | IPv6Address | None:
+    """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
+    return _address(connection.client.host) if connection.client else None
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _name_of(host: str) -> str:
+    """The name in a `Host` header, without port, brackets, the dot at the end and capitals; "": there is none."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return (parts.hostname or "").removesuffix(".") if parts.netloc == host and "@" not in host else ""
+    except ValueError:
+        return ""
+
+
+def _checked(name: str) -> str:
+    bare = name.strip("[]").lower().removesuffix(".")
+    if _address(bare) is None and not _HOST_NAME.fullmatch(bare):
+        raise ConfigurationError(
+            f"SCORING_API_HOSTS: {name!r} is not a host name: give names or addresses without scheme, port and path, "
+            "separated by commas"
+        )
+    return bare
