@@ -164,7 +164,7 @@ async def test_a_request_is_stored_with_requester_and_reason(api: Api) -> None:
 async def test_a_body_may_be_left_out(api: Api) -> None:
     answer = await api.client.post("/api/v1/scoring/sessions/session-1/score")
 
-    assert document(answer, 202)["score_triggered_by"] == "api-client"
+    assert document(answer, 202)["score_triggered_by"] == "alice"
 
 
 # --- the session ---------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ async def test_keys_of_anonymous_callers_are_per_address(api: Api) -> None:
     app = api.app
     here, there = [
         httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url="http://127.0.0.1")
-        for address in ("127.0.0.1", "127.0.0.2")
+        for address in ("127.0.0.2", "127.0.0.3")
     ]
     asked: dict[str, Any] = {"headers": {"Idempotency-Key": "key-1"}}
     path = "/api/v1/scoring/sessions/session-1/score"

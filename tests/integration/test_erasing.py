@@ -105,8 +105,13 @@ async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring)
     word = re.compile(rf"(?<![\w-]){SESSION}(?![\w-])")
     assert len(word.findall(await everything(scoring))) > len(SPELLINGS)
 
+    await scoring.accept(rescore(SESSION))
+    [again] = await scoring.claim()
+    await scoring.leases.cancel(again.score_id, "ada")
     await erase(scoring.database, scoring.leases, SESSION, by="ada", relay_wait_s=0)
 
+    kept = await scoring.rows("SELECT changed_by, change, session_id, score_id FROM changes ORDER BY change_id")
+    assert [tuple(row.values()) for row in kept] == [("ada", "cancel", None, None), ("ada", "erase", None, None)]
     assert word.findall(await everything(scoring)) == []
     left = await scoring.rows("SELECT value FROM dead_letter_bodies ORDER BY value")
     assert [row["value"] for row in left] == sorted(NEIGHBOURS)
@@ -131,6 +136,7 @@ async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
         "INSERT INTO kept_answers SELECT $2, 'k', 'h', 'new', $1, gen_random_uuid(), '{}'",
     ):
         await scoring.rows(statement, claimed.score_id, name)
+    await scoring.rows("UPDATE changes SET address = '192.0.2.7' WHERE changed_by = $1", name)
     for statement in (
         "INSERT INTO caller_rates VALUES ($1, now())",
         "INSERT INTO tool_states (tool, tool_key, state, since, said_by) VALUES ('logs', 'logs', 'planned', now(), $1)",
@@ -166,7 +172,9 @@ async def test_no_column_of_any_table_holds_the_erased_person(scoring: Scoring) 
     pseudonym = document["pseudonym"]
     for column, table in (("labelled_by", "score_labels"), ("requested_by", "scoring_requests")):
         assert pseudonym in {r[column] for r in await scoring.rows(f"SELECT {column} FROM {table}")}
-    assert {t: await scoring.value(f"SELECT count(*) FROM {t}") for t in counts} == counts
+    after = {t: await scoring.value(f"SELECT count(*) FROM {t}") for t in counts}
+    assert after == counts | {"changes": counts["changes"] + 1}  # the erasure itself
+    assert await scoring.rows("SELECT 1 FROM changes WHERE changed_by = $1 AND address IS NOT NULL", pseudonym) == []
 
 
 async def test_a_person_without_rows_is_not_erased(scoring: Scoring) -> None:

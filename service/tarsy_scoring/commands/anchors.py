@@ -11,6 +11,7 @@ from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeou
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
 from tarsy_scoring.commands.shared import (
     asker,
+    audited,
     counted,
     json_option,
     print_json,
@@ -66,6 +67,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
             more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
             raise click.ClickException(f"no session was added: {reasons}{more}")
         chosen = sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
+        await audited(parts.database, "anchor_add", sessions=len(chosen))
         return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
     chosen, added = run_on_parts(work)
@@ -89,7 +91,12 @@ def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -
 @json_option
 def remove(sessions: list[str], as_json: bool) -> None:
     """Remove anchors. Their judgements stay stored but no longer count."""
-    removed = run_on_parts(lambda parts: anchor_sessions.remove(parts.database, sessions, by=asker()))
+
+    async def work(parts: Parts) -> list[str]:
+        await audited(parts.database, "anchor_remove", sessions=len(sessions))
+        return await anchor_sessions.remove(parts.database, sessions, by=asker())
+
+    removed = run_on_parts(work)
     if as_json:
         print_json({"removed": removed})
         return
@@ -135,6 +142,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
             _print_plan(found.anchors, estimate, lacking)
         made: list[Judgement] = []
         if yes and wanted:
+            await audited(parts.database, "order", command="anchors run", judgements=lacking)
             scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
             made = list((await wait_for(parts.reader, scores, timeout_s)).values())
         _print_end(found.anchors, estimate, lacking, made, yes=yes, as_json=as_json)

@@ -11,6 +11,7 @@ import click
 
 from tarsy_scoring.commands.shared import (
     FAILED,
+    audited,
     plain,
     plain_lines,
     print_json,
@@ -106,6 +107,7 @@ async def _replay(settings: Settings, letters: Sequence[DeadLetter]) -> list[str
     publisher = Publisher(settings)
     try:
         async with open_migrated_parts(settings) as parts:
+            await audited(parts.database, "replay", letters=len(letters))
             erased = await erased_hashes(parts.database)
             for letter in letters:
                 topic = letter.origin.topic if letter.origin else ""

@@ -6,6 +6,7 @@ import click
 
 from tarsy_scoring.commands.shared import (
     asker,
+    audited,
     json_option,
     not_blank,
     plain,
@@ -70,6 +71,7 @@ def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
     async def work(parts: Parts) -> tuple[str | None, dict[str, int]]:
         with progress_bar("erasing" if yes else "counting", len(persons.PLACES)) as show:
             if yes:
+                await audited(parts.database, "erase_person")
                 return await persons.pseudonymise(parts.database, name, show)
             return None, await persons.count(parts.database, name, show)
 

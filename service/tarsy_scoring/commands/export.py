@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import moment, progress_bar, run_on_parts
+from tarsy_scoring.commands.shared import audited, moment, progress_bar, run_on_parts
 from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.wiring import Parts
 
@@ -72,6 +72,7 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
 
 async def _write(parts: Parts, query: "ExportQuery") -> None:
     file = sys.stdout.buffer
+    await audited(parts.database, "export", **query.audited)
     filters = query.filters(query.status)
     batches = export_scores(parts.reader, filters, purpose=query.purpose, only_latest=query.latest)
     done = 0

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import click
 
-from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, progress_bar, usd
+from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.database import Database, DatabaseAway
@@ -154,6 +154,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
     """
     async with open_migrated_parts(settings) as parts:
         try:
+            await audited(parts.database, "order", run_id=str(run.run_id), judgements=len(run.orders))
             ordered = await parts.inbox.order(run.run_id, run.orders, requested_by=asker())
             found = await wait_for(parts.reader, list(ordered.values()), timeout_s)
         except (DatabaseAway, asyncio.CancelledError):

@@ -6,6 +6,7 @@ import click
 
 from tarsy_scoring.commands.shared import (
     asker,
+    audited,
     json_option,
     not_blank,
     print_json,
@@ -41,6 +42,7 @@ def pause(chain: str | None, provider: str | None, reason: str | None, only_list
 
     async def work(parts: Parts) -> list[Pause]:
         if not only_list:
+            await audited(parts.database, "pause", chain=chain, provider=provider)
             await parts.limits.pause(chain, provider, asker(), reason)
         return await parts.limits.pauses()
 
@@ -71,6 +73,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     settings = settings_of_environment()
 
     async def work(parts: Parts) -> tuple[int, list[Pause]]:
+        await audited(parts.database, "resume", chain=chain, provider=provider)
         return await parts.limits.resume(chain, provider), await parts.limits.pauses()
 
     lifted, left = run_on_parts(work, settings)

@@ -8,6 +8,7 @@ import click
 
 from tarsy_scoring.commands.shared import (
     asker,
+    audited,
     json_option,
     print_json,
     progress_bar,
@@ -54,6 +55,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
         pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back)
         if not yes:
             return await pruner.count()
+        await audited(parts.database, "prune", keep=keep)
         with progress_bar("removing rows", None) as show:
             return await pruner.run(show)
 
@@ -77,6 +79,8 @@ async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     """Erase the sessions that TARSy has deleted, or only count them; returns their number."""
     sessions = open_tarsy_sessions(parts.settings)
     number = 0
+    if yes:
+        await audited(parts.database, "prune", deleted_upstream=True)
     try:
         with progress_bar("sessions that TARSy has deleted", None) as show:
             async for gone in sessions_gone(parts.database, sessions):

@@ -15,6 +15,7 @@ import click
 
 from tarsy_scoring.commands.shared import (
     asker,
+    audited,
     json_option,
     moment,
     not_blank,
@@ -186,6 +187,8 @@ async def _show_or_send(parts: Parts, requests: Sequence[Request], *, yes: bool,
 async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
     """Store requests in batches; returns the number of each disposition."""
     counts: Counter[str] = Counter()
+    if requests:
+        await audited(parts.database, "order", sessions=len(requests), is_forced=requests[0].force)
     with progress_bar("asking", len(requests)) as show:
         for start in range(0, len(requests), _REQUESTS_PER_BATCH):
             counts.update((await parts.inbox.accept(requests[start : start + _REQUESTS_PER_BATCH])).values())

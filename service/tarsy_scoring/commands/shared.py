@@ -1,7 +1,9 @@
 """Helpers that commands share: settings, the event loop, output, argument parsing."""
 
+import getpass
 import math
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,10 +21,12 @@ from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.postgres.url import check_url
+from tarsy_scoring.queue import audit
 from tarsy_scoring.telemetry.logging import set_up_logging
 from tarsy_scoring.timeline.text import one_line, without_invisible
 
 if TYPE_CHECKING:
+    from tarsy_scoring.postgres.database import Database
     from tarsy_scoring.wiring import Parts
 
 T = TypeVar("T")
@@ -60,7 +64,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in a new event loop of uvloop."""
     import uvloop
 
-    return uvloop.run(work)
+    with audit.coming_from(audit.Origin("cli", socket.gethostname())):
+        return uvloop.run(work)
 
 
 def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | None = None) -> T:
@@ -82,6 +87,11 @@ def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | N
             return await work(parts)
 
     return run(main())
+
+
+async def audited(database: "Database", change: audit.Change, **details: Any) -> None:
+    """Record a change of this command before it is made. Raises: DatabaseAway."""
+    await audit.note(database, change, by=asker(), **details)
 
 
 def plain_lines(text: str) -> str:
@@ -138,7 +148,10 @@ def usd(amount: float) -> str:
 
 def asker() -> str:
     """Name of the user at the command line, for `requested_by`."""
-    return os.environ.get("USER") or "cli"
+    try:
+        return os.environ.get("USER") or getpass.getuser()
+    except (KeyError, OSError):  # a user of a container without a name
+        return "cli"
 
 
 def session_id(name: str) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.queue import audit
 from tarsy_scoring.records.analytics import MOST_SPELLINGS
 
 SaidState = Literal["open", "planned", "built"]
@@ -206,6 +207,7 @@ async def set_state(
         await _keep_spellings(database, connection, tool)
         rows = await connection.fetch(database.sql(SAID_BEFORE), key)
         given = since or since_when(state, [(row["state"], row["since"], row["said_at"]) for row in rows])
+        await audit.record(database, connection, "tool_state", by=by, tool=tool.name, state=state)
         return await connection.fetchrow(database.sql(ADD_STATE), tool.name, key, state, given, by, note)
 
     saying: Saying = _of_row(Saying, await database.once(work))
@@ -265,6 +267,7 @@ async def merge_name(
         await DECISION_LOCK.acquire(connection, database.schema)
         if tool is not None and normalise(name) == normalise(found[0].name):
             await _keep_spellings(database, connection, found[0])
+        await audit.record(database, connection, "tool_merge", by=by, name=joined, into=into)
         merge = joined, normalise(joined), into, False, by
         return await connection.fetchrow(database.sql(ADD_MERGE), *merge)
 

@@ -1,18 +1,12 @@
-"""
-Answers kept under idempotency keys, and the audit record of changes made by callers.
-
-Both are written in the transaction of the change that they record.
-"""
+"""Answers kept under idempotency keys, written in the transaction of the change that they are about."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 from uuid import UUID
 
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.database import Connection, Database
 
-Change = Literal["score", "rescore", "cancel", "label"]
 KEPT_H = 24  # how long the first answer under a key is repeated
 
 # A second request under the same key waits here until the answer of the first is stored. A lock and not a
@@ -58,10 +52,6 @@ UPDATE {{schema}}.scoring_requests r SET request_id = {_HASH.format(caller="k.ca
 FROM {{schema}}.kept_answers k
 WHERE k.request_id = r.request_id AND k.score_id = r.score_id AND r.session_id = ANY($1::text[])
   AND k.answered_at > now() - interval '{KEPT_H} hours'
-"""
-
-ADD_CHANGE = """
-INSERT INTO {schema}.changes (changed_by, change, session_id, score_id, request_id) VALUES ($1, $2, $3, $4, $5)
 """
 
 
@@ -154,17 +144,3 @@ async def complete_answer(database: Database, key: Key, request_id: UUID, answer
         lambda c: c.fetchval(database.sql(COMPLETE_ANSWER), key.caller, key.key, request_id, answer)
     )
     return stored if stored is not None else answer
-
-
-async def record_change(
-    database: Database,
-    connection: Connection,
-    change: Change,
-    *,
-    by: str,
-    session_id: str,
-    score_id: UUID,
-    request_id: UUID | None = None,
-) -> None:
-    """Add a row to the audit record, in the caller's transaction."""
-    await connection.execute(database.sql(ADD_CHANGE), by, change, session_id, score_id, request_id)

@@ -16,7 +16,7 @@ import asyncpg
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.postgres.database import Connection, Database, insert_of
-from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.queue import audit, idempotency, outbox
 from tarsy_scoring.queue.admission import (
     Decision,
     Disposition,
@@ -368,10 +368,15 @@ class Inbox:
         await self._add(connection, decisions)
         await self._add_requests(connection, [request], decisions, {request.request_id: 1})
         if answer.outcome == "new":
-            change: idempotency.Change = "score" if before.latest_completed is None else "rescore"
-            about = {"score_id": answer.score_id, "request_id": request.request_id}
-            await idempotency.record_change(
-                self.database, connection, change, by=request.requested_by, session_id=request.session_id, **about
+            change: audit.Change = "score" if before.latest_completed is None else "rescore"
+            await audit.record(
+                self.database,
+                connection,
+                change,
+                by=request.requested_by,
+                session_id=request.session_id,
+                score_id=answer.score_id,
+                request_id=request.request_id,
             )
         if key is not None:
             await idempotency.keep_answer(

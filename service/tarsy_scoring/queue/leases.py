@@ -14,7 +14,7 @@ from uuid import UUID
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.queue import audit, outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.outbox import NewEvent
 
@@ -526,9 +526,7 @@ class Leases:
             extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
             event = NewEvent(score_id, "scoring.failed", extra, cancelled["traceparent"])
             await outbox.emit(self.database, connection, [event])
-            await idempotency.record_change(
-                self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
-            )
+            await audit.record(self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id)
             if cancelled["purpose"] == "production":
                 await self.inbox.promote(connection, chains, {session_id})
             return True

@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.queue import audit, idempotency, outbox
 from tarsy_scoring.queue.dead_letters import Body, body_of
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.mentions import mentions, session_ids
@@ -140,9 +140,9 @@ async def erase(
     """
     Delete a session from every table, after cancelling its open scores.
 
-    What stays: hashes of the identities of its requests, charges without the score, and a row in `erasures`
-    with the SHA-256 of the session id. A request with a new identity scores the session again, where the
-    source still has it. An unknown session leaves no row in `erasures`.
+    What stays: hashes of the identities of its requests, charges and rows of `changes` without the score, and a
+    row in `erasures` with the SHA-256 of the session id. A request with a new identity scores the session again,
+    where the source still has it. An unknown session leaves no row in `erasures`.
 
     Args:
         relay_wait_s: How long the relay may take to publish that open scores were cancelled. Events that it
@@ -175,6 +175,7 @@ async def erase(
         await connection.execute(database.sql(REMOVE_BODIES), bodies)
         noted = (by, why, hash_of(session_id), found.rows["session_scores"])
         await connection.execute(database.sql(NOTE_ERASURE), *noted)
+        await audit.record(database, connection, "erase", by=by, session_hash=noted[2], why=why)
         return found
 
     return await database.once(work)
@@ -190,6 +191,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
     await idempotency.keep_key_hashes(database, connection, session_ids)
     await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
     await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)
+    await audit.forget_sessions(database, connection, session_ids)
     return len(await connection.fetch(database.sql(REMOVE_SESSIONS), session_ids))
 
 

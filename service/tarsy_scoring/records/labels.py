@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import idempotency
+from tarsy_scoring.queue import audit
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
 from tarsy_scoring.statistics.calibration import (
     OUTCOME_WORDS,
@@ -160,9 +160,7 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
         kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said)
         if kept is None:
             return None
-        await idempotency.record_change(
-            database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id
-        )
+        await audit.record(database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id)
         row = await connection.fetchrow(database.sql(LABEL), kept["label_id"])
         assert row is not None
         return dict(row)

@@ -28,6 +28,7 @@ class Place:
         start: A value before every key.
         field: Name of a field, if `column` holds a JSON object.
         prefix: Text before the name in the same value.
+        forgotten: Column that is emptied with the name.
     """
 
     table: str
@@ -36,6 +37,7 @@ class Place:
     column: str
     field: str | None = None
     prefix: str = ""
+    forgotten: str | None = None
 
     @property
     def _value(self) -> str:
@@ -62,6 +64,7 @@ SELECT (SELECT count(*) FROM page WHERE holds) AS rows, (SELECT key FROM page OR
         new = f"'{self.prefix}' || $3::text"
         if self.field is not None:
             new = f"jsonb_set({self.column}, ARRAY['{self.field}'], to_jsonb({new}))"
+        also = f", {self.forgotten} = NULL" if self.forgotten else ""
         return f"""
 WITH page AS MATERIALIZED (
   SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
@@ -70,7 +73,7 @@ WITH page AS MATERIALIZED (
   SELECT {self.key} AS key FROM {{schema}}.{self.table}
   WHERE {self.key} IN (SELECT key FROM page WHERE holds) ORDER BY {self.key} FOR NO KEY UPDATE
 ), changed AS (
-  UPDATE {{schema}}.{self.table} t SET {self.column} = {new} FROM held
+  UPDATE {{schema}}.{self.table} t SET {self.column} = {new}{also} FROM held
   WHERE t.{self.key} = held.key AND {self._holds} RETURNING 1
 )
 SELECT (SELECT count(*) FROM changed) AS rows, (SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last
@@ -83,7 +86,7 @@ PLACES = (
     Place("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
     Place("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
     Place("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
-    Place("changes", "change_id", _NUMBER, "changed_by"),
+    Place("changes", "change_id", _NUMBER, "changed_by", forgotten="address"),
     Place("score_labels", "label_id", _NUMBER, "labelled_by"),
     Place("tool_states", "state_id", _NUMBER, "said_by"),
     Place("tool_merges", "merge_id", _NUMBER, "decided_by"),

@@ -69,6 +69,11 @@ SELECT t.* FROM {schema}.session_scores s LEFT JOIN {schema}.judge_turns t USING
 WHERE s.score_id = $1 ORDER BY t.ordinal
 """
 
+ASKED_BY_PERSON = """
+SELECT EXISTS (SELECT FROM {schema}.scoring_requests
+               WHERE score_id = $1 AND requested_by = $2 AND source IN ('api', 'cli'))
+"""
+
 CRITERIA = """
 SELECT criteria_hash, name, content, first_used_at FROM {schema}.scoring_criteria WHERE criteria_hash = $1
 """
@@ -171,6 +176,10 @@ class Reader:
         if not rows:
             return None
         return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
+
+    async def is_asked_by_person(self, score_id: UUID, name: str) -> bool:
+        """Whether this name, which asked for a score, is that of a caller or operator; events may hold any name."""
+        return bool(await self.database.once(lambda c: c.fetchval(self.database.sql(ASKED_BY_PERSON), score_id, name)))
 
     async def criteria(self, criteria_hash: str) -> dict[str, Any] | None:
         """Name, content and first use of criteria; None: no score was judged under this hash."""

@@ -7,6 +7,7 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Annotated, cast
 
 import structlog
@@ -15,11 +16,12 @@ from starlette.requests import HTTPConnection
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
 from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
-from tarsy_scoring.web.sites import Hosts, is_loopback, peer_address, require_same_site
+from tarsy_scoring.web.sites import Hosts, address_of, is_loopback, peer_address, require_same_site
 from tarsy_scoring.web.tokens import TokensFile, bearer_token
 
 log = structlog.get_logger()
@@ -121,6 +123,7 @@ class Access:
         forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
         self._hosts.require(connection, is_proxied=forwarded is not None)
         caller = self._caller(connection, forwarded, is_from_proxy=is_from_proxy)
+        caller = replace(caller, origin=replace(caller.origin, address=client_address(connection, forwarded)))
         changes = is_change(connection)
         if changes or connection.scope["type"] == "websocket":
             require_same_site(connection, is_proxied=forwarded is not None)
@@ -138,18 +141,19 @@ class Access:
         if self._tokens is not None:
             return self._token_caller(connection, self._tokens, forwarded)
         if forwarded is not None and forwarded.user is not None:
-            return Caller(forwarded.user, forwarded.scopes)
+            return Caller(forwarded.user, forwarded.scopes, origin=Origin("proxy"))
         # Also on loopback: a proxy on this machine may let every client through to some paths.
         if forwarded is not None or not (self._is_open or (self._is_local and not is_from_proxy)):
             raise unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
         # Anonymous callers are distinguished by their address.
-        return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
+        return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)), Origin("open"))
 
     def _token_caller(self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None) -> Caller:
         user = forwarded.user if forwarded else None
         token = None if forwarded and forwarded.is_bearer_used else bearer_token(connection.headers)
         if token is None and forwarded is not None and user is not None:
-            return Caller(user, forwarded.scopes)  # signed in at the proxy; a browser has no token
+            # Signed in at the proxy; a browser has no token.
+            return Caller(user, forwarded.scopes, origin=Origin("proxy"))
         entry = tokens.find(token) if token else None
         if entry is None:
             otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
@@ -159,9 +163,18 @@ class Access:
                 else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
                 CHALLENGE + (', error="invalid_token"' if token else ""),
             )
+        origin = Origin(f"token {entry.name}")
         if forwarded is None or user is None:
-            return Caller(entry.name, entry.scopes)
-        return Caller(user, entry.scopes & forwarded.scopes)
+            return Caller(entry.name, entry.scopes, origin=origin)
+        return Caller(user, entry.scopes & forwarded.scopes, origin=origin)
+
+
+def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:
+    """The address of the client: that of the peer, or the one that a trusted proxy has added to the forwarded ones."""
+    peer = peer_address(connection)
+    if forwarded is not None and (passed := ",".join(connection.headers.getlist("x-forwarded-for"))):
+        peer = address_of(passed.rpartition(",")[2].strip()) or peer
+    return str(peer) if peer else None
 
 
 def is_change(connection: HTTPConnection) -> bool:

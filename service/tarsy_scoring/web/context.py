@@ -11,6 +11,7 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.missing_tools.demand import ToolRequestsCache
 from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.records.scores import Reader
@@ -72,11 +73,13 @@ class Caller:
         name: Forwarded user, the name of a token, or `api-client`.
         scopes: `score` includes `read`.
         address: Client address of anonymous callers; None for named ones.
+        origin: Door and address of the request, for the audit record.
     """
 
     name: str
     scopes: frozenset[Scope]
     address: str | None = None
+    origin: Origin = field(default=Origin(), compare=False)
 
     @property
     def identity(self) -> str:

@@ -21,8 +21,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tarsy_scoring.queue import audit
+from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.access import Access, is_change
+from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.places import NoPlace, Places
 from tarsy_scoring.web.problems import (
     GOING_AWAY,
@@ -148,14 +151,16 @@ class RequestMiddleware:
                 raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
             is_probe = exchange.scope["path"] in PROBES
             if not is_probe:
-                self._identify(connection)
+                exchange.caller = self._identify(connection)
             # A WebSocket takes no place: the gateway bounds their number.
             places = self._probes if is_probe else self._requests
             async with places.one() if exchange.scope["type"] == "http" else nullcontext():
                 if not is_probe:
                     await self._admit(connection, exchange)
                 is_admitted = True
-                await self._app(exchange.scope, exchange.receive, exchange.send)
+                origin = exchange.caller.origin if exchange.caller else Origin()
+                with audit.coming_from(origin):
+                    await self._app(exchange.scope, exchange.receive, exchange.send)
         except (Problem, NoPlace) as refusal:
             problem = refusal if isinstance(refusal, Problem) else _too_busy()
             if not is_admitted:
@@ -170,12 +175,13 @@ class RequestMiddleware:
                 raise AnswerCut("the answer had begun") from None
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
-    def _identify(self, connection: HTTPConnection) -> None:
+    def _identify(self, connection: HTTPConnection) -> Caller:
         """Identify the caller, before the request takes a place. Raises: Problem: 400, 401, 403, 429 or 503."""
         if self._lifecycle.is_stopping:
             retry = {"Retry-After": str(BUSY_RETRY_S)}
             raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
-        connection.state.caller = self._access.admit(connection)
+        connection.state.caller = caller = self._access.admit(connection)
+        return caller
 
     async def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
         """Check the limits of an identified caller. Raises: Problem: 413, 429 or 503."""
@@ -202,6 +208,9 @@ class RequestMiddleware:
             route=route,
             path=exchange.scope["path"][:PATH_SHOWN],
             status=exchange.status,
+            by=exchange.caller and exchange.caller.name,
+            through=exchange.caller and exchange.caller.origin.through,
+            address=exchange.caller and exchange.caller.origin.address,
             duration_ms=round(duration_s * 1000, 1),
         )
 
@@ -230,6 +239,7 @@ class _Exchange:
         scope = _in_origin_form(scope)
         self.scope = scope = scope if self._has_body else {**scope, "method": "GET"}
         self.status: int | None = None
+        self.caller: Caller | None = None
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex

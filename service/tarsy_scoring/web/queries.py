@@ -142,6 +142,11 @@ class ExportQuery(_ScoreFilters):
             raise ValueError("`latest` needs the status completed")
         return self
 
+    @property
+    def audited(self) -> dict[str, Any]:
+        """The export as the audit record describes it; values of filters could be ids of sessions."""
+        return {"format": self.format, "filters": sorted(self.model_fields_set - {"format"})}
+
 
 class SelectionQuery(_Range):
     """Filters of scores; `since` and `until` apply to the completion of the score."""

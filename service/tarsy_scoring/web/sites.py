@@ -117,16 +117,17 @@ def is_loopback(host: str) -> bool:
     name = host.strip("[]").lower().removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    address = _address(name)
+    address = address_of(name)
     return address is not None and address.is_loopback
 
 
 def peer_address(connection: HTTPConnection) -> IPv4Address | IPv6Address | None:
     """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
-    return _address(connection.client.host) if connection.client else None
+    return address_of(connection.client.host) if connection.client else None
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """An address in text, an IPv4-mapped one as IPv4; None: it is none."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -145,7 +146,7 @@ def _name_of(host: str) -> str:
 
 def _checked(name: str) -> str:
     bare = name.strip("[]").lower().removesuffix(".")
-    if _address(bare) is None and not _HOST_NAME.fullmatch(bare):
+    if address_of(bare) is None and not _HOST_NAME.fullmatch(bare):
         raise ConfigurationError(
             f"SCORING_API_HOSTS: {name!r} is not a host name: give names or addresses without scheme, port and path, "
             "separated by commas"

@@ -128,6 +128,7 @@ def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, 
         criteria_content=content,
     )
     values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
+    values["requested_by"] = document["score_triggered_by"]
     values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
     return values | {"live": Live("session:session-1", 1)}
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
+from tarsy_scoring.queue import audit
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
 from tarsy_scoring.records.cursors import InvalidCursor
@@ -71,7 +72,7 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
         }
     },
 )
-async def export(request: Request, _: Analysing, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
+async def export(request: Request, caller: Analysing, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
     """
     Stream scores, newest first: every completed production score, unless the filters say otherwise.
 
@@ -79,6 +80,7 @@ async def export(request: Request, _: Analysing, query: Annotated[ExportQuery, Q
     an apostrophe in front, also after a semicolon, tab or line break.
     """
     filters = query.filters(query.status)
+    await audit.note(context_of(request).inbox.database, "export", by=caller.name, **query.audited)
     batches = export_scores(context_of(request).analytics, filters, purpose=query.purpose, only_latest=query.latest)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 
-from tarsy_scoring.queue import idempotency
+from tarsy_scoring.queue import audit, idempotency
 from tarsy_scoring.queue.score_parts import Turn
 from tarsy_scoring.records.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.web.access import Reading, Scoring
@@ -255,8 +255,9 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
     summary="Read the judge's replies",
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
-async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Response:
+async def read_turns(request: Request, caller: Reading, score_id: ScoreId) -> Response:
     """The judge's replies in full and in order; of an open score those stored so far."""
+    audit.log_read("replies", by=caller.name, score_id=score_id)
     turns = await context_of(request).reader.replies(score_id)
     if turns is None:
         raise no_such_score(score_id)

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
+from tarsy_scoring.queue import audit
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score
 from tarsy_scoring.web.context import AppContext, Caller, context_of
@@ -29,6 +30,7 @@ from tarsy_scoring.web.score_requests import request_score
 router = APIRouter(include_in_schema=False)
 
 HISTORY_SHOWN = 20
+UNNAMED = ("auto", "event")  # requests of events that name no person
 YEAR_S = 31_536_000
 
 EarlierHash = Annotated[str | None, Query(pattern=CRITERIA_HASH)]
@@ -50,6 +52,7 @@ async def static_file(request: Request, _: Reading, digest: str, name: str) -> R
 @router.get("/sessions/{session_id}")
 async def session_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
     """The latest completed score of a session, else its newest one, and the state of its newest attempt."""
+    audit.log_read("session", by=caller.name, session_id=session_id)
     context = context_of(request)
     position = await position_of(context)
     document = await context.reader.score_of_session(session_id)
@@ -64,6 +67,7 @@ async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLR
     document = await context.reader.score(score_id)
     if document is None:
         raise no_such_score(score_id)
+    audit.log_read("session", by=caller.name, session_id=document["session_id"], score_id=score_id)
     return await _score_page(context, caller, document["session_id"], document, position, is_of_session=False)
 
 
@@ -79,6 +83,7 @@ async def _score_page(
     history = await context.reader.history(session_id, HISTORY_SHOWN + 1) or []
     turns = await context.reader.replies(document["score_id"]) if document else None
     row = await context.reader.newest_score(session_id)
+    requested_by = await _requested_by(context, document) if document else None
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
     session = await read_session(context.source, session_id, cited, cut, places=context.session_reads)
     if document is None and isinstance(session, Unreadable) and not session.is_running:
@@ -110,9 +115,18 @@ async def _score_page(
         criteria_names=sorted(context.policy.hashes),
         meanings=insights_view.meanings(context.registry),
         key=str(uuid4()),
+        requested_by=requested_by,
         **await labelling.label_values(context, document),
         **shown,
     )
+
+
+async def _requested_by(context: AppContext, document: dict[str, Any]) -> str:
+    """Who asked for a score, so that a name which an event claims does not look like that of a signed-in person."""
+    name: str = document["score_triggered_by"]
+    if name in UNNAMED or await context.reader.is_asked_by_person(document["score_id"], name):
+        return name
+    return f"event: {name}"
 
 
 # --- criteria ------------------------------------------------------------------------------------------
