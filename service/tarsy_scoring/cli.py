@@ -33,6 +33,7 @@ COMMANDS = (
     "backfill",
     "export",
     "erase",
+    "tokens",
     "prune",
     "criteria",
     "compare",

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -61,7 +62,23 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
         run_checks(source_checks(settings)),
         run_checks(judge_checks(settings, with_judge=with_judge)),
     )
-    return [of_settings, *(result for results in await asyncio.gather(*systems) for result in results)]
+    of_tokens = [examine_tokens(settings.api_tokens_file)] if settings.api_tokens_file else []
+    return [of_settings, *of_tokens, *(result for results in await asyncio.gather(*systems) for result in results)]
+
+
+def examine_tokens(path: Path) -> Result:
+    """Look for tokens of the API that expire."""
+    from tarsy_scoring.web.tokens import SOON_DAYS, TokensFile, utc_today
+
+    try:
+        tokens = TokensFile(path).current()
+    except ConfigurationError as error:
+        return failure("tokens", str(error))
+    ending = [f"{t.name} ({t.expires})" for t in tokens if t.state(utc_today()) != "valid"]
+    if not ending:
+        return Result("tokens", "ok", f"{len(tokens)} tokens, none expires within {SOON_DAYS} days")
+    found = f"{len(tokens)} tokens, expired or expiring within {SOON_DAYS} days: {', '.join(ending)}"
+    return Result("tokens", "ok", found, "give their callers new tokens, and remove the old ones from the file")
 
 
 async def examine_database(settings: Settings) -> list[Result]:

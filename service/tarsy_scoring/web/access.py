@@ -8,6 +8,7 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import date
 from typing import Annotated, cast
 
 import structlog
@@ -22,7 +23,7 @@ from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, una
 from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
 from tarsy_scoring.web.sites import Hosts, address_of, is_loopback, peer_address, require_same_site
-from tarsy_scoring.web.tokens import TokensFile, bearer_token
+from tarsy_scoring.web.tokens import TokensFile, bearer_token, utc_today
 
 log = structlog.get_logger()
 
@@ -83,14 +84,21 @@ class Access:
 
     Args:
         monotonic: Clock of the rate limits, in s.
+        today: The day in UTC, by which tokens expire.
 
     Raises:
         ConfigurationError: The API would listen beyond loopback without a rule, or a rule cannot be read.
     """
 
-    def __init__(self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        today: Callable[[], date] = utc_today,
+    ) -> None:
         self._proxies = TrustedProxies(settings)
-        self._tokens = TokensFile(settings.api_tokens_file) if settings.api_tokens_file else None
+        self._tokens = TokensFile(settings.api_tokens_file, today) if settings.api_tokens_file else None
         self._hosts = Hosts(settings.api_hosts)
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
@@ -136,6 +144,10 @@ class Access:
             raise too_many_reads(self._reads.per_minute, wait_s)
         return caller
 
+    def is_revoked(self, caller: Caller) -> bool:
+        """Whether the token of an admitted caller has been removed or changed, or has expired since."""
+        return self._tokens is not None and caller.token is not None and not self._tokens.has(caller.token)
+
     def _caller(self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool) -> Caller:
         """Apply the rules of the class to one request. Raises: Problem: 401."""
         if self._tokens is not None:
@@ -163,10 +175,16 @@ class Access:
                 else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
                 CHALLENGE + (', error="invalid_token"' if token else ""),
             )
+        if entry.state(tokens.today()) == "expired":
+            log.warning("api.token_refused", name=entry.name, expires=str(entry.expires))
+            raise unauthorized(
+                f"the bearer token {entry.name} has expired: ask an operator for another",
+                f'{CHALLENGE}, error="invalid_token"',
+            )
         origin = Origin(f"token {entry.name}")
         if forwarded is None or user is None:
-            return Caller(entry.name, entry.scopes, origin=origin)
-        return Caller(user, entry.scopes & forwarded.scopes, origin=origin)
+            return Caller(entry.name, entry.scopes, origin=origin, token=entry)
+        return Caller(user, entry.scopes & forwarded.scopes, origin=origin, token=entry)
 
 
 def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:

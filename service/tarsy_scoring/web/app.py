@@ -29,8 +29,8 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     app = application()
     app.state.context = context
     app.state.database_look = database_look(context)
-    app.state.lifecycle = Lifecycle()
     access = access or Access(context.settings)
+    app.state.lifecycle = Lifecycle(access=access)
     rates = FleetRates(context.inbox.database, context.settings.api_rate_per_minute)
     app.add_middleware(
         RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle, rates=rates

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from starlette.requests import HTTPConnection
 
@@ -18,6 +18,9 @@ from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.web.places import Places
+
+if TYPE_CHECKING:
+    from tarsy_scoring.web.tokens import Token
 
 Scope = Literal["read", "score"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
@@ -74,12 +77,14 @@ class Caller:
         scopes: `score` includes `read`.
         address: Client address of anonymous callers; None for named ones.
         origin: Door and address of the request, for the audit record.
+        token: The token that the request carries; None: none.
     """
 
     name: str
     scopes: frozenset[Scope]
     address: str | None = None
     origin: Origin = field(default=Origin(), compare=False)
+    token: "Token | None" = field(default=None, compare=False, repr=False)
 
     @property
     def identity(self) -> str:

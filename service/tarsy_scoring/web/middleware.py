@@ -32,6 +32,7 @@ from tarsy_scoring.web.problems import (
     MAX_BODY_BYTES,
     MAX_HEAD_BYTES,
     METHODS,
+    POLICY_VIOLATION,
     REFUSALS,
     Problem,
     database_away,
@@ -45,6 +46,7 @@ log = structlog.get_logger()
 PIECE_BYTES = 32 * 1024  # see `_send_body`
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0
+REVOKED_S = 5.0  # between two looks for WebSockets whose token is no longer valid
 # More than the pool has connections: a further request would only wait for those before it.
 MAX_REQUESTS_AT_ONCE = 256  # of admitted callers
 # Probes are answered from memory but for one look at the database a second, so these suffice for any number of
@@ -80,16 +82,35 @@ class Lifecycle:
     Args:
         has_started: False until the database was found to have the right tables; only probes are served then.
         sockets: The open WebSockets.
+        access: The access rules; None: no caller is revoked.
     """
 
     has_started: bool = True
     is_stopping: bool = False
     sockets: "set[_Exchange]" = field(default_factory=set)
+    access: Access | None = None
+
+    async def watch(self) -> None:
+        """Close WebSockets whose token was removed or has expired, until cancelled."""
+        while True:
+            await self.close_revoked()
+            await asyncio.sleep(REVOKED_S)
+
+    async def close_revoked(self) -> None:
+        """Close each WebSocket whose caller is revoked with 1008."""
+        access = self.access
+        if access is None:
+            return
+        revoked = [s for s in self.sockets if s.caller is not None and access.is_revoked(s.caller)]
+        await self._close(revoked, POLICY_VIOLATION, "the token is no longer valid")
 
     async def stop(self) -> None:
         """Refuse new requests, and close every WebSocket with 1001."""
         self.is_stopping = True
-        closing = [asyncio.create_task(socket.go_away()) for socket in self.sockets]
+        await self._close(list(self.sockets), GOING_AWAY, "the server is stopping")
+
+    async def _close(self, sockets: "list[_Exchange]", code: int, reason: str) -> None:
+        closing = [asyncio.create_task(socket.go_away(code, reason)) for socket in sockets]
         if closing:  # the server cuts off clients that do not read
             _, late = await asyncio.wait(closing, timeout=GO_AWAY_S)
             for task in late:
@@ -311,11 +332,11 @@ class _Exchange:
             await self._send({"type": message["type"], "body": piece, "more_body": True})
         await self._send({**message, "body": body[last:]} if last else message)
 
-    async def go_away(self) -> None:
+    async def go_away(self, code: int, reason: str) -> None:
         """Close a WebSocket that is open."""
         if self.status == SWITCHED and not self._is_gone:
             with suppress(Exception):  # the client may have left at the same moment
-                await self.send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server is stopping"})
+                await self.send({"type": "websocket.close", "code": code, "reason": reason})
 
 
 def _in_origin_form(scope: Scope) -> Scope:

@@ -99,12 +99,13 @@ async def serve(
         await app.state.lifecycle.stop()
         server.should_exit = True
 
-    waiting = asyncio.create_task(stop())
+    beside = [asyncio.create_task(stop()), asyncio.create_task(app.state.lifecycle.watch())]
     try:
         await server.serve(sockets=[listening])
     finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         listening.close()
 
 

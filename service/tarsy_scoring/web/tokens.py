@@ -6,8 +6,10 @@ The file holds digests only, so that reading it does not give access.
 
 import hashlib
 import hmac
+from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import structlog
 import yaml
@@ -22,6 +24,8 @@ from tarsy_scoring.web.watched_file import WatchedFile
 log = structlog.get_logger()
 
 NAME_MAX = 255
+SOON_DAYS = 14
+TokenState = Literal["valid", "expires soon", "expired"]
 ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
 
 
@@ -35,6 +39,11 @@ def bearer_token(headers: Headers) -> bytes | None:
     values = headers.getlist("authorization")
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
+
+
+def utc_today() -> date:
+    """The day on which tokens expire."""
+    return datetime.now(UTC).date()
 
 
 def _valid_name(text: str) -> str:
@@ -58,6 +67,19 @@ class Token(BaseModel):
     name: Annotated[str, AfterValidator(_valid_name)]
     sha256: Annotated[str, AfterValidator(_valid_digest)] = Field(repr=False)
     scope: Scope
+    expires: date | None = None
+
+    def state(self, today: date) -> TokenState:
+        """
+        Whether the token is valid. From the day that `expires` names on, it is not.
+
+        Args:
+            today: The day in UTC.
+        """
+        if self.expires is None:
+            return "valid"
+        days = (self.expires - today).days
+        return "expired" if days <= 0 else "expires soon" if days <= SOON_DAYS else "valid"
 
     @property
     def scopes(self) -> frozenset[Scope]:
@@ -70,14 +92,19 @@ _TOKENS = TypeAdapter(tuple[Token, ...])
 
 class TokensFile(WatchedFile[tuple[Token, ...]]):
     """
-    The tokens in force. An empty list is valid and revokes all tokens.
+    The tokens in force. An empty list is valid and revokes all tokens. A token is logged 14 days before it expires.
+
+    Args:
+        today: The day in UTC.
 
     Raises:
         ConfigurationError: At the start the file is missing or invalid.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, today: Callable[[], date] = utc_today) -> None:
+        self.today = today
         super().__init__(path, "SCORING_API_TOKENS_FILE")
+        self._warn(self.current())
 
     def find(self, token: bytes) -> Token | None:
         """The entry of a token, or None. The time taken reveals neither the entry's place nor its digest."""
@@ -88,7 +115,18 @@ class TokensFile(WatchedFile[tuple[Token, ...]]):
                 found = entry
         return found
 
+    def has(self, token: Token) -> bool:
+        """Whether a token that was found is still valid, with the same scope."""
+        same = (t for t in self.current() if (t.sha256, t.scope) == (token.sha256, token.scope))
+        return any(t.state(self.today()) != "expired" for t in same)
+
+    def _warn(self, tokens: tuple[Token, ...]) -> None:
+        for token in tokens:
+            if (state := token.state(self.today())) != "valid":
+                log.warning("api.token_expires", name=token.name, expires=str(token.expires), state=state)
+
     def _note_reloaded(self, content: tuple[Token, ...]) -> None:
+        self._warn(content)
         log.info("api.tokens_reloaded", path=str(self.path), tokens=len(content))
 
     def _note_broken(self, reason: str) -> None:
@@ -105,7 +143,7 @@ class TokensFile(WatchedFile[tuple[Token, ...]]):
             line = f" in line {mark.line + 1}" if mark else ""
             raise ConfigurationError(f"{where} is neither YAML nor JSON{line}") from None
         if not isinstance(entries, list):
-            raise ConfigurationError(f"{where}: expected a list of name, sha256 and scope")
+            raise ConfigurationError(f"{where}: expected a list of name, sha256, scope and expires")
         try:
             tokens = _TOKENS.validate_python(entries)
         except ValidationError as error:

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import connections
+from tarsy_scoring.web import connections, middleware
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.server import serve
@@ -105,7 +107,7 @@ def site_on(database: Database, metrics: Metrics) -> AppContext:
 
 
 @contextlib.asynccontextmanager
-async def serving(database_url: str, **limits: Any) -> AsyncIterator[Served]:
+async def serving(database_url: str, *, tokens_file: Path | None = None, **limits: Any) -> AsyncIterator[Served]:
     """A gateway with these limits behind the real server."""
     database, metrics = Database(database_url, "public", pool_size=2), Metrics()
     await database.open()
@@ -115,6 +117,7 @@ async def serving(database_url: str, **limits: Any) -> AsyncIterator[Served]:
     listening = socket.create_server(("127.0.0.1", 0))
     address, stopping = f"127.0.0.1:{listening.getsockname()[1]}", asyncio.Event()
     site = site_on(database, metrics)
+    site.settings = site.settings.model_copy(update={"api_tokens_file": tokens_file})
     task = asyncio.create_task(serve(create_app(replace(site, gateway=gateway)), site.settings, listening, stopping))
     served = Served(gateway, metrics, address, stopping, task)
     try:
@@ -343,3 +346,33 @@ def test_without_a_gateway_the_handshake_is_answered_503() -> None:
     with pytest.raises(WebSocketDenialResponse) as refused:
         TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws").__enter__()
     assert refused.value.status_code == 503
+
+
+async def test_sockets_of_a_removed_token_are_closed(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a further request; those of other tokens stay."""
+    monkeypatch.setattr(middleware, "REVOKED_S", 0.05)
+    tokens = [
+        {"name": name, "scope": "read", "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in ("old", "new")
+    ]
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(tokens))
+
+    def with_token(name: str) -> dict[str, Any]:
+        return {"additional_headers": {"Authorization": f"Bearer {name}"}}
+
+    async with (
+        serving(database_url, tokens_file=path) as served,
+        served.client(**with_token("old")) as old,
+        served.client(**with_token("new")) as new,
+    ):
+        path.write_text(json.dumps(tokens[1:]))
+        with pytest.raises(ConnectionClosed) as closed:
+            async with asyncio.timeout(WAIT_S):
+                await old.recv()
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is no longer valid")
+        await served.has_clients(1)
+        served.send(1)
+        async with asyncio.timeout(WAIT_S):
+            assert json.loads(await new.recv())["type"]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,53 @@ def test_names_from_the_proxy_and_tokens_work_together(with_tokens: dict[str, st
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
 
 
+def test_an_expired_token_is_refused_from_its_day_on(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+    """The day is one of UTC; the caller and the log learn the name of the token, and neither its digest."""
+    tokens_file.write_text(yaml.safe_dump([TOKENS[0] | {"expires": date(2026, 12, 1)}, TOKENS[1]]), encoding="utf-8")
+    today = date(2026, 11, 30)
+    rules = Access(load_settings(with_tokens), today=lambda: today)
+    caller = rules.admit(request(bearer("reads")))
+    assert (caller.name, rules.is_revoked(caller)) == ("dashboard", False)
+
+    today = date(2026, 12, 1)
+    with capture_logs() as lines:
+        refused = refusal(rules, request(bearer("reads")))
+
+    assert (refused.status, "dashboard has expired" in refused.detail) == (401, True)
+    assert 'error="invalid_token"' in refused.headers["WWW-Authenticate"]
+    assert [(line["event"], line["name"], line["expires"]) for line in lines] == [
+        ("api.token_refused", "dashboard", "2026-12-01")
+    ]
+    assert rules.is_revoked(caller)
+    assert rules.admit(request(bearer("scores"))).name == "pipeline"
+
+
+def test_tokens_that_expire_soon_are_logged_at_the_start(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+    tokens_file.write_text(yaml.safe_dump([TOKENS[0] | {"expires": "2026-12-15"}, TOKENS[1]]), encoding="utf-8")
+    for today, states in (
+        (date(2026, 11, 30), []),
+        (date(2026, 12, 1), ["expires soon"]),
+        (date(2026, 12, 15), ["expired"]),
+    ):
+        with capture_logs() as lines:
+            Access(load_settings(with_tokens), today=lambda day=today: day)  # type: ignore[misc]
+        found = [(line["name"], line["state"]) for line in lines if line["event"] == "api.token_expires"]
+        assert found == [("dashboard", state) for state in states]
+
+
+def test_a_caller_is_revoked_with_its_token_or_scope(tokens_file: Path, with_tokens: dict[str, str]) -> None:
+    rules = access(with_tokens)
+    callers = [rules.admit(request(bearer(token))) for token in ("reads", "scores")]
+    assert [rules.is_revoked(caller) for caller in callers] == [False, False]
+    replace(tokens_file, yaml.safe_dump([TOKENS[1] | {"name": "renamed"}]))
+    assert [rules.is_revoked(caller) for caller in callers] == [True, False]
+    replace(tokens_file, yaml.safe_dump([TOKENS[0], TOKENS[1] | {"scope": "read"}]))
+    assert [rules.is_revoked(caller) for caller in callers] == [False, True]
+    assert not rules.is_revoked(Caller("alice", BOTH))  # signed in at the proxy
+
+
 BROKEN = {
+    "an-impossible-day": yaml.safe_dump([TOKENS[0] | {"expires": "2026-02-30"}]),
     "no-yaml": "[{",
     "empty": "",
     "no-list": "name: x",
