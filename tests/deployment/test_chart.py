@@ -381,13 +381,28 @@ def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -
     assert worker["ingress"][0]["from"]
     served, scraped = chart.one("NetworkPolicy", "scoring-api")["spec"]["ingress"]
     assert (served["ports"][0]["port"], scraped["ports"][0]["port"]) == ("http", "metrics")
-    assert served["from"]
+    assert served["from"][0] == {"podSelector": {}}
+    assert len(served["from"]) == 2
     assert scraped["from"] == worker["ingress"][0]["from"]
     (writes,) = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
     assert writes == {
         "ports": [{"port": 6432, "protocol": "TCP"}],
         "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],
     }
+
+
+def test_pods_accept_only_named_traffic_by_default(charts: dict[str, Objects]) -> None:
+    """The API that of its namespace, all pods scrapes of their metrics, and nothing limits what leaves a pod."""
+    policies = {item["metadata"]["name"]: item["spec"] for item in charts["tokens"].of("NetworkPolicy")}
+    assert {name: spec["policyTypes"] for name, spec in policies.items()} == {
+        name: ["Ingress"] for name in ("scoring", "scoring-worker", "scoring-intake", "scoring-api")
+    }
+    assert "ingress" not in policies["scoring"]
+    served, scraped = policies["scoring-api"]["ingress"]
+    assert served == {"ports": [{"port": "http", "protocol": "TCP"}], "from": [{"podSelector": {}}]}
+    assert scraped == {"ports": [{"port": "metrics", "protocol": "TCP"}]}
+    [_, ingress] = charts["proxies"].one("NetworkPolicy", "scoring-api")["spec"]["ingress"][0]["from"]
+    assert ingress == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
 
 
 def test_configuration_arrives_as_given(charts: dict[str, Objects]) -> None:
