@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from tarsy_scoring.config.load import read_api_key
+from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
@@ -165,6 +167,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
             known = ", ".join(sorted(c.name for c in registry))
             raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
     if "judging" in roles:
+        require_unreadable(settings, environ, sandbox.SYSTEM)
         open_timeline_source(settings)
         for name, provider in settings.config.providers.items():
             read_api_key(settings, name, environ)
@@ -184,8 +187,31 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
 
 def _warn_of_clear_text(provider: str, base_url: str) -> None:
     """Sessions and keys can be read on the way to a judge that is not asked over TLS."""
-    from tarsy_scoring.web.access import is_loopback
+    from tarsy_scoring.web.sites import is_loopback
 
     place = urlsplit(base_url)
     if place.scheme.lower() == "http" and not is_loopback(place.hostname or ""):
         log.warning("settings.judge_in_clear", provider=provider, advice="use https")
+
+
+def contain_commands(settings: Settings, environ: Mapping[str, str]) -> None:
+    """
+    Check that commands of gates can be kept from secrets, and hide this process from them.
+
+    A gate that failed only because it could not be contained would make outcomes `fail`, so the process does not
+    start.
+
+    Raises:
+        ConfigurationError: The kernel cannot restrict commands, or they could read a file with a secret.
+    """
+    gates = settings.config.gates
+    if not gates.allow_commands:
+        return
+    require_unreadable(settings, environ, sandbox.SYSTEM)
+    if gates.sandbox == "landlock" and not sandbox.landlock_version():
+        raise ConfigurationError(
+            "gates.allow_commands: this kernel has no Landlock, which keeps commands from files with secrets; use "
+            "Linux 5.13 or newer with Landlock enabled, or a container without such files and gates.sandbox: container "
+            "(docs/gates.md)"
+        )
+    sandbox.hide_process()

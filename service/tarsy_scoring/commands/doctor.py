@@ -23,7 +23,7 @@ from tarsy_scoring.doctor.database import database_checks
 from tarsy_scoring.doctor.sessions import judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.wiring import ROLES, check_settings
+from tarsy_scoring.wiring import ROLES, check_settings, contain_commands
 
 
 @click.command()
@@ -53,6 +53,7 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
     try:
         check_database_urls(settings)
         check_settings(settings, ROLES, os.environ)
+        contain_commands(settings, os.environ)
         of_settings = Result("settings", "ok", "they are complete, and criteria and gates can be used")
     except ConfigurationError as error:
         of_settings = failure("settings", str(error))

@@ -1,6 +1,7 @@
 """`score FILE`: scores one session file."""
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
+from tarsy_scoring.wiring import contain_commands
 
 
 @click.command()
@@ -52,6 +54,7 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
             is_adaptive = settings.chain(chain or timeline.chain_id).samples == "adaptive"
             _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
             return
+        contain_commands(settings, os.environ)
         scored = _score(settings, registry, timeline, chain, no_judge=no_judge)
     except Unscorable as error:
         if dry_run or not as_json:

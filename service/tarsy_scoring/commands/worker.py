@@ -37,7 +37,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts, require_migrated
+from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, contain_commands, open_parts, require_migrated
 
 log = structlog.get_logger()
 
@@ -69,6 +69,8 @@ def worker(only: str | None) -> None:
     settings = settings_of_environment()
     check_database_urls(settings)
     check_settings(settings, roles, os.environ)
+    if "judging" in roles:
+        contain_commands(settings, os.environ)
     run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
 
 

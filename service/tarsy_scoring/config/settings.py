@@ -99,6 +99,7 @@ Brokers = Annotated[str, AfterValidator(_broker_list)]
 CommandPattern = Annotated[str, AfterValidator(_command_pattern)]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+AbsolutePath = Annotated[str, AfterValidator(not_blank), Field(pattern="^/")]
 Topic = Annotated[str, AfterValidator(_topic_name)]
 NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
@@ -219,6 +220,20 @@ class EvidenceSettings(_Frozen):
 
 class GateSettings(_Frozen):
     allow_commands: bool = Field(False, description="Allow gates to run commands of this configuration.")
+    sandbox: Literal["landlock", "container"] = Field(
+        "landlock",
+        description="What keeps commands from secrets: `landlock` restricts the files that they can read; `container` "
+        "states that their container holds no secret in a file.",
+    )
+    readable: tuple[AbsolutePath, ...] = Field((), description="Folders and files that commands may also read.")
+    max_memory_bytes: int = Field(
+        2_000_000_000, ge=50_000_000, description="Address space of each process of a command."
+    )
+    max_processes: int = Field(
+        4096,
+        ge=1,
+        description="Processes of the worker's user, on its whole node, above which a command starts no further one.",
+    )
     work_dir: WorkDir | None = Field(None, description="Work directory of commands and files; may hold `{session_id}`.")
     timeout_s: Positive = Field(30, description="Time limit of a command.")
     max_output_bytes: int = Field(1_000_000, ge=1, description="Bytes kept of the output of a command.")

@@ -11,10 +11,14 @@ import contextlib
 import errno
 import fcntl
 import io
+import json
+import math
 import os
-import signal
+import shutil
 import stat
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,6 +30,7 @@ from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, 
 from tarsy_scoring.config.settings import GateSettings
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.gates import sandbox
 from tarsy_scoring.gates.decide import NOT_LOOKED_AT, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline
 
@@ -37,6 +42,8 @@ THREAD_NAME = "gate"
 # stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
+_MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
+_KILL_AFTER_S = 10.0  # a sandbox ends its command within milliseconds of SIGTERM, unless the kernel holds it
 _PLACEHOLDER = "{session_id}"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO or device that replaced a file must not block `open` or become our controlling terminal.
@@ -51,7 +58,7 @@ async def run_gates(
 
     A missing directory, a hanging command and an unreadable file are results that did not pass, with a
     message, and never exceptions. The same command in several gates runs once. A cancellation kills the
-    running command with its process group; a thread that reads a file or decides a gate finishes alone.
+    running command with all its processes; a thread that reads a file or decides a gate finishes alone.
 
     Args:
         settings: `timeout_s` limits each command and each read of a file.
@@ -116,7 +123,7 @@ class _Observer:
                     is_read = not isinstance(gate, FileExists)
                     keep = self.settings.max_output_bytes if is_read else None
                     return await _in_thread(look_at, root, gate.path, keep)
-                return await run_command(gate.command, root, self.session_id, self.settings.max_output_bytes)
+                return await run_command(gate.command, root, self.session_id, self.settings)
         except TimeoutError:
             what = "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
             return Observed(f"{what} after {left_s:.3g} s ({limit})")
@@ -161,11 +168,11 @@ def find_work_dir(template: str, session_id: str) -> Path:
     """
     Find the real path of a session's work directory.
 
-    The part before `{session_id}` belongs to the operator. An agent may have created the rest, so no link in
-    the rest may lead out of the operator's part.
+    The part before `{session_id}` belongs to the operator. Agents may have created the rest, so no link in the rest
+    may lead out of the folder of this session, for example to the files of another session.
 
     Raises:
-        _NotUsable: The directory does not exist, or leads out of the operator's part.
+        _NotUsable: The directory does not exist, or leads out of the session's folder.
     """
     if SESSION_ID_PATTERN.fullmatch(session_id) is None:
         raise _NotUsable("the session id cannot be part of a path")
@@ -253,68 +260,132 @@ def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
 # --- commands ------------------------------------------------------------------------------------------
 
 
-async def run_command(command: str, root: Path, session_id: str, max_bytes: int) -> Observed:
+async def run_command(command: str, root: Path, session_id: str, settings: GateSettings) -> Observed:
     """
     Run a command in a shell in `root` until the shell ends; returns its exit status and its output until
     then.
 
-    The command gets `PATH` as the only variable of our environment and an empty input; its standard error is
-    dropped. Its process group is killed when the shell ends, on a cancellation and on a timeout, which
-    arrives as a cancellation. A process that has left the group continues, but its output is not waited for.
+    The command runs in a sandbox (`sandbox.py`), with an empty input, a temporary folder of its own, and `PATH`
+    as the only variable of our environment; its standard error is dropped. The sandbox kills every process of
+    the command when the shell ends, on a cancellation and on a timeout, which arrives as a cancellation.
 
     Args:
-        max_bytes: Bytes of output to keep. The rest is read and dropped, so that the command does not block.
+        settings: `max_output_bytes` to keep. The rest is read and dropped, so that the command does not block.
 
     Raises:
         OSError: It could not be started.
+        _NotUsable: The sandbox could not be set up.
     """
     if not hasattr(os, "pidfd_open"):
         raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
-    # `asyncio.create_subprocess_exec` was considered and rejected. A cancellation inside it kills the shell
-    # but not the children that the shell has started by then. asyncio and uvloop reap the shell before they
-    # report its end, and `killpg` on a reaped leader may hit a new group with the same number. Their
-    # `communicate` waits for the end of the output, which a process outside the group can keep open.
+    # `asyncio.create_subprocess_exec` was considered and rejected. asyncio and uvloop reap the process before they
+    # report its end, and their `communicate` waits for the end of the output.
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    process = subprocess.Popen(  # noqa: S603, ASYNC220 - the operator's own command; it starts within milliseconds
-        [SHELL, "-c", command],
+    with contextlib.ExitStack() as cleanup:
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        report = cleanup.enter_context(io.FileIO(reading))
+        own = tempfile.mkdtemp(prefix="gate-")
+        try:
+            process = _start(command, root, session_id, settings, own, writing)
+        except OSError:
+            _remove(own)
+            raise
+        finally:
+            os.close(writing)
+        cleanup.callback(_stop, process, own)  # no await between the start and this line
+        pipe = cleanup.enter_context(cast("io.FileIO", process.stdout))
+        output = _Output(pipe, settings.max_output_bytes)
+        with contextlib.ExitStack() as watching:
+            watched = os.pidfd_open(process.pid)  # reports the end without reaping
+            watching.callback(os.close, watched)
+            loop.add_reader(watched, ended.set)
+            watching.callback(loop.remove_reader, watched)
+            # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
+            loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
+            watching.callback(loop.remove_reader, pipe)
+            await ended.wait()
+        # The rest of the pipe, at most its capacity: a process that the kernel holds may keep the output open.
+        for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
+            output.take()
+        return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=_exit_status(report.read()))
+
+
+def _start(
+    command: str, root: Path, session_id: str, settings: GateSettings, own: str, status: int
+) -> subprocess.Popen[bytes]:
+    policy = {
+        "status": status,
+        "directory": str(root),
+        "landlock": settings.sandbox == "landlock",
+        "readable": [*sandbox.SYSTEM, *settings.readable],
+        "writable": [own],
+        "limits": [
+            ("RLIMIT_AS", settings.max_memory_bytes),
+            ("RLIMIT_NPROC", settings.max_processes),
+            ("RLIMIT_FSIZE", _MAX_FILE_BYTES),
+            # A command with a thread on each core ends by its timeout and not by this limit.
+            ("RLIMIT_CPU", math.ceil(settings.timeout_s * (os.cpu_count() or 1)) + 1),
+            ("RLIMIT_CORE", 0),
+        ],
+    }
+    return subprocess.Popen(  # noqa: S603 - the operator's own command; it starts within milliseconds
+        [sys.executable, "-I", "-S", sandbox.__file__, json.dumps(policy), SHELL, "-c", command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         bufsize=0,
-        cwd=root,
+        cwd="/",
         env={
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(root),
             "LANG": "C.UTF-8",
             "SCORING_SESSION_ID": session_id,
+            "TMPDIR": own,
         },
+        pass_fds=(status,),
         start_new_session=True,
     )
-    with cast("io.FileIO", process.stdout) as pipe, contextlib.ExitStack() as cleanup:
-        cleanup.callback(_kill_group, process)  # no await between the start and this line
-        output = _Output(pipe, max_bytes)
-        # Reports the end without reaping. An unreaped leader keeps the number of the group from being reused.
-        watched = os.pidfd_open(process.pid)
-        cleanup.callback(os.close, watched)
-        loop.add_reader(watched, ended.set)
-        cleanup.callback(loop.remove_reader, watched)
-        # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
-        loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
-        cleanup.callback(loop.remove_reader, pipe)
-        await ended.wait()
-        cleanup.close()
-        # The rest of the pipe, at most its capacity, because a process outside the group may still be writing.
-        for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
-            output.take()
-    return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=process.wait())
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group and reap its leader. A thread reaps a leader that hangs in the kernel, on a dead share."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.poll() is None:
-        threading.Thread(target=process.wait, name="gate-reaper", daemon=True).start()
+def _exit_status(report: bytes | None) -> int:
+    """The exit status that the sandbox reported. Raises: _NotUsable: The command did not begin."""
+    first = (report or b"").partition(b"\n")[0].decode("utf-8", "replace")
+    if first.startswith("!"):
+        raise _NotUsable(f"the command could not be started: {first[2:]}")
+    try:
+        return int(first)
+    except ValueError:
+        raise _NotUsable("the sandbox of the command ended before the command did") from None
+
+
+def _stop(process: subprocess.Popen[bytes], own: str) -> None:
+    """
+    Have the sandbox end its command, and remove its folder.
+
+    Where that takes time a thread waits: a process may hang in the kernel, on a dead share.
+    """
+    process.terminate()
+    if process.poll() is not None:
+        _remove(own)
+        return
+
+    def finish() -> None:
+        try:
+            process.wait(_KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(own, ignore_errors=True)
+
+    threading.Thread(target=finish, name="gate-reaper", daemon=True).start()
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder; a thread removes one that is not empty."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        threading.Thread(target=shutil.rmtree, args=(folder, True), name="gate-reaper", daemon=True).start()
 
 
 class _Output:

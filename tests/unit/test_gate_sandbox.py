@@ -1,0 +1,255 @@
+"""The sandbox of gate commands: no secret can be read, nothing else changed, and resources are bounded."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infrastructure import wait_until
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.secret_files import secret_files
+from tarsy_scoring.config.settings import SECRETS_FROM_FILES, GateSettings, Settings, variable_of
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.gates import sandbox
+from tarsy_scoring.gates.run import run_command
+from tarsy_scoring.wiring import contain_commands
+from unit.test_gating import PATIENCE_S, PYTHON, SECRET, allowed, results, run, work_dir
+
+__all__ = ["work_dir"]  # the fixture
+
+NEEDS_LANDLOCK = pytest.mark.skipif(sandbox.landlock_version() < 1, reason="this kernel has no Landlock")
+NEEDS_SCOPES = pytest.mark.skipif(sandbox.landlock_version() < 6, reason="Landlock of this kernel has no scopes")
+SESSION = (Path(__file__).parents[1] / "small_session.json").read_text("utf-8").replace("{id}", "session-1")
+
+
+async def output_of(command: str, work_dir: Path, settings: GateSettings) -> str:
+    return (await run_command(command, work_dir, "session-1", settings)).data.decode("utf-8", "replace")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment in which every secret that a file can hold is in a file."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "sslkey").write_text(SECRET)
+    variables = {variable_of(field) + "_FILE" for field in SECRETS_FROM_FILES} | {"OPENAI_API_KEY_FILE"}
+    variables |= {variable_of(field) for field in Settings.model_fields if field.endswith("_file")}
+    for variable in variables:
+        url = f"postgresql://u:{SECRET}@db/x?sslkey={secrets}/sslkey"
+        (secrets / variable).write_text(url if variable.endswith("_URL_FILE") else SECRET)
+    login = {"SCORING_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "SCORING_KAFKA_SASL_MECHANISM": "OAUTHBEARER"}
+    return {v: str(secrets / v) for v in variables - {"SCORING_TIMELINE_API_TOKEN_FILE"}} | login
+
+
+def configure(tmp_path: Path, environ: dict[str, str], commands: Sequence[str] = (), **gates: Any) -> None:
+    """Write a configuration with a gate for each command, which passes if the command prints the secret."""
+    wanted = [
+        {"type": "command_output_contains", "command": c, "substring": SECRET, "name": c[-100:]} for c in commands
+    ]
+    key = tmp_path / "secrets" / "of-provider"
+    key.write_text(SECRET)
+    written = {
+        "providers": {"default": {"model": "m"}, "other": {"model": "m", "api_key_file": str(key)}},
+        "defaults": {"gates": [{"type": "command_succeeds", "command": "test -f report.md"}, *wanted]},
+        "gates": {"allow_commands": True, "work_dir": str(tmp_path / "sessions" / "{session_id}")} | gates,
+    }
+    (tmp_path / "scoring.yaml").write_text(json.dumps(written))
+    environ["SCORING_CONFIG"] = str(tmp_path / "scoring.yaml")
+
+
+def score(tmp_path: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "session.json").write_text(SESSION)
+    return subprocess.run(
+        [sys.executable, "-m", "tarsy_scoring", "score", str(tmp_path / "session.json"), "--no-judge", "--json"],
+        env={**os.environ, **environ, "OTHER_API_KEY": SECRET},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+WAYS_TO_PROCESSES = (
+    "cat /proc/$PPID/environ /proc/1/environ",
+    "for process in /proc/[0-9]*; do cat $process/environ; done",
+    "for process in /proc/[0-9]*; do cat $process/fd/*; done",
+    "for process in /proc/[0-9]*; do grep -a -o -m 1 OTHER_API_KEY=.* $process/mem; done",
+    "for n in 3 4 5 6 7 8 9; do eval cat '<&'$n; done",
+)
+
+
+@NEEDS_LANDLOCK
+def test_command_reads_no_secret(tmp_path: Path, work_dir: Path, environ: dict[str, str]) -> None:
+    """Of every configured file, and of environment, memory and descriptors of the processes above it."""
+    configure(tmp_path, environ)
+    paths = [str(path) for _, path in secret_files(load_settings(environ), environ)]
+    assert {Path(p).name for p in paths} >= {v + "_FILE" for v in map(variable_of, SECRETS_FROM_FILES)} | {
+        "sslkey",
+        "of-provider",
+        "OPENAI_API_KEY_FILE",
+        "SCORING_API_TOKENS_FILE",
+        "SCORING_KAFKA_KEY_FILE",
+        "SCORING_KAFKA_OAUTH_TOKEN_FILE",
+    }
+    ways = [
+        way for path in paths for way in (f"cat {path}", f"ln -s {path} link; cat link", f"ln {path} mine; cat mine")
+    ]
+    configure(tmp_path, environ, [*ways, *WAYS_TO_PROCESSES, "cat ../session-2/secret"])
+
+    ended = score(tmp_path, environ)
+
+    decided = json.loads(ended.stdout)["gates"]
+    assert len(decided) == len(ways) + 7
+    assert [gate["name"] for gate in decided if gate["passed"]] == ["command_succeeds test"]
+    assert not any("started" in gate["message"] for gate in decided)
+
+
+def test_kernel_without_landlock_refuses_commands(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the operator does not state that their container holds no secret in a file."""
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    monkeypatch.setattr(sandbox, "hide_process", lambda: None)
+    configure(tmp_path, environ)
+    with pytest.raises(ConfigurationError, match="no Landlock"):
+        contain_commands(load_settings(environ), environ)
+    configure(tmp_path, environ, allow_commands=False)
+    contain_commands(load_settings(environ), environ)
+    configure(tmp_path, environ, sandbox="container")
+    with pytest.raises(ConfigurationError, match=r"gates\.sandbox is `container`"):
+        contain_commands(load_settings(environ), environ)
+
+    config = json.loads((tmp_path / "scoring.yaml").read_text())
+    del config["providers"]["other"]
+    (tmp_path / "scoring.yaml").write_text(json.dumps(config))
+    plain = {"SCORING_CONFIG": environ["SCORING_CONFIG"], "SCORING_DATABASE_URL": f"postgresql://u:{SECRET}@db/x"}
+    contain_commands(load_settings(plain), plain)
+
+
+@pytest.mark.parametrize("where", ["readable", "link", "work-dir", "above-work-dirs"])
+def test_secret_among_readable_files_refuses_the_start(tmp_path: Path, environ: dict[str, str], where: str) -> None:
+    (tmp_path / "link").symlink_to("secrets")
+    changes = {
+        "readable": {"readable": [str(tmp_path)]},
+        "link": {"readable": [str(tmp_path / "link")]},
+        "work-dir": {"work_dir": str(tmp_path / "secrets")},
+        "above-work-dirs": {"work_dir": str(tmp_path / "{session_id}")},
+    }[where]
+    configure(tmp_path, environ, **changes)
+
+    with pytest.raises(ConfigurationError, match="commands of gates may read"):
+        contain_commands(load_settings(environ), environ)
+
+
+AS_OTHER_USER = """
+import os, subprocess, sys
+sys.path[:0] = sys.argv[1:]
+from tarsy_scoring.gates.sandbox import hide_process
+read = ["/bin/cat", f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/maps"]
+before = subprocess.run(read, capture_output=True).stdout
+hide_process()
+after = subprocess.run(read, capture_output=True).stdout
+print(len(before) > 0, len(after))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_hidden_process_shows_its_user_nothing(tmp_path: Path) -> None:
+    """Also where commands run without Landlock."""
+    service = str(Path(sandbox.__file__).parents[2])
+    ended = subprocess.run(
+        ["/usr/bin/env", "python3", "-c", AS_OTHER_USER, service, *sys.path],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.stdout.split() == ["True", "0"], ended.stderr
+
+
+@NEEDS_LANDLOCK
+async def test_command_reaches_only_its_folders(work_dir: Path, tmp_path: Path) -> None:
+    """Other sessions' files are neither read nor changed; the temporary folder is its own, and is removed."""
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "list").write_text("extra")
+    own = await output_of('echo mine > $TMPDIR/x && mkdir $TMPDIR/y && echo -n "$TMPDIR"', work_dir, allowed(work_dir))
+
+    for command in (
+        "echo x > ../session-2/new",
+        "echo x > ../session-2/secret",
+        "rm ../session-2/secret",
+        "mv ../session-2/secret .",
+        f"touch {tmp_path}/new",
+        f"cat {tmp_path}/extra/list",
+        "ls /",
+        "echo x > /dev/shm/x",
+        "mknod null c 1 3",
+    ):
+        assert not (await run(allowed(work_dir), command)).passed, command
+    readable = (*PYTHON, str(tmp_path / "extra"))
+    assert (await run(allowed(work_dir, readable=readable), f"cat {tmp_path}/extra/list")).passed
+    assert not (await run(allowed(work_dir, readable=readable), f"echo x > {tmp_path}/extra/list")).passed
+    assert (await run(allowed(work_dir), "mkdir new && mv report.md new/ && ls /usr/bin > list 2> /dev/null")).passed
+    await wait_until(lambda: not os.path.exists(own), PATIENCE_S, "the end of the temporary folder")
+    assert (work_dir.parent / "session-2" / "secret").read_text() == SECRET
+
+
+@NEEDS_SCOPES
+async def test_command_signals_no_other_process(work_dir: Path) -> None:
+    assert not (await run(allowed(work_dir), f"kill -0 $PPID || kill -0 {os.getpid()}")).passed
+    assert (await run(allowed(work_dir), "sleep 60 & kill -9 $!")).passed
+
+
+async def test_command_gains_no_privileges(work_dir: Path) -> None:
+    asks = "import ctypes; c = ctypes.CDLL(None); print(c.prctl(39, 0, 0, 0, 0), [c.prctl(23, n) for n in range(38)])"
+    assert await output_of(f'{sys.executable} -c "{asks}"', work_dir, allowed(work_dir)) == f"1 {[0] * 38}\n"
+
+
+async def test_command_is_bounded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    settings = allowed(work_dir, max_memory_bytes=400_000_000, max_processes=500, timeout_s=60)
+    python = f"{sys.executable} -c"
+    limits = "import resource as r; print([r.getrlimit(n)[0] for n in (r.RLIMIT_NPROC, r.RLIMIT_CPU, r.RLIMIT_CORE)])"
+
+    assert await output_of(f'{python} "{limits}"', work_dir, settings) == "[500, 181, 0]\n"
+    assert (await run(settings, f'{python} "bytearray(1000)"')).passed
+    assert not (await run(settings, f'{python} "bytearray(10**9)"')).passed
+    monkeypatch.setattr("tarsy_scoring.gates.run._MAX_FILE_BYTES", 1000)
+    assert "signal" in (await run(settings, "exec head -c 5000 /dev/zero > file")).message
+    assert (await run(settings, "test $(wc -c < file) = 1000")).passed
+
+
+async def test_work_directory_swapped_for_a_link_is_not_entered(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_path = os.path.realpath
+
+    def realpath_then_swap(asked: Any, *, strict: bool = False) -> Any:
+        checked = real_path(asked, strict=strict)
+        if str(asked) == str(work_dir):
+            work_dir.rename(work_dir.parent / "moved")
+            work_dir.symlink_to("session-2")
+        return checked
+
+    monkeypatch.setattr(os.path, "realpath", realpath_then_swap)
+    [decided] = await results(allowed(work_dir), {"type": "command_succeeds", "command": "cat secret"})
+
+    assert "could not be started" in decided.message
+    assert not decided.passed
+
+
+async def test_sandbox_that_is_killed_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarsy_scoring.gates.run.sandbox.__file__", "/no/such/file")
+
+    decided = await run(allowed(work_dir), "true")
+
+    assert (decided.passed, decided.message) == (False, "the sandbox of the command ended before the command did")
