@@ -140,16 +140,24 @@ async def test_missing_work_directory_is_named(work_dir: Path) -> None:
 
 
 async def test_work_directory_may_not_be_a_link_that_leads_out(work_dir: Path) -> None:
+    """A link of an agent leads neither out of the folder of all sessions nor into the folder of another session."""
     (work_dir / "tree").symlink_to("/")
+    (work_dir / "other").symlink_to("../session-2")
+    (work_dir.parent / "session-2" / "report.md").write_text(SECRET)
     (work_dir / "mine").symlink_to("out")
     template = str(work_dir.parent / "{session_id}")
 
-    out = await run(allowed(work_dir, work_dir=f"{template}/tree"), "true")
     inside = await run(allowed(work_dir, work_dir=f"{template}/mine"), "test -f rows.json")
+    out = await run(allowed(work_dir, work_dir=f"{template}/tree"), "true")
+    other = await result(allowed(work_dir, work_dir=f"{template}/other"), "file_exists", path="report.md")
+    os.rename(work_dir, work_dir.parent / "moved")
+    os.symlink("session-2", work_dir)
+    whole = await result(allowed(work_dir), "file_exists", path="report.md")
 
-    assert not out.passed
-    assert "leads out of" in out.message
     assert inside.passed
+    for refused in (out, other, whole):
+        assert not refused.passed
+        assert "leads out of" in refused.message
 
 
 async def test_invalid_session_id_reaches_no_path(work_dir: Path) -> None:

@@ -182,9 +182,12 @@ def find_work_dir(template: str, session_id: str) -> Path:
         if not real.is_dir():
             raise _NotUsable(f"the work directory {shown(path, 150)} is not a directory")
         if _PLACEHOLDER in template:
-            above = os.path.realpath(os.path.dirname(template.partition(_PLACEHOLDER)[0]) or ".", strict=True)
-            if Path(above) not in real.parents:
-                raise _NotUsable(f"the work directory {shown(path, 150)} leads out of {shown(above)}")
+            before, _, rest = template.partition(_PLACEHOLDER)
+            above, begin = os.path.split(before)
+            name = (begin + _PLACEHOLDER + rest.partition("/")[0]).replace(_PLACEHOLDER, session_id)
+            own = Path(os.path.realpath(above or ".", strict=True), name)
+            if not real.is_relative_to(own):
+                raise _NotUsable(f"the work directory {shown(path, 150)} leads out of {shown(str(own), 100)}")
     except FileNotFoundError:
         raise _NotUsable(f"there is no work directory {shown(path, 200)}") from None
     except OSError as error:
