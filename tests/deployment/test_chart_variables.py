@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
-from deploying import CHART, MINIMAL, NO_API, VALUE_SETS, Objects, Render, known_variables, secret_variables
+from deploying import (
+    CHART,
+    MINIMAL,
+    NO_API,
+    VALUE_SETS,
+    Objects,
+    Render,
+    RenderObjects,
+    known_variables,
+    secret_variables,
+)
 
 from tarsy_scoring.config.load import load_settings
 
@@ -73,6 +83,24 @@ def test_every_program_can_read_the_configuration(charts: dict[str, Objects], tm
         assert load_settings(given).unknown_variables == ()
         seen.append(program)
     assert "scoring-worker" in seen
+
+
+def test_workers_can_have_secrets_as_files(render: RenderObjects) -> None:
+    """All but those that `config` may name; each file is mounted where its variable says."""
+    chart = render(f"--values={VALUE_SETS['everything']}", "--set=worker.secretsAsFiles=true")
+    named = yaml.safe_load(VALUE_SETS["everything"].read_text())["secretEnv"]
+    [(pod, worker)] = [(p, c) for item, p, c in chart.containers() if item["metadata"]["name"] == "scoring-worker"]
+    [volume] = [v for v in pod["volumes"] if v["name"] == "secrets"]
+    [mount] = [m for m in worker["volumeMounts"] if m["name"] == "secrets"]
+    mounted = {
+        f"{mount['mountPath']}/{i['path']}" for s in volume["projected"]["sources"] for i in s["secret"]["items"]
+    }
+    variables = {v["name"]: v.get("value") for v in worker["env"]}
+
+    assert {v["name"] for v in worker["env"] if "secretKeyRef" in v.get("valueFrom", {})} == set(named)
+    assert {"SCORING_DATABASE_URL_FILE", "OPENAI_API_KEY_FILE"} <= variables.keys()
+    assert {value for value in variables.values() if str(value).startswith(mount["mountPath"] + "/")} == mounted
+    assert len({v["name"].removesuffix("_FILE") for v in worker["env"]}) == len(worker["env"])
 
 
 def test_secret_variables_reach_every_program_with_the_configuration(charts: dict[str, Objects]) -> None:

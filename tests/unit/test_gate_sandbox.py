@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infrastructure import wait_until
+from tarsy_scoring.commands.worker import worker
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.secret_files import secret_files
 from tarsy_scoring.config.settings import SECRETS_FROM_FILES, GateSettings, Settings, variable_of
@@ -129,6 +130,23 @@ def test_kernel_without_landlock_refuses_commands(
     (tmp_path / "scoring.yaml").write_text(json.dumps(config))
     plain = {"SCORING_CONFIG": environ["SCORING_CONFIG"], "SCORING_DATABASE_URL": f"postgresql://u:{SECRET}@db/x"}
     contain_commands(load_settings(plain), plain)
+
+
+def test_worker_without_landlock_does_not_start(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With commands allowed. A worker that does not judge runs none, and goes on to its work."""
+    configure(tmp_path, environ)
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    monkeypatch.setattr("tarsy_scoring.commands.worker.check_settings", lambda *_: None)
+    monkeypatch.setattr("tarsy_scoring.commands.worker.check_database_urls", lambda *_: None)
+    monkeypatch.setattr("tarsy_scoring.commands.worker.run_until_signalled", lambda _: None)
+    monkeypatch.setattr("tarsy_scoring.commands.worker.run", lambda _: None)
+    with pytest.raises(ConfigurationError, match="no Landlock"):
+        worker.main([], standalone_mode=False)
+    worker.main(["--only", "intake,relay"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("where", ["readable", "link", "work-dir", "above-work-dirs"])
