@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.util
+import json
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -48,27 +49,58 @@ def test_vulnerabilities_stop_a_build_unless_accepted(audit: ModuleType) -> None
         assert audit.tell(audit.weigh(report(*packages), accepted, TODAY)) == status, name
 
 
-def test_an_unknown_package_is_not_called_clean(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    unknown = {"name": "own", "skip_reason": "Dependency not found on PyPI"}
-    status = audit.tell(audit.weigh(report(package("one"), unknown), [], TODAY))
+@pytest.fixture(params=[False, True], ids=["optional", "required"])
+def is_required(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether an audit must happen, as in the scheduled workflow."""
+    monkeypatch.setenv("AUDIT_REQUIRED", "1" if request.param else "")
+    return bool(request.param)
+
+
+@pytest.mark.parametrize(("known", "was_audited"), [(9, True), (8, False), (0, False)])
+def test_an_index_that_knows_too_few_packages_is_no_audit(
+    audit: ModuleType, capsys: pytest.CaptureFixture[str], is_required: bool, known: int, was_audited: bool
+) -> None:
+    """The build goes on, and the log says that nothing was audited; a required audit fails."""
+    unknown = [{"name": f"own-{n}", "skip_reason": "Dependency not found on PyPI"} for n in range(10 - known)]
+    status = audit.tell(audit.weigh(report(*(package(f"p{n}") for n in range(known)), *unknown), [], TODAY))
     printed = capsys.readouterr()
 
-    assert status == 0
-    assert "1 of 2 packages looked at" in printed.out
-    assert "knows nothing of 1 packages: own" in printed.err
+    assert status == (1 if is_required and not was_audited else 0)
+    assert ("NOT AUDITED" in printed.err) is not was_audited
+    assert f"{known} of 10 packages looked at" in printed.out
+    assert f"knows nothing of {10 - known} packages: own-0" in printed.err
 
 
-def test_an_index_that_does_not_answer_is_reported(
-    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_vulnerability_counts_whatever_else_the_index_knows(audit: ModuleType) -> None:
+    unknown = {"name": "own", "skip_reason": "Dependency not found on PyPI"}
+    assert audit.tell(audit.weigh(report(package("one", "GHSA-1"), unknown), [], TODAY)) == 1
+
+
+def test_an_index_that_does_not_answer_is_no_audit(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_required: bool
 ) -> None:
-    """The build goes on, and the log says that nothing was audited."""
     for stderr, says in (("Traceback\nConnectionError: no route to the index", "no route"), ("", "ended with 1")):
         ended = subprocess.CompletedProcess([], 1, "", stderr)
         monkeypatch.setattr(subprocess, "run", lambda *_, ended=ended, **__: ended)
-        assert audit.main() == 0
+        assert audit.main() == (1 if is_required else 0)
         printed = capsys.readouterr()
-        assert "did not happen" in printed.err
+        assert "NOT AUDITED" in printed.err
         assert says in printed.err
+
+
+def test_all_requirements_are_audited_once(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of several files counts once, in each of its versions."""
+    asked: list[str] = []
+
+    def answer(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.extend(Path(part).name for part in command if str(part).endswith(".txt"))
+        return subprocess.CompletedProcess([], 0, json.dumps(report(package("one"), package("one"))), "")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    assert audit.main() == 0
+    assert set(asked) == {path.name for path in (AUDIT.parents[1] / "requirements").glob("*.txt")}
+    other = package("one") | {"version": "2.0"}
+    assert audit.weigh(report(package("one"), package("one"), other), [], TODAY).audited == 2
 
 
 def test_a_vulnerability_gives_exit_status_1(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
