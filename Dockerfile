@@ -3,7 +3,7 @@
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:0.1.0 .
 #   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:0.1.0 check-config
-ARG PYTHON=python:3.11.13-slim-bookworm
+ARG PYTHON=python:3.11.16-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /build

@@ -56,7 +56,7 @@ COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no
 # The dependencies of the lab without tarsy-scoring itself, which need not be on a package index.
 LAB := $(VENV)/lab.in
 requirements:  ## pin the requirements again
-	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/python -m pip install --quiet pip-tools==7.6.2
 	$(BIN)/python -c 'import tomllib; print(*(d for d in tomllib.load(open("service/tarsy_scoring_lab/pyproject.toml", "rb"))["project"]["dependencies"] if d != "tarsy-scoring"), sep="\n")' > $(LAB)
 	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
