@@ -1,10 +1,73 @@
-"""Images and tools are pinned, and kept current."""
+"""Workflows, images and tools: valid, pinned, and with no more rights than a job needs."""
 
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 from deploying import REPOSITORY
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+# YAML 1.1 reads the key `on` as true.
+LOADED: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) for path in WORKFLOWS}
+PINNED_ACTION = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+
+
+def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_workflows_are_valid() -> None:
+    installed = Path.home() / "go" / "bin" / "actionlint"
+    program = shutil.which("actionlint") or (str(installed) if installed.is_file() else None)
+    if program is None:
+        pytest.skip("actionlint is not installed")
+    ended = subprocess.run([program, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    for path in WORKFLOWS:
+        lines = [line for line in path.read_text().splitlines() if re.search(r"\buses:", line)]
+        assert lines
+        for line in lines:
+            assert PINNED_ACTION.search(line), line
+
+
+def test_jobs_have_only_the_rights_they_name() -> None:
+    """And session-wide tokens are not left in the checkout for later steps."""
+    for workflow in LOADED.values():
+        assert workflow["permissions"] == {}
+        assert all("permissions" in job for job in workflow["jobs"].values())
+        for step in steps(workflow):
+            assert not step.get("uses", "").startswith("actions/checkout@") or not step["with"]["persist-credentials"]
+            assert "${{" not in step.get("run", "")  # text of an event would become part of a script
+    writers = [name for name, job in LOADED["release"]["jobs"].items() if "write" in job["permissions"].values()]
+    assert writers == ["image"]
+
+
+def test_release_is_audited_described_and_signed() -> None:
+    release = LOADED["release"]
+    runs = "\n".join(step.get("run", "") for step in steps(release))
+    build = next(step["with"] for step in steps(release) if "build-push-action" in step.get("uses", ""))
+    sbom = next(step["with"] for step in steps(release) if "sbom-action" in step.get("uses", ""))
+
+    assert release["jobs"]["image"]["needs"] == "check"
+    assert build["provenance"] == "mode=max"
+    assert sbom["format"] == "cyclonedx-json"
+    assert "cosign sign --yes" in runs
+    assert "--type cyclonedx --predicate " + sbom["output-file"] in runs
+    assert any("attest-build-provenance" in step.get("uses", "") for step in steps(release))
+
+
+@pytest.mark.parametrize("name", ["release", "audit"])
+def test_audit_must_happen(name: str) -> None:
+    [audit] = [step for step in steps(LOADED[name]) if step.get("run") == "make audit"]
+    assert audit["env"] == {"AUDIT_REQUIRED": "1"}
 
 
 def test_images_have_a_patch_tag_that_is_kept_current() -> None:
@@ -35,3 +98,9 @@ def test_tools_that_are_installed_by_name_are_pinned() -> None:
                 assert re.search(r"pip install [^#]*\w==\d", line), line
             if "go install" in line:
                 assert re.search(r"@v\d+\.\d+\.\d+", line), line
+
+
+def test_policy_is_linked() -> None:
+    assert "SECURITY.md" in (REPOSITORY / "docs" / "security.md").read_text()
+    policy = (REPOSITORY / "SECURITY.md").read_text()
+    assert all(word in policy for word in ("private advisory", "Supported versions", "90 days"))
