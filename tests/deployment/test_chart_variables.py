@@ -85,6 +85,29 @@ def test_every_program_can_read_the_configuration(charts: dict[str, Objects], tm
     assert "scoring-worker" in seen
 
 
+def test_each_program_can_have_its_own_database_role(render: RenderObjects) -> None:
+    """With the common Secret for the others, and the owner of the tables for migrations."""
+    own = [f"--set=database.of.{name}.existingSecret=scores-{name}" for name in ("api", "insights", "worker")]
+    chart = render(f"--values={VALUE_SETS['everything']}", *own, "--set=migrations.existingSecret=owner")
+    secrets = {
+        item["metadata"]["name"].removeprefix("scoring-"): v["valueFrom"]["secretKeyRef"]["name"]
+        for item, _, container in chart.containers()
+        for v in container["env"]
+        if v["name"] == "SCORING_DATABASE_URL"
+    }
+    assert {name: secrets[name] for name in ("api", "insights", "worker")} == {
+        "api": "scores-api",
+        "insights": "scores-insights",
+        "worker": "scores-worker",
+    }
+    assert {secrets[name] for name in ("migrate-pre", "migrate-post")} == {"owner"}
+    assert (
+        secrets["intake"]
+        == secrets["prune"]
+        == yaml.safe_load(VALUE_SETS["everything"].read_text())["database"]["existingSecret"]
+    )
+
+
 def test_workers_can_have_secrets_as_files(render: RenderObjects) -> None:
     """All but those that `config` may name; each file is mounted where its variable says."""
     chart = render(f"--values={VALUE_SETS['everything']}", "--set=worker.secretsAsFiles=true")

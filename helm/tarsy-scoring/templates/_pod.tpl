@@ -89,9 +89,11 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
+{{/* For programs: with the role that `database.of` names for this one, if any. Takes (dict "root" . "component" ...). */}}
 {{- define "tarsy-scoring.databaseVariables" -}}
-{{- with .Values.database }}
-{{ include "tarsy-scoring.fromSecret" (dict "variable" "SCORING_DATABASE_URL" "secret" .existingSecret "key" .key) }}
+{{- $of := index .root.Values.database.of .component | default dict }}
+{{- with .root.Values.database }}
+{{ include "tarsy-scoring.fromSecret" (dict "variable" "SCORING_DATABASE_URL" "secret" ($of.existingSecret | default .existingSecret) "key" ($of.key | default .key)) }}
 - {name: SCORING_DATABASE_SCHEMA, value: {{ .schema | quote }}}
 {{- end }}
 {{- end -}}
@@ -141,9 +143,13 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* Variables of every program but `migrate`. Each of them reads `config`, which may name any of these variables. */}}
+{{/*
+Variables of every program but `migrate`. Each of them reads `config`, which may name any of these variables. Takes
+(dict "root" . "component" ...).
+*/}}
 {{- define "tarsy-scoring.variables" -}}
 {{- include "tarsy-scoring.databaseVariables" . }}
+{{- with .root }}
 {{- include "tarsy-scoring.kafkaVariables" . }}
 {{- with .Values.judge.baseUrl }}
 - {name: OPENAI_BASE_URL, value: {{ . | quote }}}
@@ -161,6 +167,7 @@ readinessProbe:
 {{- end }}
 {{- range $name, $source := .Values.secretEnv }}
 {{ include "tarsy-scoring.fromSecret" (dict "variable" $name "secret" $source.existingSecret "key" $source.key) }}
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -1,0 +1,189 @@
+"""The roles of `migrations/roles.sql`: each program does its work under its own, and no role has rights beyond that."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import asyncpg
+import pytest
+
+from builders import connected
+from infrastructure import Topics, wait_until
+from processes import PATIENCE_S, Service
+from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
+
+ROLES = (Path(__file__).parents[2] / "migrations" / "roles.sql").read_text("utf-8")
+PROGRAMS = ("worker", "api", "readonly")
+
+
+@dataclass(frozen=True)
+class Logins:
+    """URLs of one database for each role."""
+
+    admin: str
+    owner: str
+    worker: str
+    api: str
+    readonly: str
+
+
+@pytest.fixture
+async def logins(empty_database_url: str) -> AsyncIterator[Logins]:
+    """A database that an owner without other rights has migrated, with a login for each program."""
+    suffix = uuid.uuid4().hex[:8]
+    names = {role: f"{role}_{suffix}" for role in ("owner", *PROGRAMS)}
+    urls = {role: re.sub("//.*@", f"//{name}:secret@", empty_database_url) for role, name in names.items()}
+    async with connected(empty_database_url) as admin:
+        for name in names.values():
+            await admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+        try:
+            await admin.execute(f"ALTER DATABASE {empty_database_url.rpartition('/')[2]} OWNER TO {names['owner']}")
+            await asyncio.to_thread(migrate, urls["owner"])
+            await admin.execute(ROLES)
+            for role in PROGRAMS:
+                await admin.execute(f"GRANT scoring_{role} TO {names[role]}")
+            yield Logins(admin=empty_database_url, **urls)
+        finally:
+            await admin.execute(f"REASSIGN OWNED BY {names['owner']} TO CURRENT_USER")
+            for name in names.values():
+                await admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+async def test_programs_work_under_their_roles(
+    logins: Logins, tmp_path: Path, topics: Topics, judge: ScriptedJudge
+) -> None:
+    """From an event to a score and its events, its label and its page, rolling signals, and the end of its records."""
+    service = Service(tmp_path, logins.worker, topics, judge)
+    service.add_session("session-1")
+    judge.script(Fault(kind="reply", turn="missing_tools", content="1. **read-file**: its content was inferred."))
+    try:
+        service.worker()
+        await service.announce("session-1", chain_id="k")
+        score = await service.score_becomes("session-1", "completed")
+        api = service.command("api", SCORING_DATABASE_URL=logins.api, SCORING_API_PORT="0")
+        address = (await api.says("api.listening"))["address"]
+        await _use(f"{address}/api/v1/scoring", score["score_id"])
+        await service.all_end(2)
+        insights = service.command(
+            "insights",
+            SCORING_DATABASE_URL=logins.readonly,
+            SCORING_CREATE_TOPICS="true",
+            SCORING_TOPIC_SCORING_INSIGHTS=f"insights-{uuid.uuid4().hex[:8]}",
+        )
+        await insights.ready()
+        for command in COMMANDS:
+            done = await service.run(*command.split())
+            assert done.status == 0, (command, done.stderr)
+        assert await service.value("SELECT count(*) FROM session_scores") == 0
+    finally:
+        await service.close()
+
+
+COMMANDS = (
+    "pause --chain k",
+    "resume --chain k",
+    "rescore session-1 --yes",
+    "dead-letters list",
+    "prune --keep 1d --yes",
+    "erase session-1 --yes",
+)
+READS = (
+    "sessions",
+    "review",
+    "export",
+    "missing-tools",
+    "analytics/trends",
+    "analytics/missing-tools",
+    "scores/{}/labels",
+)
+
+
+async def _use(address: str, score_id: uuid.UUID) -> None:
+    """Whatever the API changes, once, and what it reads."""
+    changes: dict[str, dict[str, object]] = {
+        "sessions/session-1/score": {"force_rescore": True},
+        f"scores/{score_id}/labels": {"agrees": True},
+        "missing-tools/states": {"tool": "read-file", "state": "planned"},
+        "missing-tools/merges": {"name": "read-file"},
+    }
+    async with aiohttp.ClientSession() as client:
+
+        async def is_ready() -> bool:
+            async with client.get(address.replace("/api/v1/scoring", "/readyz")) as answer:
+                return answer.status == 200
+
+        await wait_until(is_ready, PATIENCE_S, "the API is ready")
+        for path, body in changes.items():
+            for _ in range(2):
+                async with client.post(f"{address}/{path}", json=body, headers={"Idempotency-Key": path}) as answer:
+                    assert answer.status < 300, (path, await answer.text())
+        for path in READS:
+            async with client.get(f"{address}/{path.format(score_id)}") as answer:
+                assert answer.status == 200, (path, await answer.text())
+
+
+NOT_OF_THE_API = (
+    "DROP TABLE session_scores",
+    "ALTER TABLE session_scores ADD COLUMN x int",
+    "TRUNCATE session_scores",
+    "CREATE TABLE mine (x int)",
+    "DELETE FROM session_scores",
+    "DELETE FROM sessions",
+    "DELETE FROM score_labels",
+    "UPDATE score_labels SET labelled_by = 'me'",
+    "UPDATE changes SET changed_by = 'me'",
+    "DELETE FROM changes",
+    "UPDATE scoring_events SET payload = '{}'",
+    "UPDATE judge_turns SET reply = 'forged'",
+    "INSERT INTO erasures SELECT",
+    "UPDATE pauses SET reason = 'me'",
+    "UPDATE budget_days SET day = day",
+    "UPDATE provider_states SET provider = provider",
+    "INSERT INTO dead_letter_bodies SELECT",
+    "INSERT INTO replays SELECT",
+    "UPDATE tarsy_scoring_version SET version_num = '0001'",
+)
+
+
+async def test_api_changes_only_what_it_answers_for(logins: Logins) -> None:
+    async with connected(logins.api) as connection:
+        for statement in NOT_OF_THE_API:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+
+
+async def test_readers_and_workers_have_no_rights_beyond_theirs(logins: Logins) -> None:
+    """Readers change nothing; workers change rows, but neither tables nor the mark of the revision."""
+    async with connected(logins.readonly) as reader, connected(logins.admin) as admin:
+        tables = await admin.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        for (table,) in tables:
+            await reader.execute(f"SELECT FROM {table}")
+            for statement in (f"DELETE FROM {table}", f"INSERT INTO {table} DEFAULT VALUES"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await reader.execute(statement)
+    async with connected(logins.worker) as worker:
+        for statement in ("DROP TABLE changes", "CREATE TABLE mine (x int)", "DELETE FROM tarsy_scoring_version"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await worker.execute(statement)
+
+
+async def test_tables_of_a_later_revision(logins: Logins) -> None:
+    """Work goes on after an upgrade, before the script of that version has run."""
+    async with connected(logins.owner) as owner:
+        await owner.execute("CREATE TABLE later (x int)")
+    async with connected(logins.worker) as worker:
+        await worker.execute("INSERT INTO later VALUES (1)")
+    for url in logins.api, logins.readonly:
+        async with connected(url) as connection:
+            assert await connection.fetchval("SELECT x FROM later") == 1
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute("DELETE FROM later")
+    async with connected(logins.admin) as admin:
+        await admin.execute(ROLES)
+        with pytest.raises(asyncpg.RaiseError, match="run tarsy-scoring migrate first"):
+            await admin.execute("CREATE SCHEMA empty; SET search_path TO empty; " + ROLES)
