@@ -17,7 +17,7 @@ demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, sco
 # Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process.
 PARALLEL ?= -n 3 --dist loadfile
 # Long tests: kill -9, outages, an upgrade, browsers, brokers with TLS and logins, charts.
-LONG := tests/chaos tests/upgrade tests/browser tests/deployment tests/integration/test_kafka_security.py
+LONG := tests/chaos tests/upgrade tests/browser tests/deployment tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
 test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
 

@@ -7,6 +7,7 @@ The plain listener of the embedded broker stays open, so that tests can read the
 import base64
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import trustme
@@ -49,10 +50,15 @@ class SecuredKafka(EmbeddedKafka):
     Listens for `SCRAM` (SHA-512, over TLS), `CERTIFICATE` (mutual TLS) and `TOKEN` (OAUTHBEARER over TLS).
 
     Accepts unsigned tokens: checking the signature is a matter of the broker, not of its clients.
+
+    Args:
+        users: Users of `SCRAM`, all with the same password.
+        is_open: Whether everyone may use what has no rule (see `allow`).
     """
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, users: Sequence[str] = (USER,), *, is_open: bool = True) -> None:
         super().__init__()
+        self._users, self._is_open = users, is_open
         self._ports = {name: free_port() for name in _PROTOCOLS}
         self._authority = authority
 
@@ -61,7 +67,8 @@ class SecuredKafka(EmbeddedKafka):
 
     async def _run(self, command: list[str], what: str) -> None:
         # The only command is the one that formats the storage; it also creates users.
-        await super()._run([*command, f"--add-scram=SCRAM-SHA-512=[name={USER},password={PASSWORD}]"], what)
+        users = [f"--add-scram=SCRAM-SHA-512=[name={user},password={PASSWORD}]" for user in self._users]
+        await super()._run([*command, *users], what)
 
     def _settings(self) -> dict[str, str]:
         certificate, key = self._authority.issue(HOST)
@@ -75,9 +82,8 @@ class SecuredKafka(EmbeddedKafka):
             "advertised.listeners": f"{settings['advertised.listeners']}{places}",
             "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
-            # Whatever has no rule is open to everyone; see `allow`.
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
+            "allow.everyone.if.no.acl.found": str(self._is_open).lower(),
             "super.users": "User:ANONYMOUS",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(store),

@@ -104,9 +104,11 @@ def _facts(topic: Mapping[str, Any], config: Mapping[str, str] | None) -> TopicF
 
 
 async def may_read(options: Mapping[str, Any], topic: str) -> bool:
-    """Whether this login may fetch from a topic that exists. Raises: BrokerAway."""
+    """Whether this login may fetch from a topic that exists; False for one that it may not see. Raises: BrokerAway."""
     consumer = AIOKafkaConsumer(**options, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100)
     async with _started(consumer, options, f"read the topic {topic}"):
+        if topic not in await consumer.topics():
+            return False
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         try:
