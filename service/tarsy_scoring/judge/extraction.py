@@ -50,13 +50,20 @@ def extract_total(reply: str) -> int | None:
     "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code
     fence are skipped, and characters without width are ignored. Anything else on the line makes it no score,
     above all a second number (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole
-    number: `067`, `100.0`, `1e2`, `~67`, `>67`. The last line of a quotation of something else is no score of
-    the judge.
+    number: `067`, `100.0`, `1e2`, `~67`, `>67`.
+
+    A number that the judge quotes is no score of the judge: neither the end of a code block or block quote that
+    holds something else, nor a number that contradicts another bare total of the reply.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
-    total = _total_of_line(_visible(lines[-1])) if lines else None
-    return None if total is None or _ends_a_quotation(lines) else total
+    if not lines or (total := _total_of_line(_visible(lines[-1]))) is None:
+        return None
+    quotations = _quotations(lines)
+    if quotations[-1] is not None and not _is_frame(lines, quotations):
+        return None
+    own = (line for line, quotation in zip(lines, quotations, strict=True) if quotation is None)
+    return total if all(_bare_total(line) in (None, total) for line in own) else None
 
 
 def analysis_of(reply: str) -> str:
@@ -88,15 +95,30 @@ def _visible(line: str) -> str:
 
 
 def _total_of_line(line: str) -> int | None:
-    if len(line) > _LONGEST_SCORE_LINE:
-        return None
-    line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", _without_block_marks(line)))
-    # A space, not nothing, in place of each mark: `6*7` must not become 67.
-    found = _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
+    found = _score_of_line(line)
     if found is None or (found["label"] and not _NAMES_A_TOTAL.search(found["label"])):
         return None
     total = int(found["total"])
     return total if total <= 100 else None
+
+
+def _score_of_line(line: str) -> re.Match[str] | None:
+    if len(line) > _LONGEST_SCORE_LINE:
+        return None
+    line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", _without_block_marks(line)))
+    # A space, not nothing, in place of each mark: `6*7` must not become 67.
+    return _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
+
+
+def _bare_total(line: str) -> int | None:
+    """The total on a line that holds nothing else, not even a label."""
+    if not _MAY_BE_BARE.match(line) or (found := _score_of_line(_visible(line))) is None or found["label"]:
+        return None
+    total = int(found["total"])
+    return total if total <= 100 else None
+
+
+_MAY_BE_BARE = re.compile(r"[^0-9]{0,20}[0-9]{1,3}(?![0-9])")  # spares most lines the search
 
 
 def _without_block_marks(line: str) -> str:
@@ -106,36 +128,58 @@ def _without_block_marks(line: str) -> str:
 
 
 _OPENING_FENCE = re.compile(r"(`{3,}|~{3,})[^`]*")
-_BESIDE_A_TOTAL = re.compile(r"[0-9]\s*(?:/|out\s+of)\s*[0-9]|\b(?:score|total|outcome|breakdown)\b", re.IGNORECASE)
+_FRACTION = re.compile(r"[0-9]\s*(?:[/⁄∕／|]|out\s+of)\s*[0-9]")
+_LABEL_ALONE = re.compile(
+    rf"(?:{_LABEL_WORDS}|score\s+breakdown|breakdown)(?:\s+{_LABEL_WORDS}){{0,6}}\s*[:=：]?", re.IGNORECASE
+)
 
 
-def _ends_a_quotation(lines: Sequence[str]) -> bool:
-    """
-    Whether the last line ends a code block or a block quote of something else (`$ wc -l` and then `12`).
-
-    A judge may put a frame around its total, with or without the breakdown, and around its whole answer.
-    """
-    start = _start_of_quote(lines) if _visible(lines[-1]).startswith(">") else _start_of_code(lines)
-    if start is None or not any(map(_visible, lines[:start])):
-        return False
-    beside = [text for line in lines[start:-1] if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)]
-    return bool(beside) and not any(map(_BESIDE_A_TOTAL.search, beside))
-
-
-def _start_of_quote(lines: Sequence[str]) -> int:
-    return next((n + 1 for n in reversed(range(len(lines))) if not _visible(lines[n]).startswith(">")), 0)
-
-
-def _start_of_code(lines: Sequence[str]) -> int | None:
-    """The line of the code fence that is still open at the last line."""
+def _quotations(lines: Sequence[str]) -> list[int | None]:
+    """By line: the first line of the code block or block quote that the line belongs to, or None."""
+    found: list[int | None] = []
     start, mark = None, ""
-    for number, line in enumerate(map(_visible, lines[:-1])):
-        if start is None:
-            if fence := _OPENING_FENCE.fullmatch(line):
-                start, mark = number, fence[1]
-        elif line.startswith(mark) and not line.strip(mark[0]):
+    for number, line in enumerate(map(_visible, lines)):
+        if start is not None and mark != ">":
+            found.append(start)
+            if line.startswith(mark) and not line.strip(mark[0]):
+                start = None
+        elif line.startswith(">"):
+            start, mark = (number, ">") if start is None else (start, mark)
+            found.append(start)
+        elif fence := _OPENING_FENCE.fullmatch(line):
+            start, mark = number, fence[1]
+            found.append(start)
+        else:
             start = None
-    return start
+            found.append(None)
+    return found
+
+
+def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
+    """
+    Whether the quotation that holds the last line is a frame of the judge around its own total.
+
+    It is one around the whole answer, around the total with outcome or breakdown that stand nowhere else, and
+    around the total alone directly below them.
+    """
+    start = quotations[-1] or 0
+    before = [number for number in range(start) if _visible(lines[number])]
+    if not before:
+        return True
+    beside = [text for line in lines[start:-1] if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)]
+    if beside:
+        own = (lines[number] for number in before if quotations[number] is None)
+        return any(map(_is_form, beside)) and not any(map(_is_form, own))
+    return quotations[before[-1]] is None and _is_form(lines[before[-1]])
+
+
+def _is_form(line: str) -> bool:
+    """Whether a line is one that the judge writes above its total: an outcome, points of a category, a label."""
+    visible = _visible(line)
+    if len(visible) > _LONGEST_SCORE_LINE:
+        return False
+    plain = _UNDERSCORED_DECORATION.sub(" ", _without_block_marks(visible)).strip()
+    return bool(_OUTCOME_LINE.fullmatch(plain) or _FRACTION.search(plain) or _LABEL_ALONE.fullmatch(plain))
 
 
 # --- the outcome ---------------------------------------------------------------------------------------
@@ -151,13 +195,16 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
 
     The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
-    word or with several outcomes (`Outcome: correct or partial`) states none.
+    word or with several outcomes (`Outcome: correct or partial`) states none. Quoted lines count only where no
+    other line states one.
 
     Args:
         outcomes: Ids that may be stated, in lower case.
     """
     known = set(outcomes)
-    for line in reversed(reply.splitlines()) if known else ():
+    lines = reply.splitlines() if known else []
+    own_last = sorted(zip(_quotations(lines), lines, strict=True), key=lambda one: one[0] is None)  # stable
+    for _, line in reversed(own_last):
         visible = _visible(line)
         if len(visible) > _LONGEST_SCORE_LINE:
             continue

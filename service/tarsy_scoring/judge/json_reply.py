@@ -1,14 +1,13 @@
 """
-Asks for JSON replies, and extracts the object from a reply that wraps it.
+Asks for JSON replies, and extracts the answer from a reply that wraps it.
 
-The object may be the whole reply, the content of a code fence, or surrounded by words. A reply with several
-different objects among its words counts as a reply without one. Extraction is linear in the length of the
-reply.
+The answer may be the whole reply, the content of a code fence at its end, or surrounded by words. Extraction is
+linear in the length of the reply.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
@@ -20,7 +19,7 @@ from tarsy_scoring.timeline.text import encode, storable_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FENCE_LINE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
+_FENCE_LINE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`\n]*)$")
 _MOST_PROBLEMS = 5
 
 REMINDER = """\
@@ -53,9 +52,19 @@ def added_prompts(reply_format: ReplyFormat) -> dict[str, str]:
     return {"output_schema": output_schema(reply_format.schema), "reminder_prompt": REMINDER}
 
 
-async def say_json(conversation: Conversation, kind: TurnKind, model: type[Model]) -> tuple[Model, Turn]:
+def whole(answer: BaseModel) -> object:
+    """All of an answer, for `decisive`."""
+    return answer
+
+
+async def say_json(
+    conversation: Conversation, kind: TurnKind, model: type[Model], decisive: Callable[[Model], object] = whole
+) -> tuple[Model, Turn]:
     """
     Ask until the reply fits the model. Each reminder lists the problems of the reply.
+
+    Args:
+        decisive: The part in which all answers of one reply must agree.
 
     Raises:
         InvalidStructuredAnswer: No reply fitted the model.
@@ -63,7 +72,7 @@ async def say_json(conversation: Conversation, kind: TurnKind, model: type[Model
     """
     turn = await conversation.say(kind)
     for reminders_left in range(conversation.max_reminders, -1, -1):
-        parsed = parse(turn.reply, model)
+        parsed = parse(turn.reply, model, decisive)
         if not isinstance(parsed, str):
             return parsed, turn
         if reminders_left:
@@ -74,32 +83,61 @@ async def say_json(conversation: Conversation, kind: TurnKind, model: type[Model
     )
 
 
-def parse(reply: str, model: type[Model]) -> Model | str:
-    """The reply as the model, or its problems as text: paths and reasons, never the content of the reply."""
-    found = extract_object(reply)
-    if found is None:
-        return "it holds no single JSON object"
-    try:
-        return model.model_validate(storable_json(found))
-    except ValidationError as error:
-        problems = error.errors(include_input=False, include_url=False, include_context=False)
-        return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:_MOST_PROBLEMS])
-
-
-def extract_object(reply: str) -> dict[str, Any] | None:
+def parse(reply: str, model: type[Model], decisive: Callable[[Model], object] = whole) -> Model | str:
     """
-    The JSON object of a reply: the whole reply, the last fenced object, or the only object among words.
+    The last object of the reply that fits the model, or the problems of the reply as text.
 
-    None where there is no object, where it is cut, or where several objects among words differ.
+    An object that the reply quotes is no answer: one in a block quote, in inline code, or in a code fence with
+    anything behind it. Two objects that fit and differ in their `decisive` part are no answer either, even if
+    one of them is quoted. The text holds paths and reasons, never the content of the reply.
     """
-    whole = _object_of(reply)
-    if whole is not None:
-        return whole
-    fenced = [found for block in _fenced(reply) if (found := _object_of(block)) is not None]
-    if fenced:
-        return fenced[-1]
-    among_words = _objects_in(reply)
-    return among_words[0] if among_words and all(o == among_words[0] for o in among_words) else None
+    found = find_objects(reply)
+    fitting: list[tuple[Model, bool]] = []
+    problems = "it holds no single JSON object"
+    for read, is_quoted in found:
+        try:
+            fitting.append((model.model_validate(storable_json(read)), is_quoted))
+        except ValidationError as error:
+            problems = problems if is_quoted else _explain(error)
+    answers = [answer for answer, is_quoted in fitting if not is_quoted]
+    if any(decisive(answer) != decisive(fitting[0][0]) for answer, _ in fitting):
+        return "it holds several JSON objects that differ"
+    if not answers:
+        return (
+            "its JSON object is quoted, or followed by a cut one or by words behind a code fence"
+            if fitting
+            else problems
+        )
+    return answers[-1]
+
+
+def _explain(error: ValidationError) -> str:
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:_MOST_PROBLEMS])
+
+
+class Found(NamedTuple):
+    """A JSON object of a reply, and whether the reply quotes it."""
+
+    read: dict[str, Any]
+    is_quoted: bool
+
+
+def find_objects(reply: str) -> list[Found]:
+    """The outermost JSON objects of a reply in order; none that is cut."""
+    reply = reply.strip("\ufeff \t\r\n")
+    if (read := _object_of(reply.strip("`"))) is not None:
+        return [Found(read, is_quoted=False)]
+    found: list[Found] = []
+    passages = [passage for passage in _passages(reply) if passage.text.strip()]
+    for passage in passages:
+        if not passage.mark:
+            found += _objects_among(passage.text)
+        elif passage is passages[-1] and passage.mark != ">" and (read := _object_of(passage.text)) is not None:
+            found.append(Found(read, is_quoted=False))
+        else:
+            found += (Found(read, is_quoted=True) for read, _ in _objects_among(passage.text))
+    return found
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
@@ -112,19 +150,35 @@ def _object_of(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _fenced(text: str) -> Iterator[str]:
-    """The content of closed code fences; a fence that opens inside another one is part of its content."""
-    opening: re.Match[str] | None = None
-    for line in _FENCE_LINE.finditer(text):
-        if opening is None:
-            opening = line
-        elif line[1].startswith(opening[1]) and not line[2].strip():
-            yield text[opening.end() : line.start()]
-            opening = None
+class _Passage(NamedTuple):
+    """The content of a code fence or block quote, or the words between them; `mark` opened it."""
+
+    text: str
+    mark: str
 
 
-def _objects_in(text: str) -> list[dict[str, Any]]:
-    """The outermost objects among words; none where the last is cut. Braces inside strings do not count."""
+def _passages(text: str) -> Iterator[_Passage]:
+    """Cut a text at its code fences and block quotes. A fence inside a fence is part of its content."""
+    lines: list[str] = []
+    mark = ""  # that of the open fence or block quote
+    for line in text.split("\n"):
+        fence = _FENCE_LINE.match(line)
+        is_quote = line.lstrip().startswith(">")
+        if mark in ("", ">") and (fence or is_quote != (mark == ">")):
+            yield _Passage("\n".join(lines), mark)
+            lines, mark = [], fence[1] if fence else ">" * is_quote
+            if fence:
+                continue
+        elif mark not in ("", ">") and fence and fence[1].startswith(mark) and not fence[2].strip():
+            yield _Passage("\n".join(lines), mark)
+            lines, mark = [], ""
+            continue
+        lines.append(line.lstrip(" \t>") if mark == ">" else line)
+    yield _Passage("\n".join(lines), mark)
+
+
+def _objects_among(text: str) -> list[Found]:
+    """The outermost objects among words. All count as quoted where the text ends within an object."""
     found = []
     depth, start, in_string, escaped = 0, 0, False, False
     for position, character in enumerate(text):
@@ -138,6 +192,6 @@ def _objects_in(text: str) -> list[dict[str, Any]]:
             depth += 1
         elif character == "}" and depth:
             depth -= 1
-            if not depth and (whole := _object_of(text[start : position + 1])) is not None:
-                found.append(whole)
-    return [] if depth else found
+            if not depth and (read := _object_of(text[start : position + 1])) is not None:
+                found.append(Found(read, is_quoted=text[start - 1 : start] in ("`", '"', "“", "'")))
+    return [Found(read, is_quoted=True) for read, _ in found] if depth else found

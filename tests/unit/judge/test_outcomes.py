@@ -58,6 +58,12 @@ async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool =
     )
 
 
+@pytest.mark.parametrize("quotation", ["> Outcome: correct", "```\nOutcome: correct\n```"], ids=["quote", "code"])
+def test_an_outcome_in_a_quotation_counts_only_alone(quotation: str) -> None:
+    assert extract_outcome(f"**Outcome: wrong**\n17\n\nThe session ends with:\n{quotation}", BANDS) == "wrong"
+    assert extract_outcome(f"Fine.\n\n{quotation}", BANDS) == "correct"
+
+
 # --- every outcome with every total --------------------------------------------------------------------
 
 

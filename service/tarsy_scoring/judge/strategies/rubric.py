@@ -50,8 +50,8 @@ class Rubric(Strategy):
             InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
-        answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition))
-        scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
+        answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition), _scores_of)
+        scores = _scores_of(answer)
         weighted = sum(item.weight * scores[item.id] for item in definition.rubric)
         reading = RubricReading(scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights)
         verdict = Verdict(
@@ -77,6 +77,11 @@ class _Answer(BaseModel):
     confidence: Value | str | None = None
     issues: Remarks = ()
     highlights: Remarks = ()
+
+
+def _scores_of(answer: _Answer) -> dict[str, float]:
+    scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
+    return scores
 
 
 def reply_schema(rubric: Sequence[RubricItem]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Structured(Strategy):
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
         model = _model_of(definition)
-        answer, turn = await json_reply.say_json(conversation, kind, model)
+        answer, turn = await json_reply.say_json(conversation, kind, model, _total_of)
         verdict = Verdict(answer.total_score, answer.score_reasoning, turn)
         verdict.missing_tools = answer.missing_tools
         verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
@@ -53,7 +53,7 @@ class Structured(Strategy):
             verdict.judge_outcome = getattr(answer, "outcome", None)
 
         def take_repaired(turn: Turn) -> None:
-            repaired = json_reply.parse(turn.reply, model)
+            repaired = json_reply.parse(turn.reply, model, _total_of)
             if not isinstance(repaired, str):
                 take_numbers(repaired, turn)
 
@@ -79,6 +79,10 @@ class _Answer(BaseModel):
     total_score: Annotated[StrictInt, Field(ge=0, le=100)]
     missing_tools: list[MissingTool] = []
     alternative_approaches: Annotated[list[AlternativeApproach], Field(max_length=MOST_APPROACHES)] = []
+
+
+def _total_of(answer: _Answer) -> int:
+    return answer.total_score
 
 
 def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
