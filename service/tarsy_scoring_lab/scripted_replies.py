@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.timeline.fence import fence_lines
+from tarsy_scoring.timeline.fence import fence_lines, without_prefixes
 from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections
 from tarsy_scoring.timeline.text import encode
 
@@ -102,7 +102,8 @@ def read_transcript(message: str) -> Transcript:
 
 
 def _without_steering(data: str) -> str:
-    """Evidence without the lines that hold an injection or the mark of a masked one."""
+    """Evidence without prefixes, and without the lines that hold an injection or the mark of a masked one."""
+    data = without_prefixes(data)
     raw = encode(data.replace(_ARGUMENTS, _ARGUMENTS.rstrip() + "\n"))
     spans = [(span.start, span.end) for span in find_injections(raw)]
     spans += [m.span() for m in re.finditer(re.escape(INSTRUCTION_REMOVED).encode(), raw)]

@@ -8,12 +8,12 @@ import hashlib
 from dataclasses import dataclass
 
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.fence import Injection, Sanitizer, fence
+from tarsy_scoring.timeline.fence import LINE_PREFIX, Injection, Sanitizer, fence, prefix_lines
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
 from tarsy_scoring.timeline.text import encode
 
-CONTEXT_POLICY = "2"
+CONTEXT_POLICY = "3"
 """Part of the judge's fingerprint: raise it when the same session would give another text."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an
@@ -147,6 +147,14 @@ def _cost(text: str) -> int:
     return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
 
 
+_PREFIX_COST = _cost(LINE_PREFIX)
+
+
+def _cost_of_lines(text: str) -> int:
+    """The cost of session text with a prefix for each line end in it."""
+    return _cost(text) + _PREFIX_COST * text.count("\n")
+
+
 def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> str:
     """Concatenate the parts, and add start and end of each entry to `spans`; the text starts at `offset`."""
     for part in parts:
@@ -161,7 +169,7 @@ def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> 
 
 def _shown_share(parts: list[Part]) -> float:
     removed = sum(p.removed for p in parts)
-    whole = sum(len(p.original or p.text) for p in parts)  # without the markers
+    whole = sum(len(p.quoted or p.text) for p in parts)  # without markers and prefixes
     return 1 - removed / whole if whole else 1.0
 
 
@@ -206,23 +214,24 @@ def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int
         The saved cost less `listing`, the cost of naming the entry as shortened; 0 where that would save
         nothing, and then the part is unchanged.
     """
-    text = part.original or part.text
+    text = part.quoted or part.text
     marker_cost = _cost(_marker(len(text)))
     if len(text) <= kept_characters + len(_marker(len(text))):
         return 0
     before = _cost(part.text)
     head_length = int(kept_characters * _HEAD_SHARE)
     head, tail = text[:head_length], text[len(text) - (kept_characters - head_length) :]
-    smallest = _cost(head) + _cost(tail) + marker_cost + listing
+    smallest = _cost_of_lines(head) + _cost_of_lines(tail) + _PREFIX_COST * bool(head) + marker_cost + listing
     if smallest >= before:
         return 0
     if before - smallest > excess:
-        room = before - excess - marker_cost - listing
+        room = before - excess - marker_cost - listing - _PREFIX_COST
         head = text[: _longest(text, int(room * _HEAD_SHARE))]
         rest = text[len(head) :]
-        tail = rest[len(rest) - _longest(rest[::-1], room - _cost(head)) :]
+        tail = rest[len(rest) - _longest(rest[::-1], room - _cost_of_lines(head)) :]
     part.removed = len(text) - len(head) - len(tail)
-    part.original, part.text = text, head + _marker(part.removed) + tail
+    shown_tail = prefix_lines(tail) if tail else ""
+    part.quoted, part.text = text, part.quoted_lines(head) + _marker(part.removed) + shown_tail
     return before - _cost(part.text) - listing
 
 
@@ -235,7 +244,7 @@ def _longest(text: str, room: int) -> int:
     low, high = 0, len(text)
     while high - low > _MIN_SLICE:
         middle = (low + high) // 2
-        cost = _cost(text[low:middle])
+        cost = _cost_of_lines(text[low:middle])
         if cost <= room:
             low, room = middle, room - cost
         else:

@@ -2,7 +2,8 @@
 Makes untrusted text safe to quote: without invisible characters, secrets or a way to close the quote.
 
 A fence is a pair of lines that carry a nonce. The authors of a session's text cannot know the nonce, and text
-that looks like a fence line, with any nonce, is removed.
+that looks like a fence line, with any nonce, is removed. Inside a fence every line that begins with session text
+has a prefix, and no other line has it, so that session text begins no heading and no entry.
 """
 
 import re
@@ -29,6 +30,21 @@ from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 FENCE_WORD = "SESSION-DATA"
 MODEL_REMOVED = "[model]"
+
+
+LINE_PREFIX = "| "
+_PREFIXES = re.compile(r"^\| ", re.MULTILINE)
+
+
+def prefix_lines(text: str) -> str:
+    """Give every line of a safe text the prefix of session text."""
+    whole = text.removesuffix("\n")
+    return LINE_PREFIX + whole.replace("\n", f"\n{LINE_PREFIX}") + text[len(whole) :]
+
+
+def without_prefixes(text: str) -> str:
+    """Fenced text without the prefixes of its lines."""
+    return _PREFIXES.sub("", text)
 
 
 def new_nonce() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
+from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence, prefix_lines
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 
 
@@ -28,15 +28,27 @@ class Part:
     """
     A piece of the context, which is the concatenation of all parts.
 
-    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
-    line end. A shortened part keeps its `original` and counts the characters `removed`.
+    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a line
+    end. `quoted` is the session text of the part, if it is one; each of its lines has the prefix in `text`, but for
+    the first one of a part that is `inline`. A shortened part counts the characters `removed` from `quoted`.
     """
 
     entry: str
     text: str
     rank: Rank = Rank.KEPT
-    original: str | None = None
+    quoted: str = ""
+    inline: bool = False
     removed: int = 0
+
+    def quote(self, text: str) -> None:
+        """Make this session text, which must be safe, the text of the part."""
+        self.quoted = text if text.endswith("\n") else text + "\n"
+        self.text = self.quoted_lines(self.quoted)
+
+    def quoted_lines(self, start: str) -> str:
+        """The start of the session text as it is shown."""
+        first, line_end, others = start.partition("\n") if self.inline else ("", "", start)
+        return first + line_end + (prefix_lines(others) if others else "")
 
 
 _LABELS = {
@@ -102,15 +114,17 @@ class Rendering:
         self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
         return entry
 
-    def _body(self, entry: str, text: str, rank: Rank) -> None:
-        part = Part(entry, "", rank)
+    def _body(self, entry: str, text: str, rank: Rank, *, absent: str = "", inline: bool = False) -> None:
+        """Add session text; `absent` stands in place of an empty text."""
+        part = Part(entry, f"{absent}\n" if absent else "", rank, inline=inline)
         self._out.append(part)
-        self._bodies.append((part, text))
+        if text or not absent:
+            self._bodies.append((part, text))
 
     def _fill_bodies(self) -> None:
         safe_texts = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
         for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
-            part.text = safe if safe.endswith("\n") else safe + "\n"
+            part.quote(safe)
 
     def _defuse_lines_of_names(self) -> None:
         """Defuse each line in which names that are safe by themselves join to a fence line."""
@@ -141,7 +155,7 @@ class Rendering:
     def _render_alert(self) -> None:
         kind = f" ({self._label(self._timeline.alert_type)})" if self._timeline.alert_type else ""
         entry = self._open(f"Alert{kind}")
-        self._body(entry, self._timeline.alert_data or "(the alert holds no data)", Rank.KEPT)
+        self._body(entry, self._timeline.alert_data, Rank.KEPT, absent="(the alert holds no data)")
 
     def _render_session(self) -> None:
         timeline = self._timeline
@@ -166,7 +180,8 @@ class Rendering:
                 name = f"{server}.{name}" if server else name
                 if described := self._sanitizer.line(entry, tool.description):
                     self._out.append(Part(entry, f"- {name}: "))
-                    self._out.append(Part(entry, described + "\n", Rank.REST))
+                    self._out.append(Part(entry, "", Rank.REST, inline=True))
+                    self._out[-1].quote(described)
                 else:
                     self._out.append(Part(entry, f"- {name}\n"))
 
@@ -249,7 +264,7 @@ class Rendering:
             return
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the session's final analysis is this answer
-        self._body(entry, event.content or "(empty)", rank)
+        self._body(entry, event.content, rank, absent="(empty)")
         concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
@@ -262,13 +277,14 @@ class Rendering:
         entry = self._open(f"Tool call {name}")
         if tool is not None:
             self._out.append(Part(entry, "Arguments: "))
-            self._body(entry, tool.arguments or "(none)", Rank.KEPT)
+            self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
         useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
         for summary in useful:
             self._out.append(Part(entry, "Summary that the agent was given:\n"))
             self._body(entry, summary, Rank.RESULT)
         self._out.append(Part(entry, f"{self._result_label(event, failed=failed)}\n"))
-        self._body(entry, event.content or "(empty)", Rank.SUMMARISED_RESULT if useful else Rank.RESULT)
+        rank = Rank.SUMMARISED_RESULT if useful else Rank.RESULT
+        self._body(entry, event.content, rank, absent="(empty)")
 
     def _result_label(self, event: Event, *, failed: bool) -> str:
         label = "Error, the call failed" if failed else "Result"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tarsy_scoring.timeline.fence import without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
 from unit.timeline.sessions import call, event, execution, stage, timeline
 
@@ -35,8 +36,9 @@ def as_read(text: str) -> str:
     """
     What a language model makes of a text: one shape per letter, blanks for white space, no colours.
 
-    Of invisible characters it reads those that spell something in ASCII.
+    Of invisible characters it reads those that spell something in ASCII. It ignores the prefixes of lines.
     """
+    text = without_prefixes(text)
     text = "".join(chr(ord(c) - 0xE0000) if "\U000e0020" <= c <= "\U000e007e" else c for c in text)
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     visible = "".join(c for c in text if unicodedata.category(c) != "Cf" and (c.isspace() or c.isprintable()))

@@ -54,14 +54,14 @@ def test_sections_come_in_order() -> None:
         "[E6] Executive summary of the session",
         "## Not shown",
     ]
-    assert "[E1] Alert (pod-crash)\npod web-1 restarts\n" in fitted.alert
+    assert "[E1] Alert (pod-crash)\n| pod web-1 restarts\n" in fitted.alert
     assert fitted.conversation.count("- kubectl.get: reads") == 1
 
 
 def test_stages_of_known_types_are_shown_and_others_listed() -> None:
     for stage_type in ("investigation", "synthesis", "exec_summary", "action"):
         shown = context(timeline(stage(execution(event("llm_thinking", "hm")), stage_type=stage_type)))
-        assert "[E2] Reasoning\nhm\n" in shown.conversation
+        assert "[E2] Reasoning\n| hm\n" in shown.conversation
         assert shown.not_shown == ()
     for stage_type in ("chat", "scoring", "compose", "something new"):
         talk = stage(execution(event("llm_thinking", "private")), name="talk", stage_type=stage_type)
@@ -106,7 +106,7 @@ def test_summary_stands_with_its_raw_result() -> None:
     text = said(call("raw", arguments='{"n": 1}'), event("mcp_tool_summary", "short", number=2))
 
     assert (
-        '[E2] Tool call kubectl.get_pods\nArguments: {"n": 1}\nSummary that the agent was given:\nshort\nResult:\nraw\n'
+        '[E2] Tool call kubectl.get_pods\nArguments: {"n": 1}\nSummary that the agent was given:\n| short\nResult:\n| raw\n'
     ) in text
 
 
@@ -115,7 +115,9 @@ def test_failed_summary_is_not_shown(status: str) -> None:
     failed = event("mcp_tool_summary", "Summarization failed", number=2, status=status)
 
     assert "Summar" not in said(call("raw"), failed)
-    assert "given:\nsecond\nResult:\nraw" in said(call("raw"), failed, event("mcp_tool_summary", "second", number=3))
+    assert "given:\n| second\nResult:\n| raw" in said(
+        call("raw"), failed, event("mcp_tool_summary", "second", number=3)
+    )
 
 
 def test_tool_error_is_shown_as_an_error() -> None:
@@ -126,7 +128,7 @@ def test_tool_error_is_shown_as_an_error() -> None:
         ({"is_error": False, "exit_code": 0}, "Result, exit code 0:"),
         ({"status": "timed_out"}, "Result, the step is timed_out:"),
     ):
-        assert f"\n{label}\nno such pod\n" in said(call("no such pod", **fields))
+        assert f"\n{label}\n| no such pod\n" in said(call("no such pod", **fields))
 
 
 def test_analysis_that_repeats_the_last_answer_is_shown_once() -> None:
@@ -139,7 +141,7 @@ def test_analysis_that_repeats_the_last_answer_is_shown_once() -> None:
     )
 
     assert text.count("a bad image") == 1
-    assert "[E3] Final analysis\na bad image" in text
+    assert "[E3] Final analysis\n| a bad image" in text
     assert "## Final analysis\nThe same as [E3].\n" in text
 
 
@@ -163,14 +165,14 @@ def test_analysis_does_not_rely_on_an_entry_that_may_be_cut() -> None:
     fitted = context(session, 1_200)
 
     assert fitted.cut_entries == ("E2",)
-    assert f"[E3] Final analysis\n{conclusion}" in fitted.conversation
+    assert f"[E3] Final analysis\n| {conclusion}" in fitted.conversation
     assert "## Executive summary\nThe same as [E3].\n" in fitted.conversation
 
 
 def test_distinct_or_unknown_entries_are_shown() -> None:
     text = said(event("llm_response", "maybe"), event("final_analysis", "a bad image", number=2))
-    assert "[E2] Answer\nmaybe\n" in text
-    assert "[E2] new kind of step\nx\n" in said(event("new_kind_of_step", "x"))
+    assert "[E2] Answer\n| maybe\n" in text
+    assert "[E2] new kind of step\n| x\n" in said(event("new_kind_of_step", "x"))
     assert "## Final analysis\n(the session holds none)\n" in said(event("llm_thinking", "hm"))
     session = of_events(event("llm_thinking", "x"), evidence=Evidence({}, {}, ("event 7",)))
     assert context(session).not_shown == ("could not be read: event 7",)
@@ -235,12 +237,13 @@ def test_entry_is_found_by_its_id() -> None:
         of_events(event("llm_thinking", "look"), call("x" * 20_000, number=2), final_analysis="end"), 2_000
     )
 
-    assert fitted.entry_text("E1") == "pod web-1 restarts\n"
-    assert fitted.entry_text("E2") == "look\n"
+    assert fitted.entry_text("E1") == "| pod web-1 restarts\n"
+    assert fitted.entry_text("E2") == "| look\n"
     assert re.fullmatch(
-        r"Arguments: {}\nResult:\nx+\n\[\.\.\. \d+ characters not shown \.\.\.\]\nx+\n", fitted.entry_text("E3") or ""
+        r"Arguments: {}\nResult:\n\| x+\n\[\.\.\. \d+ characters not shown \.\.\.\]\n\| x+\n",
+        fitted.entry_text("E3") or "",
     )
-    assert fitted.entry_text("E4") == "end\n"
+    assert fitted.entry_text("E4") == "| end\n"
     assert fitted.entry_text("E5") is None
 
 
@@ -256,13 +259,13 @@ def test_hash_is_that_of_the_bytes() -> None:
 
 # --- fitting ---------------------------------------------------------------------------------------------
 
-LOG = "10:00:01 web-1 GET /health 200\n" * 200  # about 3,200 tokens
+LOG = "10:00:01 web-1 GET /health 200\n" * 200  # about 3,400 tokens
 
 
 @pytest.mark.parametrize(
     ("budget_tokens", "cut"),
     [
-        (10_000, ()),
+        (10_500, ()),
         (9_000, ("E3",)),
         (6_000, ("E3", "E4")),
         (4_000, ("E2", "E3", "E4")),

@@ -16,7 +16,7 @@ from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
-from tarsy_scoring.timeline.fence import fence_lines
+from tarsy_scoring.timeline.fence import fence_lines, prefix_lines, without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 
 SESSIONS_PER_SHAPE = 60
@@ -27,6 +27,7 @@ LARGEST_HELD_AGAINST_THE_WHOLE = 200_000
 MOST_EVENTS = 250
 
 MARKER = re.compile(r"\n\[\.\.\. (\d+) characters not shown \.\.\.\]\n")
+MARKER_AS_TEXT = re.compile(r"\| (\n)\| (\[\.\.\. \d+ characters not shown \.\.\.\]\n)")
 NOT_SHOWN = "\n## Not shown\n"
 
 # --- texts -------------------------------------------------------------------------------------------------
@@ -141,16 +142,17 @@ def shortest_form(text: str) -> str:
     """The shortest form of a text after cutting."""
     rendered = text if text.endswith("\n") else text + "\n"
     marker = f"\n[... {len(rendered)} characters not shown ...]\n"
-    return marker if len(marker) < len(rendered) and estimate_tokens(marker) < estimate_tokens(rendered) else text
+    is_shorter = len(marker) < len(rendered) and estimate_tokens(marker) < estimate_tokens(prefix_lines(rendered))
+    return marker if is_shorter else text
 
 
 def fewest_tokens(shape: Shape, seed: str, size: int) -> int:
     """Tokens of all that is never dropped: every other text in its shortest form, and the list of those."""
     bare = build_context(session_of(shape, seed, size, shortest_form), NONCE, PLENTY)
-    cut = [entry for entry in bare.entries if MARKER.search(bare.entry_text(entry) or "")]
+    cut = [entry for entry in bare.entries if MARKER.search(without_prefixes(bare.entry_text(entry) or ""))]
     listed = f"Shortened to fit, beginning with the oldest: {', '.join(cut)}.\n"
     conversation = bare.conversation.replace("Nothing was left out.\n", listed) if cut else bare.conversation
-    return estimate_tokens(bare.alert + conversation)
+    return estimate_tokens(MARKER_AS_TEXT.sub(r"\1\2", bare.alert + conversation))
 
 
 def calls_of(session: Timeline) -> list[tuple[str, str]]:
@@ -171,7 +173,7 @@ def check_spans(fitted: FittedContext) -> list[tuple[str, str, str]]:
         if entry not in ("E1", "E2"):
             assert start > position
         position = end
-        found.append((entry, heading.removeprefix(f"[{entry}] "), rest))
+        found.append((entry, heading.removeprefix(f"[{entry}] "), without_prefixes(rest)))
     return found
 
 
@@ -181,7 +183,7 @@ def check_without_the_whole(session: Timeline, fitted: FittedContext, budget_tok
     entries = check_spans(fitted)
     # never dropped
     assert entries[0][2].rstrip("\n") == (session.alert_data.rstrip("\n") or "(the alert holds no data)")
-    assert f"\n{session.final_analysis or '(the session holds none)'}" in fitted.conversation
+    assert f"\n{session.final_analysis or '(the session holds none)'}" in without_prefixes(fitted.conversation)
     calls = [(heading, text) for _, heading, text in entries if heading.startswith("Tool call")]
     for (heading, text), (name, arguments) in zip(calls, calls_of(session), strict=True):
         assert heading == name
@@ -204,7 +206,8 @@ def shown_and_removed(fitted: FittedContext) -> tuple[int, int]:
     """Characters of the session that the judge sees, and those that were removed."""
     begin, end = (len(line) + 1 for line in fence_lines(NONCE))
     shown = removed = 0
-    for quoted in (fitted.alert[begin:-end], fitted.conversation[begin : fitted.conversation.rindex(NOT_SHOWN)]):
+    texts = (fitted.alert[begin:-end], fitted.conversation[begin : fitted.conversation.rindex(NOT_SHOWN)])
+    for quoted in map(without_prefixes, texts):
         markers = list(MARKER.finditer(quoted))
         shown += len(quoted) - sum(len(m[0]) for m in markers)
         removed += sum(int(m[1]) for m in markers)
@@ -218,8 +221,8 @@ def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
     assert whole.shown_share == 1.0
     assert whole.entries.keys() == fitted.entries.keys()
     for entry in whole.entries:
-        original, position = whole.entry_text(entry) or "", 0
-        pieces = MARKER.split(fitted.entry_text(entry) or "")
+        original, position = without_prefixes(whole.entry_text(entry) or ""), 0
+        pieces = MARKER.split(without_prefixes(fitted.entry_text(entry) or ""))
         for shown, gone in zip(pieces[0::2], [*pieces[1::2], "0"], strict=True):
             assert original.startswith(shown, position)
             position += len(shown) + int(gone)

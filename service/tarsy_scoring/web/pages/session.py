@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.context import FittedContext, build_context
-from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.fence import new_nonce, without_prefixes
 from tarsy_scoring.timeline.masking import mask_secrets
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 from tarsy_scoring.web.places import NoPlace, Places
@@ -133,7 +133,7 @@ def show(timeline: Timeline, cited: Sequence[str], cut: Collection[str] = ()) ->
 def _entry(context: FittedContext, entry_id: str, cut: Collection[str]) -> Entry:
     start, end = context.entries[entry_id]
     whole = context.alert if entry_id == ALERT else context.conversation
-    heading, _, text = whole[start:end].partition("\n")
+    heading, _, text = without_prefixes(whole[start:end]).partition("\n")
     left_out = max(0, len(text) - MAX_ENTRY_CHARACTERS)
     label = heading.removeprefix(f"[{entry_id}]").strip()
     return Entry(entry_id, label, text[:MAX_ENTRY_CHARACTERS].strip("\n"), entry_id in cut, left_out)
