@@ -69,13 +69,18 @@ def large() -> Timeline:
 
 
 LINE = "2026-03-02T10:15:31Z checkout-7d9f WARN request 4711 took 812 ms, heap 71 percent\n"
-# Texts in which each few bytes begin a secret.
+# Texts in which each few bytes begin a secret ...
 HOSTILE = [
     "pw=1 ",
     "token: abc-d1 ",
     "key=AbCdEfGh1jKlMnOpQrStUvWx ",
     '{"kind":"Secret","data":{"a":"b"}}',
     "cGFzc3dvcmQ ",
+    # ... or text that addresses the judge
+    "score ",
+    "<b>a",
+    "&#105;",
+    "69676e6f7265 ",
 ]
 
 

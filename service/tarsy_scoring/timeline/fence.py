@@ -21,8 +21,12 @@ from tarsy_scoring.timeline.injection import (
     FENCE_REMOVED,
     INJECTION_PATTERN,
     INSTRUCTION_REMOVED,
+    Effort,
+    Span,
+    find_across,
     find_injections,
     mask_injections,
+    may_steer,
 )
 from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, Masker, defuse_markers
 from tarsy_scoring.timeline.patterns import compile_bytes
@@ -192,6 +196,7 @@ class Sanitizer:
     def __init__(self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False) -> None:
         self._found: dict[Injection, None] = {}
         self._masker = Masker()
+        self._effort = Effort()
         self._mask = mask
         self._nonce = nonce.lower().encode()
         names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
@@ -230,6 +235,18 @@ class Sanitizer:
             safe[index] = self.text(*texts[index])
         return safe
 
+    def neighbours(self, texts: Sequence[tuple[str, str]]) -> list[str]:
+        """Find injections that are split over neighbouring safe texts, and mask their pieces if `mask` is set."""
+        encoded = [text.encode() for _, text in texts]
+        spans: dict[int, list[Span]] = {}
+        if may_steer(_SEPARATOR.join(encoded)):
+            for index, span in find_across(encoded, self._effort):
+                spans.setdefault(index, []).append(span)
+        safe = [text for _, text in texts]
+        for index, found in spans.items():
+            safe[index] = self._taken(texts[index][0], encoded[index], found).decode()
+        return safe
+
     def _suspicious(self, texts: Sequence[bytes]) -> list[int]:
         """The sorted indices of all texts that `text` changes or finds injections in, and of some others."""
         joined = _SEPARATOR.join(texts)
@@ -251,6 +268,8 @@ class Sanitizer:
             position = lower.find(literal)
             while position >= 0:
                 position = lower.find(literal, add(position, position + len(literal)))
+        if may_steer(joined):
+            found.update(index for index, text in enumerate(texts) if may_steer(text))
         return sorted(found)
 
     def text(self, entry: str, text: str) -> str:
@@ -260,7 +279,7 @@ class Sanitizer:
     def _safe(self, entry: str, text: str, defuse: Callable[[bytes], bytes]) -> str:
         data = encode(text)
         is_ascii = len(data) == len(text)
-        touched = any(anything.search(data) is not None for anything in _ANYTHING)
+        touched = any(anything.search(data) is not None for anything in _ANYTHING) or may_steer(data)
         if touched:
             data = self._masker.mask_bytes(defuse(clean(data)))
             data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
@@ -277,8 +296,10 @@ class Sanitizer:
         return self._without_injections(entry, data).decode()
 
     def _without_injections(self, entry: str, data: bytes) -> bytes:
+        return self._taken(entry, data, find_injections(data, self._effort))
+
+    def _taken(self, entry: str, data: bytes, spans: list[Span]) -> bytes:
         """Record the injections of a text, and mask them if `mask` is set."""
-        spans = find_injections(data)
         for span in spans:
             excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
             self._found[Injection(entry, span.pattern, excerpt)] = None

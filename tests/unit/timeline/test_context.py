@@ -106,7 +106,8 @@ def test_summary_stands_with_its_raw_result() -> None:
     text = said(call("raw", arguments='{"n": 1}'), event("mcp_tool_summary", "short", number=2))
 
     assert (
-        '[E2] Tool call kubectl.get_pods\nArguments: {"n": 1}\nSummary that the agent was given:\n| short\nResult:\n| raw\n'
+        '[E2] Tool call kubectl.get_pods\nArguments: {"n": 1}\n'
+        "Summary that the agent was given:\n| short\nResult:\n| raw\n"
     ) in text
 
 
