@@ -312,6 +312,7 @@ OTHER_SITE: list[dict[str, str]] = [
     {"origin": "https://scoring.example.evil.example"},
     {"origin": "https://scoring.example@evil.example"},
     {"origin": "file://scoring.example"},
+    {"origin": "app://scoring.example:8443", "host": "scoring.example:8443"},
     {"origin": "https://scoring.example:port"},
     {"origin": ""},
     {"origin": "http://scoring.example", "x-forwarded-proto": "https"},
