@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fast golden audit stack bench schemas requirements clean
+.PHONY: help demo test test-all attack check fast golden audit stack bench schemas requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,13 +16,16 @@ demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, sco
 
 # Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process.
 PARALLEL ?= -n 3 --dist loadfile
-# Long tests: kill -9, outages, an upgrade, browsers, brokers with TLS and logins, charts.
-LONG := tests/chaos tests/upgrade tests/browser tests/deployment tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
+# Long tests: kill -9, outages, an upgrade, attacks, browsers, brokers with TLS and logins, charts.
+LONG := tests/chaos tests/upgrade tests/attack tests/browser tests/deployment tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
 test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
 
-test-all: test  ## all tests: also chaos, browsers, deployment, secured brokers
+test-all: test  ## all tests: also chaos, attacks, browsers, deployment, secured brokers
 	@$(BIN)/python -m pytest $(PARALLEL) $(LONG)
+
+attack: $(VENV)/.dev  ## attack a running installation from outside: requests, sessions, judges, messages
+	@$(BIN)/python -m pytest tests/attack $(ARGS)
 
 # One process per core: these tests wait for nothing.
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker

@@ -1,0 +1,186 @@
+"""Attacks on the API: access, malformed bytes, other sites, floods, and paths that lead elsewhere."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from holding import Attack, Cases
+from target import AS_BROWSER, REQUESTS, SCORE, Target, exchange
+
+from processes import small_session
+from tarsy_scoring.web.pages import registry
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PROBES = {"/healthz", "/readyz"}
+IDS = {
+    "session_id": "attack-1",
+    "score_id": "00000000-0000-4000-8000-000000000000",
+    "criteria_hash": "0" * 64,
+    "event_id": "event-1",
+    "digest": "0" * 16,
+    "name": "live.js",
+}
+OTHERS = [("GET", "/openapi.json"), ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/nowhere"), ("HEAD", "/")]
+OTHERS += [(method, "/") for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")]
+AT_ONCE = 24
+SILENT = 200
+MARKER = "content-of-a-file-outside"
+BEARER = f"Authorization: Bearer {SCORE}"
+
+
+async def all_routes(target: Target) -> list[tuple[str, str]]:
+    """Method and path of every route: those of the served OpenAPI, the pages, and addresses that do not exist."""
+    paths = json.loads((await target.read("/openapi.json")).text)["paths"]
+    routes = [*OTHERS, *((method.upper(), path) for path, methods in paths.items() for method in methods)]
+    for router in registry.routers():
+        routes += [(method, route.path) for route in router.routes for method in route.methods]
+    return sorted({(method, path.format(**IDS)) for method, path in routes})
+
+
+async def test_every_route_asks_who_calls(target: Target, attack: Attack) -> None:
+    """Strangers get 401 everywhere, readers 403 for every change; only the probes are open."""
+    routes = await all_routes(target)
+    with attack("routes by callers") as holds:
+        for kind in ("strangers", "readers", "scorers"):
+            for who, headers in REQUESTS[kind].items():
+                for method, path in routes:
+                    seen = await target.request(method, path, *headers)
+                    if (method, path) in {("GET", probe) for probe in PROBES}:
+                        is_right = seen.status == 200
+                    elif kind == "strangers":
+                        is_right = seen.status == 401 and "attack-1" not in seen.text
+                    elif kind == "readers" and method not in ("GET", "HEAD", "OPTIONS"):
+                        is_right = seen.status == 403
+                    else:
+                        is_right = seen.status not in (0, 401, 403) and seen.status < 500
+                    holds(f"{who}: {method} {path}", is_right, seen)
+                seen = await target.handshake(*headers)
+                holds(f"{who}: WebSocket", seen.status == (401 if kind == "strangers" else 101), seen)
+        for query in (f"access_token={SCORE}", f"token={SCORE}", f"authorization=Bearer%20{SCORE}"):
+            seen = await target.request("GET", f"/api/v1/scoring/sessions?{query}")
+            holds(f"token in the address: {query}", seen.status == 401, seen)
+        for path in ("/metrics", "/metrics/", "//metrics", "/healthz/../metrics", "/healthz%2f..%2fmetrics"):
+            seen = await target.read(path)
+            holds(f"metrics at the API: {path}", seen.status in (404, 422) and "tarsy_scoring" not in seen.text, seen)
+        seen = await target.request("GET", "/metrics", port=target.metrics_port)
+        holds("metrics at their own port", seen.status == 200, seen)
+
+
+async def answered_during(target: Target, attacking: Callable[[Cases], Awaitable[Any]], holds: Cases) -> None:
+    """A caller with access is answered while the attack runs, and at least twenty times."""
+    running = asyncio.ensure_future(attacking(holds))
+    statuses = Counter[int]()
+    while not running.done() or statuses.total() < 20:
+        statuses[(await target.read("/api/v1/scoring/sessions?limit=1")).status] += 1
+    await running
+    holds(f"a caller is answered during {attacking.__name__}", set(statuses) == {200}, statuses)
+
+
+async def test_malformed_requests_are_refused(target: Target, attack: Attack) -> None:
+    """Each gets a status of 4xx, or the connection is cut off; other callers are answered meanwhile."""
+
+    async def malformed_requests(holds: Cases) -> None:
+        half = ["", "GET ", "GET / HTTP/1.1\r\nHost: a\r\n", target.fill("POST / HTTP/1.1\r\n$HEAD")]
+        writers = [(await asyncio.open_connection("127.0.0.1", target.port))[1] for _ in range(SILENT)]
+        for number, writer in enumerate(writers):
+            writer.write(half[number % len(half)].encode())
+        for name, case in REQUESTS["malformed"].items():
+            seen = await exchange(target.port, target.fill(case["send"]).encode("latin-1"))
+            holds(name, seen.status in case["refused"] and "Traceback" not in seen.text, seen)
+        for writer in writers:
+            writer.transport.abort()
+
+    with attack("malformed requests") as holds:
+        await answered_during(target, malformed_requests, holds)
+        holds("the API still runs", target.guarded.status is None)
+
+
+async def test_pages_of_other_sites_use_nothing_of_a_browser(target: Target, attack: Attack) -> None:
+    """CSRF, WebSockets from another origin, and DNS rebinding."""
+    with attack("other sites") as holds:
+        for name, case in REQUESTS["sites"].items():
+            for port, access in ((target.port, [BEARER]), (target.open_port, [])):
+                headers = [*access, *(line.replace("$PORT", str(port)) for line in case["send"])]
+                for path in ("/sessions/attack-1/score", "/api/v1/scoring/sessions/attack-1/score"):
+                    seen = await target.request("POST", path, *headers, port=port)
+                    # Past this check there is no such session, or a body of the wrong type.
+                    holds(f"{name}: POST {path}", seen.status in ({403} if case["refused"] else {404, 422}), seen)
+                seen = await target.handshake(*headers, port=port)
+                holds(f"{name}: WebSocket", seen.status == (403 if case["refused"] else 101), seen)
+        for host in map(target.fill, REQUESTS["rebound_hosts"]):
+            own = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
+            for seen in (
+                await target.request("GET", "/", AS_BROWSER, host=host, port=target.open_port),
+                await target.request("GET", f"http://{host}/", host="127.0.0.1", port=target.open_port),
+                await target.request("POST", "/sessions/attack-1/score", *own, host=host, port=target.open_port),
+                await target.handshake(*own, host=host, port=target.open_port),
+            ):
+                holds(f"rebound host: {host}", seen.status in (400, 403, 421), seen)
+        for host in ("localhost", "127.0.0.1", "[::1]:8080", "localhost:8080"):
+            seen = await target.request("GET", "/", host=host, port=target.open_port)
+            holds(f"own host: {host}", seen.status == 200, seen)
+        for path in ("/", "/api/v1/scoring/sessions", "/nowhere"):
+            seen = await target.read(path)
+            wanted = {"x-content-type-options", "x-frame-options", "content-security-policy", "referrer-policy"}
+            holds("headers that protect", wanted <= set(seen.headers), seen.headers)
+            holds("answers are for this site", not any(name.startswith("access-control-") for name in seen.headers))
+
+
+async def test_floods_without_a_login_starve_no_caller(target: Target, attack: Attack) -> None:
+    """Probes, refused requests, scrapes, handshakes and silent connections."""
+
+    async def flood(most: int, method: str, path: str, port: int | None = None) -> Counter[int]:
+        left, statuses = iter(range(most)), Counter[int]()
+
+        async def send() -> None:
+            for _ in left:
+                statuses[(await target.request(method, path, port=port)).status] += 1
+
+        await asyncio.gather(*(send() for _ in range(AT_ONCE)))
+        return statuses
+
+    async def probes(holds: Cases) -> None:
+        seen = await flood(400, "GET", "/readyz")
+        holds("readiness is answered, or refused", seen[200] > 0 and set(seen) <= {200, 503}, seen)
+
+    async def strangers(holds: Cases) -> None:
+        seen = await flood(200, "POST", "/sessions/attack-1/score") + await flood(100, "GET", "/api/v1/ws")
+        holds("strangers are refused", set(seen) == {401}, seen)
+
+    async def scrapes(holds: Cases) -> None:
+        seen = await flood(150, "GET", "/metrics", target.metrics_port)
+        holds("metrics are answered, or cut off", seen[200] > 0 and set(seen) <= {0, 200, 503}, seen)
+
+    async def silent_connections(_: Cases) -> None:
+        writers = []
+        for port in (target.port, target.metrics_port) * SILENT:
+            with suppress(ConnectionError):
+                writers.append((await asyncio.open_connection("127.0.0.1", port))[1])
+        for writer in writers:
+            writer.transport.abort()
+
+    with attack("floods") as holds:
+        for flooding in (probes, strangers, scrapes, silent_connections):
+            await answered_during(target, flooding, holds)
+
+
+async def test_paths_lead_nowhere_else(target: Target, attack: Attack) -> None:
+    """Neither ids of sessions nor names of static files reach a file outside of their folder."""
+    sessions, outside = target.service.sessions, target.service.folder / "outside.json"
+    outside.write_text(json.dumps(small_session("linked") | {"alert_data": MARKER, "final_analysis": MARKER}))
+    (sessions / "linked.json").symlink_to(outside)
+    (sessions / "linked-folder.json").symlink_to(outside.parent)
+    static = (await target.read("/")).text.partition("/static/")[2]
+    with attack("paths") as holds:
+        for path in REQUESTS["traversals"]:
+            asked = path.replace("$FILE", str(outside).lstrip("/")).replace("$DIGEST", static.partition("/")[0])
+            for method in ("GET", "POST") if path.endswith("score") else ("GET",):
+                seen = await target.request(method, asked, BEARER, AS_BROWSER)
+                leaks = [word for word in (MARKER, "root:", "{% block") if word in seen.text]
+                holds(f"{method} {path}", seen.status < 500 and not leaks, (leaks, seen.status))
+        holds("no content of that file in the logs", MARKER not in target.logs)
