@@ -113,14 +113,18 @@ async def test_pages_of_other_sites_use_nothing_of_a_browser(target: Target, att
                 seen = await target.handshake(*headers, port=port)
                 holds(f"{name}: WebSocket", seen.status == (403 if case["refused"] else 101), seen)
         for host in map(target.fill, REQUESTS["rebound_hosts"]):
-            own = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
-            for seen in (
-                await target.request("GET", "/", AS_BROWSER, host=host, port=target.open_port),
-                await target.request("GET", f"http://{host}/", host="127.0.0.1", port=target.open_port),
-                await target.request("POST", "/sessions/attack-1/score", *own, host=host, port=target.open_port),
-                await target.handshake(*own, host=host, port=target.open_port),
-            ):
-                holds(f"rebound host: {host}", seen.status in (400, 403, 421), seen)
+            own = (BEARER, f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
+            for port in (target.port, target.open_port):
+                for seen in (
+                    await target.request("GET", "/", BEARER, AS_BROWSER, host=host, port=port),
+                    await target.request("GET", f"http://{host}/", BEARER, host="127.0.0.1", port=port),
+                    await target.request("POST", "/sessions/attack-1/score", *own, host=host, port=port),
+                    await target.handshake(*own, host=host, port=port),
+                ):
+                    holds(f"rebound host: {host}", seen.status in (400, 403, 421), seen)
+        for path in PROBES:
+            seen = await target.request("GET", path, host="rebind.evil.example")
+            holds(f"a probe of an orchestrator: {path}", seen.status == 200, seen)
         for host in ("localhost", "127.0.0.1", "[::1]:8080", "localhost:8080"):
             seen = await target.request("GET", "/", host=host, port=target.open_port)
             holds(f"own host: {host}", seen.status == 200, seen)
