@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pytest
 from infrastructure import wait_until
 from tarsy_scoring.commands.worker import worker
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.secret_files import secret_files
+from tarsy_scoring.config.secret_files import FIELDS, secret_files
 from tarsy_scoring.config.settings import SECRETS_FROM_FILES, GateSettings, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
@@ -39,7 +40,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     secrets.mkdir()
     (secrets / "sslkey").write_text(SECRET)
     variables = {variable_of(field) + "_FILE" for field in SECRETS_FROM_FILES} | {"OPENAI_API_KEY_FILE"}
-    variables |= {variable_of(field) for field in Settings.model_fields if field.endswith("_file")}
+    variables |= {variable_of(field) for field in (*FIELDS, "kafka_cert_file")}
     for variable in variables:
         url = f"postgresql://u:{SECRET}@db/x?sslkey={secrets}/sslkey"
         (secrets / variable).write_text(url if variable.endswith("_URL_FILE") else SECRET)
@@ -73,6 +74,12 @@ def score(tmp_path: Path, environ: dict[str, str]) -> subprocess.CompletedProces
         check=False,
         timeout=PATIENCE_S,
     )
+
+
+def test_every_file_with_a_secret_is_known() -> None:
+    """A setting that names a file is one of a secret, or of something that everyone may read."""
+    named = {field for field in Settings.model_fields if field.endswith("_file")}
+    assert named - set(FIELDS) == {field for field in named if re.search("_(ca|cert|jwks)_file$", field)}
 
 
 WAYS_TO_PROCESSES = (

@@ -9,7 +9,7 @@ from tarsy_scoring.config.settings import SECRETS, SECRETS_FROM_FILES, Settings,
 from tarsy_scoring.errors import ConfigurationError
 
 # Fields that name a file with a secret; others name certificates and public keys.
-_FIELDS = ("kafka_key_file", "kafka_oauth_token_file", "timeline_api_token_file", "api_tokens_file")
+FIELDS = ("kafka_key_file", "kafka_oauth_token_file", "timeline_api_token_file", "api_tokens_file")
 _URL_OPTIONS = ("sslkey", "passfile")
 
 
@@ -22,7 +22,7 @@ def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tup
         elif provider.api_key_env is not None:
             variables.append(provider.api_key_env + "_FILE")
     yield from ((v, Path(environ[v])) for v in dict.fromkeys(variables) if environ.get(v))
-    for field in _FIELDS:
+    for field in FIELDS:
         if (path := getattr(settings, field)) is not None:
             yield variable_of(field), path
     for field in SECRETS:
