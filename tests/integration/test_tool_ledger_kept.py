@@ -75,6 +75,13 @@ async def merge(api: Api, status: int = 201, **merge: Any) -> Any:
     return answer.json()
 
 
+async def test_what_a_tampered_score_requests_does_not_count(api: Api) -> None:
+    await store_score(api.scoring, "s1", 40, missing_tools=("read_file",))
+    await store_score(api.scoring, "s2", 40, missing_tools=("read_file", "buy_acme"), flags=["tampering_suspected"])
+
+    assert {name: tool.sessions for name, tool in (await ledger(api)).items()} == {"read_file": 1}
+
+
 # --- names ---------------------------------------------------------------------------------------------
 
 

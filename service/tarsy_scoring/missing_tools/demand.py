@@ -37,7 +37,8 @@ def _statement(latest: str) -> str:
 
     $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection;
     $7 `points_lost` to rank names by points instead of sessions; $8 the maximum number of names; $9 the maximum
-    number of sessions.
+    number of sessions. What scores flagged `tampering_suspected` request does not count: text of the session may
+    have asked for it.
     """
     return f"""
 WITH latest AS MATERIALIZED (
@@ -47,7 +48,10 @@ WITH latest AS MATERIALIZED (
   FROM {latest} LIMIT $9),
 requests AS (
   SELECT t.tool_name, array_agg(l.n) AS sessions, sum(bool_or(l.counts)::int) OVER () AS names
-  FROM latest l JOIN {{schema}}.score_missing_tools t USING (score_id) GROUP BY t.tool_name
+  FROM latest l JOIN {{schema}}.score_missing_tools t USING (score_id)
+  WHERE l.score_id NOT IN (SELECT f.score_id FROM {{schema}}.session_scores f
+    WHERE f.flags @> '["tampering_suspected"]' AND {is_completed("f")})
+  GROUP BY t.tool_name
   ORDER BY CASE WHEN $7 = 'points_lost' THEN coalesce(sum(l.lost) FILTER (WHERE l.counts), 0)
     ELSE count(*) FILTER (WHERE l.counts) END DESC, count(*) DESC, t.tool_name LIMIT $8)
 SELECT NULL AS tool_name, NULL AS names, g.chain_id, g.judge_fingerprint, t.tools_hash, g.sessions, g.days, g.lost
