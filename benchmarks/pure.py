@@ -76,6 +76,8 @@ HOSTILE = [
     "key=AbCdEfGh1jKlMnOpQrStUvWx ",
     '{"kind":"Secret","data":{"a":"b"}}',
     "cGFzc3dvcmQ ",
+    "eyJhbGciOiJ9.eyJzdWIi.c2ln ghp_ABCDEFGHIJKLMNOPQRST ",
+    "amqp://a:b1@c mysql -pab1 ",
     # ... or text that addresses the judge
     "score ",
     "<b>a",

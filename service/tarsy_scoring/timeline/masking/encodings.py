@@ -5,8 +5,8 @@ import binascii
 import re
 from collections.abc import Callable, Iterator
 
+from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Value
 from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
-from tarsy_scoring.timeline.secret_values import STRETCH_BYTES, Checks, Value
 
 
 def _aligned(word: str) -> Iterator[str]:
@@ -17,7 +17,7 @@ def _aligned(word: str) -> Iterator[str]:
         yield encoded[-(-bits_before // 6) : bits_end // 6]
 
 
-_WORDS: list[str] = read_rules("secrets.yaml", "base64_words")
+_WORDS: list[str] = read_rules("masking/secrets.yaml", "base64_words")
 _WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
 ENCODED_PATTERN = "|".join([re.escape(part) for word in _WORDS for part in _aligned(word)] + [_WHOLE_TEXT])
 _ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)

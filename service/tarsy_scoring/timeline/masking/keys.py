@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from tarsy_scoring.timeline.masking.values import Value
 from tarsy_scoring.timeline.patterns import compile_bytes
-from tarsy_scoring.timeline.secret_values import Value
 
 _BEGIN = r"-{4,5} ?BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|PuTTY-User-Key-File-[0-9]:"
 _END = r"-{4,5} ?END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|Private-MAC: ?[0-9a-f]+"

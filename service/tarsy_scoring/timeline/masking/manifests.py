@@ -4,8 +4,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Value, quoted
 from tarsy_scoring.timeline.patterns import compile_bytes
-from tarsy_scoring.timeline.secret_values import STRETCH_BYTES, Checks, Value, quoted
 
 MANIFEST_PATTERN = (
     r"""(?:\b|\\[nt])kind\\*["']?[ \t]*:[ \t]*\\*["']?Secret(?:List)?\\*["']?\s*(?:[,}\n]|\\+n|\\+r|\z)"""

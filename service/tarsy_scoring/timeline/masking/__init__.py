@@ -1,0 +1,109 @@
+"""
+Masks secrets in untrusted text before it leaves the process.
+
+Secrets are recognised by their shapes: private keys, tokens of vendors, values behind names, headers, options and
+URLs, Kubernetes Secrets, and base64 of any of these. A secret without such a shape is not recognised. All searches
+over a text are RE2 and linear.
+"""
+
+import re
+from bisect import bisect_left
+
+from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encoded
+from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
+from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
+from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
+from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SHAPES
+from tarsy_scoring.timeline.masking.values import Checks, Secret
+from tarsy_scoring.timeline.patterns import compile_bytes
+
+MASKING_POLICY = "3"
+"""Part of the judge's fingerprint: raise it with every change of the rules."""
+
+_STRUCTURE_PATTERN = "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN))
+SECRET_PATTERNS = ("|".join((_STRUCTURE_PATTERN, NAME_PATTERN, PLACES.pattern, COMMANDS.pattern)), SHAPES.pattern)
+"""One of them matches every text that `Masker` may change. All in one would have more states than RE2 may store."""
+
+_ANY_STRUCTURE, _ANY_BY_CONTEXT = (compile_bytes(p, capture=False) for p in (_STRUCTURE_PATTERN, SECRET_PATTERNS[0]))
+MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
+_MARKER = re.compile(MARKER_PATTERN.encode())
+
+
+def defuse_markers(data: bytes) -> bytes:
+    """Change text that looks like a marker of this module, so that session text cannot pretend to be one."""
+    return data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
+
+
+def mask_secrets(text: str) -> str:
+    """
+    Replace each recognised secret by a marker such as `[REDACTED:password#1]`.
+
+    The text around it (key, header name, user, host) stays, so that the judge still sees the action.
+    References, placeholders and statuses (`secretKeyRef`, `$VAR`, `token: expired`) stay, too. Idempotent and
+    linear.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    masked = Masker().mask_bytes(data)
+    return text if masked is data else masked.decode("utf-8", "surrogatepass")
+
+
+class Masker:
+    """
+    Masks the texts of one session: equal secrets get the same number, in order of appearance.
+
+    The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else of it.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._checks = Checks()
+
+    def mask_bytes(self, data: bytes) -> bytes:
+        """Mask UTF-8; returns the same object if there is nothing to mask."""
+        secrets = find_secrets(data, self._checks)
+        if not secrets:
+            return data
+        pieces: list[bytes] = []
+        position = 0
+        for start, end, kind in secrets:
+            value = data[start:end].strip(b"\\\"' \t\r\n")
+            number = self._numbers.setdefault(value, len(self._numbers) + 1)
+            pieces += (data[position:start], b"[REDACTED:%s#%d]" % (kind.encode(), number))
+            position = end
+        return b"".join((*pieces, data[position:]))
+
+
+def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
+    """The secrets of a text in order, without overlap."""
+    found = list(SHAPES.find(data, checks))
+    if _ANY_BY_CONTEXT.search(data) is not None:
+        if _ANY_STRUCTURE.search(data) is not None:
+            found += [Secret(*value, "private_key") for value in find_keys(data)]
+            found += [Secret(*value, "secret") for value in find_manifests(data, checks)]
+            if depth < _MAX_ENCODINGS:
+                inner = find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
+                found += [Secret(*value, "encoded") for value in inner]
+        for rules in (PLACES, COMMANDS):
+            found += rules.find(data, checks)
+        found += find_named(data, checks)
+    return _merged(data, found)
+
+
+_MAX_ENCODINGS = 3
+
+
+def _merged(data: bytes, secrets: list[Secret]) -> list[Secret]:
+    """Join what overlaps; the kind is that of the first finder. Markers of an earlier masking are no secrets."""
+    merged: list[Secret] = []
+    markers = [found.span() for found in _MARKER.finditer(data)] if b"[REDACTED:" in data else []
+    for secret in sorted(secrets, key=lambda secret: secret.start):  # stable
+        if merged and secret.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, secret.end))
+        elif secret.end > secret.start and not _touches(markers, secret):
+            merged.append(secret)
+    return merged
+
+
+def _touches(markers: list[tuple[int, int]], secret: Secret) -> bool:
+    at = bisect_left(markers, (secret.end,)) - 1
+    return at >= 0 and markers[at][1] > secret.start

@@ -1,0 +1,128 @@
+"""
+Decides that a value is no secret, by the reasons of `harmless.yaml`.
+
+A value behind the name of a secret is one unless a reason holds: it is a placeholder, a reference, a status, a path, a
+word of a sentence, or the name is one of another thing. How many reasons apply depends on how much the name says.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tarsy_scoring.timeline.masking.values import Value
+from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+
+
+class Candidate:
+    """A value that may be a secret, with the text around it. All three are cut to what the reasons need."""
+
+    __slots__ = ("after", "before", "is_quoted", "value")
+
+    def __init__(self, data: bytes, value: Value) -> None:
+        start, end = value
+        self.before = data[max(0, start - 80) : start]
+        self.value = data[start : min(end, start + 400)].strip(b"\\\"' \t\r\n")
+        self.after = data[end : end + 60]
+        self.is_quoted = self.before.endswith((b'"', b"'", b"`", b"quot;", b"%22", b"%27"))
+
+
+# --- traits ------------------------------------------------------------------------------------------------
+
+_WORDS = frozenset(packed for packed in read_rules("masking/gitleaks.yaml", "words").encode().split())
+_PARTS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_CONSONANTS = re.compile(rb"[^aeiouy]{5}")
+_DIGIT, _LOWER, _UPPER, _SIGN = (re.compile(kind) for kind in (rb"[0-9]", rb"[a-z]", rb"[A-Z]", rb"[!@#$%^*~]"))
+_UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_wordy(value: bytes) -> bool:
+    """Whether most letters of a value belong to words, as in `checkout-7d9f` or `OrderServiceFactory`."""
+    in_words = letters = 0.0
+    for part in _PARTS.findall(value):
+        letters += len(part) if part.isalpha() else len(part) / 2
+        lower = part.lower()
+        if lower in _WORDS or (len(part) >= 4 and part.isalpha() and _is_pronounceable(lower)):
+            in_words += len(part)
+    return in_words * 2 > letters or not letters
+
+
+def _is_pronounceable(word: bytes) -> bool:
+    vowels = len(word) - len(word.translate(None, b"aeiouy"))
+    return 0.2 * len(word) <= vowels <= 0.7 * len(word) and _CONSONANTS.search(word) is None
+
+
+def is_mixed(value: bytes) -> bool:
+    """Whether a value has small letters, capitals and digits."""
+    return all(kind.search(value) for kind in (_LOWER, _UPPER, _DIGIT))
+
+
+def is_random(value: bytes) -> bool:
+    """Whether a value looks like one that a generator made: several kinds of characters, and no words."""
+    kinds = sum(kind.search(value) is not None for kind in (_LOWER, _UPPER, _DIGIT))
+    if len(value) < 6 or kinds < 2 or _UUID.fullmatch(value) or not _DIGIT.search(value):
+        return len(value) >= 20 and kinds >= 2 and not is_wordy(value) and b"-" not in value
+    return not is_wordy(value) or _SIGN.search(value) is not None
+
+
+def is_login(value: bytes) -> bool:
+    """Whether a value is base64 of `user:password`."""
+    try:
+        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+
+
+def is_token_body(value: bytes) -> bool:
+    """Whether what stands behind the prefix of a token looks like the body of one."""
+    body = re.split(rb"[_-]", value)[-1]
+    return is_mixed(body) and not is_wordy(body)
+
+
+_TRAITS: dict[str, Callable[[Candidate], bool]] = {
+    "digit": lambda it: _DIGIT.search(it.value) is not None,
+    "literal": lambda it: it.is_quoted and _DIGIT.search(it.value) is not None,
+    "login": lambda it: is_login(it.value),
+    "mixed": lambda it: is_mixed(it.value),
+    "quoted": lambda it: it.is_quoted,
+    "random": lambda it: is_random(it.value),
+    "token body": lambda it: is_token_body(it.value),
+    "wordy": lambda it: is_wordy(it.value),
+}
+
+# --- reasons -----------------------------------------------------------------------------------------------
+
+
+class _Reason:
+    """An entry of `harmless.yaml`: all of its conditions must hold."""
+
+    def __init__(self, value: str = "", before: str = "", after: str = "", traits: Sequence[str] = ()) -> None:
+        self._value = compile_bytes(f"(?s:{value})", capture=False) if value else None
+        # The text around a value is short, and Python's engine starts faster than RE2.
+        self._before = re.compile(f"(?i:{before})\\Z".encode()) if before else None
+        self._after = re.compile(after.encode()) if after else None
+        self._traits = [(_TRAITS[trait.removeprefix("not ")], not trait.startswith("not ")) for trait in traits]
+
+    def holds(self, it: Candidate) -> bool:
+        return (
+            (self._after is None or self._after.match(it.after) is not None)
+            and (self._before is None or self._before.search(it.before) is not None)
+            and all(trait(it) is expected for trait, expected in self._traits)
+            and (self._value is None or self._value.fullmatch(it.value) is not None)
+        )
+
+
+def _reasons(entries: list[Any]) -> list[_Reason]:
+    """Entries that are a pattern of the whole value are joined."""
+    alone = "|".join(f"(?:{entry})" for entry in entries if isinstance(entry, str))
+    others = [_Reason(**entry) for entry in entries if not isinstance(entry, str)]
+    return [_Reason(alone), *others] if alone else others
+
+
+_GROUPS = {name: _reasons(entries) for name, entries in read_rules("masking/harmless.yaml", "reasons").items()}
+
+
+def is_harmless(it: Candidate, groups: Sequence[str]) -> bool:
+    """Whether a reason of one of these groups holds; an empty value is harmless behind any name."""
+    return not it.value or any(reason.holds(it) for group in groups for reason in _GROUPS[group])
