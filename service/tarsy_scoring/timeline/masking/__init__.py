@@ -14,6 +14,7 @@ from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
 from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SHAPES
+from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
@@ -21,7 +22,7 @@ MASKING_POLICY = "3"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 _STRUCTURE_PATTERN = "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN))
-SECRET_PATTERNS = ("|".join((_STRUCTURE_PATTERN, NAME_PATTERN, PLACES.pattern, COMMANDS.pattern)), SHAPES.pattern)
+SECRET_PATTERNS = ("|".join((_STRUCTURE_PATTERN, NAME_PATTERN, TABLE_PATTERN, PLACES.pattern, COMMANDS.pattern)), SHAPES.pattern)
 """One of them matches every text that `Masker` may change. All in one would have more states than RE2 may store."""
 
 _ANY_STRUCTURE, _ANY_BY_CONTEXT = (compile_bytes(p, capture=False) for p in (_STRUCTURE_PATTERN, SECRET_PATTERNS[0]))
@@ -86,6 +87,7 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
         for rules in (PLACES, COMMANDS):
             found += rules.find(data, checks)
         found += find_named(data, checks)
+        found += find_columns(data, checks)
     return _merged(data, found)
 
 

@@ -26,7 +26,7 @@ class _Link(NamedTuple):
     ahead: str = ""
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
     """How much a name says: the kind of its secret, and the reasons that spare a value. No kind spares all values."""
 
     names: list[str]
@@ -41,11 +41,11 @@ NAME_PATTERN = "|".join(f"{it.begins}(?:{_STEMS})[\\w.-]*{it.pattern}{it.ahead}"
 _ANY = compile_bytes(NAME_PATTERN, capture=False)
 _NAME = compile_bytes(f"(?:{'|'.join(it.begins for it in _LINKS if it.begins)})?(?:{_STEMS})[\\w.-]*", capture=False)
 _JOINS = [(compile_bytes(f"({it.pattern}){it.ahead}"), it) for it in _LINKS]
-_LEVELS = [_Level(**level) for level in read_rules(_RULES, "levels")]
+_LEVELS = [Level(**level) for level in read_rules(_RULES, "levels")]
 _BY_NAME = [(compile_bytes("|".join(level.names), capture=False), level) for level in _LEVELS]
 _IN_NAMES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./[]\"' -"
 _CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_BETWEEN_WORDS = re.compile(rb"[ _.:\[\]\"'/-]+")
+_BETWEEN_WORDS = re.compile(rb"[_.:\[\]\"'/-]+")
 
 
 def _begin_of_name(data: bytes, start: int) -> bytes:
@@ -55,9 +55,10 @@ def _begin_of_name(data: bytes, start: int) -> bytes:
 
 
 @lru_cache(4_096)
-def _level(name: bytes) -> _Level:
-    words = _BETWEEN_WORDS.sub(b"_", _CAMEL.sub(b"_", name)).lower().strip(b"_")
-    return next((level for names, level in _BY_NAME if names.search(words)), _Level([]))
+def level_of(name: bytes) -> Level:
+    """What a name says, from the words of its identifier."""
+    words = _BETWEEN_WORDS.sub(b"_", _CAMEL.sub(b"_", name)).lower().strip(b"_ ")
+    return next((level for names, level in _BY_NAME if names.search(words)), Level([]))
 
 
 def _name_end(data: bytes, start: int, limit: int) -> int:
@@ -84,7 +85,7 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
             yield Secret(start, position, "stretch")
             continue
         position = _name_end(data, start, position)
-        level = _level(_begin_of_name(data, start) + data[start:position])
+        level = level_of(_begin_of_name(data, start) + data[start:position])
         link, value_start = _join(data, start, position)
         value = READERS[link.value](data, value_start) if level.kind else None
         if value is None or value[1] <= value[0]:

@@ -47,6 +47,12 @@ _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[4
 _WRAPPING = re.compile(
     rb"""!!?\w+[ \t]+(?=[^|>\s])|\{\s{0,40}\\*["']?(?:value|plaintext|secureString|S)\\*["']?\s*:\s*""", re.IGNORECASE
 )
+# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`.
+_REFERENCE = re.compile(
+    rb"""\$?\{\{[^\n]*?\}\}|\$\{[^}\n]*\}|\$\([^)\n]*\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
+    |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b[^\n]*""",
+    re.VERBOSE,
+)
 _LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
 _CHANGED = re.compile(rb"\\*[\"'] -> \\*[\"'][^\"'\n]*")
 _BLOCK = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?=\r?\n|\\+r?\\*n)")
@@ -75,6 +81,9 @@ _ARGUMENT = re.compile(rb"""(?:[^\s"'`\\;|&<>]|[;|&<>](?=[A-Za-z0-9!@#$%^*_+~?])
 _TRAILING = b").]}>,;:|"
 
 
+_DOUBLED = re.compile(rb"''(?=\w)|(?<=')'\w")
+
+
 @cache
 def _closing(mark: bytes) -> "re.Pattern[bytes]":
     return re.compile(rb"(\\*)" + re.escape(mark.lstrip(b"\\")) + rb"|(\n)")
@@ -92,6 +101,8 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
         if found[2] is not None:
             return found.start()
         behind = len(found[1])
+        if mark == b"'" and position < found.start() and _DOUBLED.match(data, found.start()):
+            continue  # YAML and SQL double a mark within a value
         if behind < depth or behind % (2 * depth + 2) != 2 * depth + 1:
             return found.start() if behind <= depth else found.end(1) - depth
     return len(data)
@@ -99,6 +110,8 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
 
 def read_assigned(data: bytes, position: int) -> Value | None:
     """The value of an assignment: quoted, bare, a block of YAML, a here-document, or alone on the next line."""
+    if _REFERENCE.match(data, position):
+        return None
     if wrapping := _WRAPPING.match(data, position):
         position = wrapping.end()
     if values := _LIST.match(data, position):
