@@ -13,19 +13,21 @@ from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encod
 from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
-from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SHAPES
+from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SENTENCES, SHAPES, TOKENS
 from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
-MASKING_POLICY = "3"
+MASKING_POLICY = "4"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
-_STRUCTURE_PATTERN = "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN))
-SECRET_PATTERNS = ("|".join((_STRUCTURE_PATTERN, NAME_PATTERN, TABLE_PATTERN, PLACES.pattern, COMMANDS.pattern)), SHAPES.pattern)
+SECRET_PATTERNS = (
+    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, TABLE_PATTERN, PLACES.pattern, COMMANDS.pattern)),
+    "|".join((NAME_PATTERN, SENTENCES.pattern, SHAPES.pattern, TOKENS.pattern)),
+)
 """One of them matches every text that `Masker` may change. All in one would have more states than RE2 may store."""
 
-_ANY_STRUCTURE, _ANY_BY_CONTEXT = (compile_bytes(p, capture=False) for p in (_STRUCTURE_PATTERN, SECRET_PATTERNS[0]))
+_ANY_STRUCTURE, _ANY_WORDS = (compile_bytes(pattern, capture=False) for pattern in SECRET_PATTERNS)
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
 _MARKER = re.compile(MARKER_PATTERN.encode())
 
@@ -76,18 +78,19 @@ class Masker:
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     """The secrets of a text in order, without overlap."""
-    found = list(SHAPES.find(data, checks))
-    if _ANY_BY_CONTEXT.search(data) is not None:
-        if _ANY_STRUCTURE.search(data) is not None:
-            found += [Secret(*value, "private_key") for value in find_keys(data)]
-            found += [Secret(*value, "secret") for value in find_manifests(data, checks)]
-            if depth < _MAX_ENCODINGS:
-                inner = find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
-                found += [Secret(*value, "encoded") for value in inner]
-        for rules in (PLACES, COMMANDS):
+    found: list[Secret] = []
+    if _ANY_WORDS.search(data) is not None:
+        for rules in (TOKENS, SHAPES, SENTENCES):
             found += rules.find(data, checks)
         found += find_named(data, checks)
+    if _ANY_STRUCTURE.search(data) is not None:
+        found += find_keys(data)
+        found += find_manifests(data, checks)
         found += find_columns(data, checks)
+        for rules in (PLACES, COMMANDS):
+            found += rules.find(data, checks)
+        if depth < _MAX_ENCODINGS:
+            found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return _merged(data, found)
 
 

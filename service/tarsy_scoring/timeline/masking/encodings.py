@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterator
 
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Value
+from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
 
 
@@ -28,13 +28,13 @@ _RUN = re.compile(
 _MIN_BYTES = 16
 
 
-def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Value]:
+def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Secret]:
     """The runs of base64 whose text holds a secret; a text that is nothing but base64 of a text is one."""
     position = 0
     while position <= len(data) and (hit := _ENCODED.search(data, position)) is not None:
         if checks.are_used_up():
             position = hit.end() + STRETCH_BYTES
-            yield hit.start(), min(len(data), position)
+            yield Secret(hit.start(), min(len(data), position), "stretch")
             continue
         start = _start_of_run(data, position, hit.start())
         end = _RUN.match(data, hit.start()).end()  # type: ignore[union-attr]  # it matches nothing, too
@@ -44,7 +44,7 @@ def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]
         if (decoded := _decoded(data[start:end])) is None:
             continue
         if is_secret(decoded) or (not data[:start].strip() and not data[end:].strip() and _is_text(decoded)):
-            yield start, end
+            yield Secret(start, end, "encoded")
 
 
 def _start_of_run(data: bytes, floor: int, position: int) -> int:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tarsy_scoring.timeline.masking.values import Value
@@ -37,6 +38,7 @@ _DIGIT, _LOWER, _UPPER, _SIGN = (re.compile(kind) for kind in (rb"[0-9]", rb"[a-
 _UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+@lru_cache(256)
 def is_wordy(value: bytes) -> bool:
     """Whether most letters of a value belong to words, as in `checkout-7d9f` or `OrderServiceFactory`."""
     in_words = letters = 0.0
@@ -58,6 +60,7 @@ def is_mixed(value: bytes) -> bool:
     return all(kind.search(value) for kind in (_LOWER, _UPPER, _DIGIT))
 
 
+@lru_cache(256)
 def is_random(value: bytes) -> bool:
     """Whether a value looks like one that a generator made: several kinds of characters, and no words."""
     kinds = sum(kind.search(value) is not None for kind in (_LOWER, _UPPER, _DIGIT))

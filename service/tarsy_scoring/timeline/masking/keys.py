@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.values import Value
+from tarsy_scoring.timeline.masking.values import Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
+_KIND = "private_key"
 _BEGIN = r"-{4,5} ?BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|PuTTY-User-Key-File-[0-9]:"
 _END = r"-{4,5} ?END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|Private-MAC: ?[0-9a-f]+"
 KEY_PATTERN = f"{_BEGIN}|{_END}"
@@ -16,31 +17,32 @@ _MAX_KEY_BYTES = 20_000
 _GAP = rb"(?:\\+[nrt]|[\s\\\"'+,>|]|\.{3,}|\xe2\x80\xa6)*"
 _CHUNK = re.compile(
     _GAP
-    + rb"((?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset|Encryption)[: ][^\n\\]{0,120}|[A-Za-z0-9+/=]+(?:\\+/[A-Za-z0-9+/=]+)*)"  # noqa: E501
+    + rb"((?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset|Encryption)[: ][^\n\\]{0,120}"
+    + rb"|[A-Za-z0-9+/=]+(?:\\+/[A-Za-z0-9+/=]+)*)"
 )
 _LONG_LINE = re.compile(rb"[A-Za-z0-9+/=]{16,}")
 _BODY = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\\\"',>|"
 _WORD = re.compile(rb"[A-Z]?[a-z]*|[0-9]+")
 
 
-def find_keys(data: bytes) -> Iterator[Value]:
+def find_keys(data: bytes) -> Iterator[Secret]:
     """The spans of private keys, with their armour."""
     begun: int | None = None
     body = 0  # where the text behind the last BEGIN or END starts
     for edge in _EDGES.finditer(data):
         start, end = edge.span()
         if edge.lastindex == 2 and begun is not None and end - begun <= _MAX_KEY_BYTES:
-            yield begun, end
+            yield Secret(begun, end, _KIND)
             begun = None
         elif edge.lastindex == 2:  # the head of the key is cut
-            yield _body_start(data, max(body, start - 4_000), start), end
+            yield Secret(_body_start(data, max(body, start - 4_000), start), end, _KIND)
         else:
             if begun is not None:
-                yield begun, _body_end(data, body, start)
+                yield Secret(begun, _body_end(data, body, start), _KIND)
             begun = start
         body = end
     if begun is not None:
-        yield begun, _body_end(data, body, len(data))
+        yield Secret(begun, _body_end(data, body, len(data)), _KIND)
 
 
 def _body_start(data: bytes, floor: int, end: int) -> int:

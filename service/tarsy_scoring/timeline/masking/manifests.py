@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Value, quoted
+from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value, quoted
 from tarsy_scoring.timeline.patterns import compile_bytes
 
 MANIFEST_PATTERN = (
@@ -20,12 +20,11 @@ _JSON_DATA = compile_bytes(r"""\b(?:data|stringData)\\*"[ \t]*:\s*(?:\\+n|\s)*\{
 _JSON_TOKEN = re.compile(rb"(\\*\")|[{}]")
 
 
-def find_manifests(data: bytes, checks: Checks) -> Iterator[Value]:
+def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
     """The values under `data` and `stringData` of Secrets, in JSON and in YAML, in any depth of encoding."""
-    if _MANIFEST.search(data) is None:
-        return
-    yield from _in_json(data, checks)
-    yield from _in_yaml(data)
+    if _MANIFEST.search(data) is not None:
+        for value in (*_in_json(data, checks), *_in_yaml(data)):
+            yield Secret(*value, "secret")
 
 
 def _in_json(data: bytes, checks: Checks) -> Iterator[Value]:

@@ -24,6 +24,7 @@ class _Link(NamedTuple):
     alone: bool = False
     begins: str = ""
     ahead: str = ""
+    seen: str = ""
 
 
 class Level(NamedTuple):
@@ -37,9 +38,18 @@ class Level(NamedTuple):
 _RULES = "masking/names.yaml"
 _LINKS = [_Link(**link) for link in read_rules(_RULES, "links")]
 _STEMS = "|".join(read_rules(_RULES, "stems"))
-NAME_PATTERN = "|".join(f"{it.begins}(?:{_STEMS})[\\w.-]*{it.pattern}{it.ahead}" for it in _LINKS)
+_NAMES = f"(?:{_STEMS})[\\w.-]*"
+
+
+def _pattern(begins: str) -> str:
+    links = [link.seen or link.pattern + link.ahead for link in _LINKS if link.begins == begins]
+    return f"{begins}{_NAMES}(?:{'|'.join(links)})"
+
+
+_BEGINS = {link.begins for link in _LINKS}
+NAME_PATTERN = "|".join(sorted(map(_pattern, _BEGINS)))
 _ANY = compile_bytes(NAME_PATTERN, capture=False)
-_NAME = compile_bytes(f"(?:{'|'.join(it.begins for it in _LINKS if it.begins)})?(?:{_STEMS})[\\w.-]*", capture=False)
+_NAME = compile_bytes(f"(?:{'|'.join(sorted(_BEGINS, reverse=True))}){_NAMES}", capture=False)
 _JOINS = [(compile_bytes(f"({it.pattern}){it.ahead}"), it) for it in _LINKS]
 _LEVELS = [Level(**level) for level in read_rules(_RULES, "levels")]
 _BY_NAME = [(compile_bytes("|".join(level.names), capture=False), level) for level in _LEVELS]

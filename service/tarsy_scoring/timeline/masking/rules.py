@@ -11,6 +11,8 @@ from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rul
 # The escape that may stand before a token: `EDGE` of `secrets.yaml`.
 _EDGE = re.compile(rb"\\+[nrt]|%[0-9A-Fa-f]{2}|\\+u00[0-9a-f]{2}")
 
+_LARGE_COUNT = re.compile(r"\{(?:\d\d+(?:,\d*)?|[1-9],\d\d+)\}")
+
 
 class Rule(NamedTuple):
     """A rule as `secrets.yaml` explains it."""
@@ -19,20 +21,23 @@ class Rule(NamedTuple):
     pattern: str
     value: str = ""
     unless: tuple[str, ...] = ()
-    exact: str = ""
+    loose: bool = False
+
+    @property
+    def searched(self) -> str:
+        """The pattern; without large counts if it is loose, for RE2 has too many states for hundreds of them."""
+        return _LARGE_COUNT.sub("+", self.pattern) if self.loose else self.pattern
 
 
 class Rules:
     """Rules that are searched together; a secret of one of them may not begin within a match of another."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self.pattern = "|".join(f"(?:{rule.pattern})" for rule in rules)
+        self.pattern = "|".join(f"(?:{rule.searched})" for rule in rules)
         self._rules = rules
         self._any = compile_bytes(self.pattern, capture=False)
-        self._which = compile_set([rule.pattern for rule in rules])
-        self._each = [
-            compile_bytes(rule.exact, capture=False) if rule.exact else compile_bytes(rule.pattern) for rule in rules
-        ]
+        self._which = compile_set([rule.searched for rule in rules])
+        self._each = [compile_bytes(rule.pattern) for rule in rules]
 
     def _which_rule(self, data: bytes, start: int, end: int) -> int:
         # A search with captures would say it, too; over this many rules it takes 50 microseconds.
@@ -40,12 +45,12 @@ class Rules:
             return int(min(matching))
         return next((i for i, rule in enumerate(self._each) if rule.match(data, start) is not None), 0)
 
-    def _value(self, index: int, data: bytes, start: int, end: int) -> Value | None:
-        if reader := self._rules[index].value:
-            return READERS[reader](data, end)
+    def _value(self, index: int, data: bytes, start: int) -> Value | None:
         parts = self._each[index].match(data, start)
         if parts is None:
             return None
+        if reader := self._rules[index].value:
+            return READERS[reader](data, parts.end())
         if parts.lastindex is not None:
             return parts.start(parts.lastindex), parts.end(parts.lastindex)
         edge = _EDGE.match(data, start)
@@ -62,22 +67,22 @@ class Rules:
                 continue
             index = self._which_rule(data, start, position)
             rule = self._rules[index]
-            value = self._value(index, data, start, position)
+            value = self._value(index, data, start)
             if value is None or value[0] >= value[1] or is_harmless(Candidate(data, value), rule.unless):
                 continue
             yield Secret(*value, rule.kind)
             position = max(position, value[1])
 
 
-_TOKENS = [*read_rules("masking/secrets.yaml", "tokens"), *read_rules("masking/gitleaks.yaml", "tokens").values()]
-_EXACT = f"{read_rules('masking/secrets.yaml', 'edge')}(?:{'|'.join(_TOKENS)})[\\w-]*=?=?"
-# A search for hundreds of counted repetitions has too many states for RE2. A match without the counts is counted after.
-_TOKEN = {"pattern": re.sub(r"\{\d+(?:,\d*)?\}", "+", _EXACT), "exact": _EXACT}
-
-
 def _read(group: str) -> Rules:
-    entries = read_rules("masking/secrets.yaml", group)
-    return Rules([Rule(**(entry if "pattern" in entry else entry | _TOKEN)) for entry in entries])
+    return Rules([Rule(**rule) for rule in read_rules("masking/secrets.yaml", group)])
 
 
-SHAPES, PLACES, COMMANDS = _read("shapes"), _read("places"), _read("commands")
+def _tokens() -> Rules:
+    shapes = [*read_rules("masking/secrets.yaml", "tokens"), *read_rules("masking/gitleaks.yaml", "tokens").values()]
+    edge = read_rules("masking/secrets.yaml", "edge")
+    return Rules([Rule("token", f"{edge}(?:{'|'.join(shapes)})[\\w-]*=?=?", loose=True)])
+
+
+TOKENS = _tokens()
+SHAPES, PLACES, COMMANDS, SENTENCES = map(_read, ("shapes", "places", "commands", "sentences"))

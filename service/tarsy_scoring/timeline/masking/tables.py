@@ -4,50 +4,71 @@ import re
 from collections.abc import Iterator
 
 from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.names import level_of
+from tarsy_scoring.timeline.masking.names import Level, level_of
 from tarsy_scoring.timeline.masking.values import Checks, Secret, Value
 from tarsy_scoring.timeline.patterns import compile_bytes
 
+_OWNED = r"(?i:(?:api|access|secret|private) )?"
 _WORD = r"(?i:pass(?:word|wd|phrase|code)?|pwd|secret|token|key|credential)s?"
 _INSERT = r"(?i:insert)\s+(?i:into)\s+[^\s()]+\s*\([^()]*\)\s*(?i:values)\s*\("
-TABLE_PATTERN = rf"""{_WORD}["'`]?[ \t]*(?:[|,;\t]|[ ]{{2}}|\r?\n|\\+r?\\*n)|{_INSERT}"""
+TABLE_PATTERN = (
+    rf"""(?:\A|\n|\\n|[|,;\t]|[ ]{{2}})[ \t]*["'`]?(?:[A-Za-z0-9]+[_-])*{_OWNED}{_WORD}["'`]?[ \t]*"""
+    rf"""(?:[|,;\t]|[ ]{{2}}|\r?\n|\\+r?\\*n)|{_INSERT}"""
+)
 _HEADING = compile_bytes(TABLE_PATTERN, capture=False)
+_WORD_WITHIN = re.compile(_WORD.encode())
 _WORD_AT_END = re.compile(_WORD.encode() + rb"\Z")
 _BREAK = re.compile(rb"\r?\n|(?<!\\)\\+r?\\*n")
 # By what separates the columns of the line in which the heading stands.
-_CELLS = {
-    mark: re.compile(rb'"(?:[^"]|"")*"|[^%b]+' % re.escape(mark)) for mark in (b"|", b"\t", b";", b",")
-} | {b"  ": re.compile(rb"\S+(?: \S+)*")}
+_CELLS = {mark: re.compile(rb'"(?:[^"]|"")*"|[^%b]+' % re.escape(mark)) for mark in (b"|", b"\t", b";", b",")} | {
+    b"  ": re.compile(rb"\S+(?: \S+)*")
+}
 _LISTED = re.compile(rb"'(?:[^'\\]|''|\\.)*'|\"[^\"\n]*\"|[^\s,()'\"]+")
 _ROW = re.compile(rb"\(((?:'(?:[^'\\]|''|\\.)*'|[^()'])*)\)\s*,?\s*")
 _RULE = re.compile(rb"[-+=|:\s]*")
 _MAX_ROWS = 1_000
+_MAX_HEADING_BYTES = 60
+_TITLE = re.compile(rb"(?:[A-Za-z#_][^,;|]*)?")
 
 
 def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
     """The values below headings that name secrets."""
     position = 0
     while (match := _HEADING.search(data, position)) is not None and not checks.are_used_up():
-        start, end = match.span()
-        if data[end - 1 : end] == b"(":
-            columns = _LISTED.findall(data, data.index(b"(", start), data.rindex(b")", start, end))
-            rows: Iterator[list[Value]] = _inserted(data, end - 1)
-        else:
-            start = max(data.rfind(b"\n", max(0, start - 400), start), data.rfind(b"\\n", max(0, start - 400), start) + 1) + 1
-            broken = _BREAK.search(data, max(start, end - 3), start + 1_000)
-            end = broken.start() if broken else min(len(data), start + 1_000)
-            line = data[start:end]
-            cells = next((cells for mark, cells in _CELLS.items() if mark in line.strip()), None)
-            columns = cells.findall(line) if cells else []
-            rows = _lines(data, end, cells, len(columns)) if cells else iter(())
+        columns, rows, end = _table(data, *match.span())
         position = max(end, match.end())
-        levels = [level_of(column.strip(b" \t\"'`")) for column in columns]
-        if not any(level.kind and _WORD_AT_END.search(column.strip(b" \t\"'`")) for level, column in zip(levels, columns, strict=True)):
+        headings = [column.strip(b" \t\"'`") for column in columns]
+        levels = [_level(heading) for heading in headings]
+        if not any(levels) or not all(map(_TITLE.fullmatch, headings)):
             continue
         for row in rows:
             for level, value in zip(levels, row, strict=False):
-                if level.kind and not is_harmless(Candidate(data, value), (*level.unless, "cell")):
+                if level and not is_harmless(Candidate(data, value), (*level.unless, "cell")):
                     yield Secret(*value, level.kind)
+                position = max(position, value[1])
+
+
+def _level(heading: bytes) -> Level | None:
+    if len(heading) > _MAX_HEADING_BYTES or _WORD_AT_END.search(heading) is None:
+        return None
+    level = level_of(heading)
+    return level if level.kind else None
+
+
+def _table(data: bytes, start: int, end: int) -> tuple[list[bytes], Iterator[list[Value]], int]:
+    """The headings in the line or list of a heading, the rows below, and where the rows begin."""
+    if data[end - 1 : end] == b"(":
+        columns = _LISTED.findall(data, data.index(b"(", start), data.rindex(b")", start, end))
+        return columns, _inserted(data, end - 1), end
+    start = _WORD_WITHIN.search(data, start).start()  # type: ignore[union-attr]  # the match holds it
+    floor = max(0, start - 400)
+    start = max(floor, data.rfind(b"\n", floor, start) + 1, data.rfind(b"\\n", floor, start) + 2)
+    broken = _BREAK.search(data, max(start, end - 3), start + 1_000)
+    end = broken.start() if broken else min(len(data), start + 1_000)
+    line = data[start:end].strip()
+    cells = next((cells for mark, cells in _CELLS.items() if mark in line), _CELLS[b"  "])
+    columns = cells.findall(line)
+    return columns, _lines(data, end, cells, len(columns)), end
 
 
 def _lines(data: bytes, position: int, cells: "re.Pattern[bytes]", count: int) -> Iterator[list[Value]]:

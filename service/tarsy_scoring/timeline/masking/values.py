@@ -55,6 +55,9 @@ _REFERENCE = re.compile(
 )
 _LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
 _CHANGED = re.compile(rb"\\*[\"'] -> \\*[\"'][^\"'\n]*")
+_CHANGED_BARE = re.compile(rb" (?:->|to) (?=[^\s]*[0-9])[^\s\"',;]+")
+# The items of a list of YAML below a name.
+_ITEMS = re.compile(rb"[ \t]*(?:(?:\r?\n|\\+n)[ \t]*- [\"']?([^\s\"':]+)[\"']?[ \t]*(?=\r?\n|\\+n|\Z))+")
 _BLOCK = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?=\r?\n|\\+r?\\*n)")
 _HEREDOC = re.compile(rb"<<[-~]?[\"']?(\w{1,30})[\"']?(?:\r?\n|\\+n)")
 _LINE_END = re.compile(rb"[ \t]*(?:\r?\n|\\+r?\\*n)")
@@ -125,12 +128,16 @@ def read_assigned(data: bytes, position: int) -> Value | None:
     if here := _HEREDOC.match(data, position):
         closing = data.find(here[1], here.end())
         return here.end(), closing if closing >= 0 else len(data)
+    if items := _ITEMS.match(data, position):
+        return data.index(b"- ", position) + 2, items.end()
     if _LINE_END.match(data, position):
         below = _NEXT_LINE.match(data, position)
         return below and below.span(1)
     if (phrase := _PHRASE.match(data, position)) and _KEY_OF_LINE.search(data, max(0, position - 60), position):
         return phrase.span(1)
-    return _bare(_BARE, data, position)
+    value = _bare(_BARE, data, position)
+    changed = _CHANGED_BARE.match(data, value[1]) if value else None
+    return (position, changed.end()) if changed else value
 
 
 def read_argument(data: bytes, position: int) -> Value | None:
