@@ -50,6 +50,7 @@ _WRAPPING = re.compile(
 # What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`.
 _REFERENCE = re.compile(
     rb"""\$?\{\{[^\n]*?\}\}|\$\{[^}\n]*\}|\$\([^)\n]*\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
+    |\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
     |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b[^\n]*""",
     re.VERBOSE,
 )
