@@ -1,5 +1,6 @@
-"""Masking on corpora of made-up secrets and harmless texts; `corpora/unseen_*` was written after the rules."""
+"""Masking on corpora of made-up secrets and of harmless texts; `*_2` was written apart from the rules."""
 
+import base64
 import json
 
 import corpus
@@ -53,13 +54,16 @@ def shapes() -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_secret_of_any_shape_behind_any_name_is_masked(name: str) -> None:
-    """Plain, quoted, and as JSON in JSON in JSON: the rules do not disarm each other."""
+    """Plain, quoted, as JSON in JSON in JSON, and as base64 of JSON: the rules do not disarm each other."""
     for secret, parts in shapes().items():
         once = json.dumps({name: secret})
         twice = json.dumps({"log": once})
         forms = (f"{name} = {secret}", f"{name}={secret}", f'{name}: "{secret}"', f"{name}='{secret}'")
         for text in (*forms, once, twice, json.dumps({"log": twice})):
             assert corpus.left_over(corpus.Case(name, text, parts), mask_secrets(text)) is None, text
+        encoded = base64.b64encode(once.encode()).decode()
+        for text in (f"payload {encoded} end", json.dumps({"payload": encoded})):
+            assert corpus.left_over(corpus.Case(name, text, (encoded,)), mask_secrets(text)) is None, text
 
 
 def test_cut_key_ends_before_the_next_line() -> None:

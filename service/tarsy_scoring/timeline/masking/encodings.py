@@ -19,7 +19,8 @@ def _aligned(word: str) -> Iterator[str]:
 
 _WORDS: list[str] = read_rules("masking/secrets.yaml", "base64_words")
 _WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
-ENCODED_PATTERN = "|".join([re.escape(part) for word in _WORDS for part in _aligned(word)] + [_WHOLE_TEXT])
+_STARTS: str = read_rules("masking/secrets.yaml", "base64_starts")
+ENCODED_PATTERN = "|".join([*(re.escape(part) for word in _WORDS for part in _aligned(word)), _STARTS, _WHOLE_TEXT])
 _ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUN = re.compile(
