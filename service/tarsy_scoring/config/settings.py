@@ -92,11 +92,19 @@ def _directory_name(value: str) -> str:
     return value
 
 
+def _secret_pattern(value: str) -> str:
+    if compile_pattern(value).search("") is not None:
+        raise ValueError("matches the empty text, so it would mask nothing everywhere")
+    return value
+
+
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 JudgeUrl = Annotated[str, AfterValidator(_judge_url)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
 Brokers = Annotated[str, AfterValidator(_broker_list)]
 CommandPattern = Annotated[str, AfterValidator(_command_pattern)]
+SecretPattern = Annotated[str, AfterValidator(_secret_pattern)]
+SecretKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,19}$")]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 AbsolutePath = Annotated[str, AfterValidator(not_blank), Field(pattern="^/")]
@@ -255,6 +263,14 @@ class RetentionSettings(_Frozen):
     )
 
 
+class MaskingSettings(_Frozen):
+    extra_patterns: dict[SecretKind, SecretPattern] = Field(
+        default_factory=dict,
+        description="RE2 patterns of your own secrets by kind: `badge` becomes `[REDACTED:badge#1]`. The secret is the "
+        "group of a pattern, or all of it. A change makes a new `judge_fingerprint`.",
+    )
+
+
 class Config(_Frozen):
     """The contents of the YAML file; each section that the file omits has its defaults."""
 
@@ -267,6 +283,7 @@ class Config(_Frozen):
     max_event_age_s: Positive | None = Field(
         86_400, description="Age above which a `session-completed` record is `stale`; `null`: no limit."
     )
+    masking: MaskingSettings = Field(MaskingSettings(), description="`{extra_patterns}`: shapes of your own secrets.")
     gates: GateSettings = Field(GateSettings(), description="Limits for gates that run commands or read files.")
     retention: RetentionSettings = Field(
         RetentionSettings(), description="Retention that differs from that of scores; see [operations](operations.md)."

@@ -23,6 +23,7 @@ from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.records.analytics import SELECTED, Selection
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import Sanitizer, fence, new_nonce
+from tarsy_scoring.timeline.masking import SHIPPED, Masking
 
 LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
@@ -200,7 +201,13 @@ async def read_notes(database: Database, selection: Selection, chains: Iterable[
 
 
 async def find_needs(
-    notes: Sequence[Note], ask_for: AskFor, budget_tokens: int, *, provider: str, max_reminders: int = 1
+    notes: Sequence[Note],
+    ask_for: AskFor,
+    budget_tokens: int,
+    *,
+    provider: str,
+    max_reminders: int = 1,
+    masking: Masking = SHIPPED,
 ) -> Findings:
     """
     Ask the model for the needs in the notes, chain by chain in batches that fit, then merge equal needs.
@@ -213,7 +220,7 @@ async def find_needs(
         ask_for: Gives the model for one chain, and finally for all chains that were read.
         budget_tokens: Room for notes or needs in a question, in estimated tokens.
     """
-    questions = _Questions(budget_tokens, max_reminders)
+    questions = _Questions(budget_tokens, max_reminders, masking)
     found = Findings(provider)
     readings = 0
     by_chain: defaultdict[str | None, list[Note]] = defaultdict(list)
@@ -249,11 +256,11 @@ async def find_needs(
 class _Questions:
     """The questions of one reading. All fenced text is sanitized, the model's own earlier answers as well."""
 
-    def __init__(self, budget_tokens: int, max_reminders: int) -> None:
+    def __init__(self, budget_tokens: int, max_reminders: int, masking: Masking) -> None:
         self._budget_tokens = budget_tokens
         self._max_reminders = max_reminders
         self._nonce = new_nonce()
-        self._sanitizer = Sanitizer(self._nonce)
+        self._sanitizer = Sanitizer(self._nonce, masking=masking)
 
     def batches_of(self, notes: Sequence[Note]) -> list[list[Note]]:
         """The notes as the model sees them, sanitized and cut, in batches that fit."""

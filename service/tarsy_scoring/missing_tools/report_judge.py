@@ -33,6 +33,7 @@ from tarsy_scoring.missing_tools.needs import (
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.timeline.context import estimate_tokens
+from tarsy_scoring.timeline.masking import masking_of
 
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 NO_JUDGE = "its judge is switched off (`judge.enabled`), so no model may be asked"
@@ -180,6 +181,7 @@ async def read_analyses(
             budget_tokens,
             provider=provider,
             max_reminders=min(settings.chain(note.chain_id).max_reminders for note in of_provider),
+            masking=masking_of(settings.config.masking.extra_patterns),
         )
         left_out += found.left_out
         if found.notes_read:

@@ -60,6 +60,7 @@ from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.evidence import check_evidence, require_events
+from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
@@ -301,7 +302,9 @@ class Scorer:
             attempt.context = context
             return DurableAsk(attempt, clients, provider, self.store, self.metrics, self.limits, criteria)
 
-        judges = Judges(self.settings.config.providers, ask_of, self.limits.token_factor)
+        config = self.settings.config
+        masking = masking_of(config.masking.extra_patterns)
+        judges = Judges(config.providers, ask_of, self.limits.token_factor, masking)
         verdict: Verdict | None = None
         try:
             judgement = await judge(timeline, claimed.nonce, chain, criteria, judges, self._is_final(attempt))
@@ -341,9 +344,7 @@ class Scorer:
         columns = self._columns(attempt, "completed")
         shown = attempt.context.context_hash if attempt.context else None
         turns = [s.turn for s in attempt.turns if s.context_hash == shown]
-        columns |= judgement_columns(
-            verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config.providers
-        )
+        columns |= judgement_columns(verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config)
         if self._is_chain_mismatch(attempt):
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:

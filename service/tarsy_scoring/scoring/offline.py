@@ -27,6 +27,7 @@ from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, ju
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 
 
@@ -65,14 +66,15 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
     check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
     nonce, budget = new_nonce(), context_budget(provider, criteria)
-    context = build_context(timeline, nonce, budget)
+    masking = masking_of(settings.config.masking.extra_patterns)
+    context = build_context(timeline, nonce, budget, masking=masking)
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)
     planned: list[int] = []  # input tokens of each call
     if chain.judge.enabled:
         planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if chain.samples == "adaptive" else chain.samples)
         if context.injections:
-            masked = build_context(timeline, nonce, budget, mask_injections=True)
+            masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)
             planned.append(_tokens(criteria.open_conversation(masked)))
         if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
             planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
@@ -129,11 +131,12 @@ async def score_offline(
         layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
         if with_judge and chain.judge.enabled:
             clock = AttemptClock(settings.attempt_timeout_s)
-            judges = Judges(settings.config.providers, ask_of)
+            masking = masking_of(settings.config.masking.extra_patterns)
+            judges = Judges(settings.config.providers, ask_of, masking=masking)
             # There is no later attempt, so every error of an optional turn is final.
             judgement = await judge(timeline, new_nonce(), chain, criteria, judges, lambda _error: True)
             context, verdict = judgement.context, judgement.verdict
-        ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
+        ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config)
         ended |= decided_columns(layers, chain, criteria, verdict)
     except (Unscorable, RetryLater, WaitFor) as error:
         status = error.status if isinstance(error, Unscorable) else "failed"

@@ -29,6 +29,7 @@ from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
 from tarsy_scoring.timeline.context import FittedContext, build_context
+from tarsy_scoring.timeline.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
@@ -66,11 +67,13 @@ class Judges:
     Args:
         ask_of: Makes the `Ask` for a provider and a context.
         token_factor: Learned ratio of real to estimated tokens of a provider, >= 1.
+        masking: The rules of secrets.
     """
 
     providers: Mapping[str, ProviderSettings]
     ask_of: Callable[[str, FittedContext], Ask]
     token_factor: Callable[[str], float] = lambda _provider: 1.0
+    masking: Masking = SHIPPED
 
 
 async def judge(
@@ -113,8 +116,9 @@ async def _judge_at(
     settings = judges.providers[provider]
     budget = context_budget(settings, criteria, judges.token_factor(provider))
     for _ in range(OVERFLOW_TRIES):
-        context = await _render(timeline, nonce, budget)
-        masked = partial(_render, timeline, nonce, budget, mask_injections=True) if context.injections else None
+        render = partial(_render, timeline, nonce, budget, judges.masking)
+        context = await render()
+        masked = partial(render, mask_injections=True) if context.injections else None
         try:
             ask = judges.ask_of(provider, context)
             return Judgement(await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context)
@@ -128,10 +132,10 @@ async def _judge_at(
 
 
 async def _render(
-    timeline: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False
+    timeline: Timeline, nonce: str, budget_tokens: int, masking: Masking, *, mask_injections: bool = False
 ) -> FittedContext:
     """Render the context; large sessions are rendered in a thread."""
-    build = partial(build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections)
+    build = partial(build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections, masking=masking)
     size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
     return await asyncio.to_thread(build) if size > INLINE_RENDER_CHARACTERS else build()
 

@@ -3,13 +3,13 @@ The results of an attempt as columns of `session_scores`, for stored scores and 
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.settings import Config, ProviderSettings
 from tarsy_scoring.evaluation.interaction import LONGEST_NAME
 from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
@@ -17,7 +17,7 @@ from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.queue.score_parts import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
-from tarsy_scoring.timeline.masking import MASKING_POLICY
+from tarsy_scoring.timeline.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
 
 MOST_TOOLS = 4000  # names in a set; each tool has two
@@ -61,7 +61,7 @@ def judgement_columns(
     timeline: Timeline | None,
     context: FittedContext | None,
     criteria: Criteria,
-    providers: Mapping[str, ProviderSettings],
+    config: Config,
 ) -> dict[str, Any]:
     """The columns of a completed score that the judge decides; without a judge, the total is null."""
     flags = set(context.flags) if context else set()
@@ -75,7 +75,12 @@ def judgement_columns(
     if context is not None:
         flags |= flags_of(turns, context, criteria)
     return {name: getattr(verdict, name) for name in _AS_STATED} | {
-        "judge_fingerprint": judge_fingerprint(criteria.criteria_hash, providers[who.provider], who),
+        "judge_fingerprint": judge_fingerprint(
+            criteria.criteria_hash,
+            config.providers[who.provider],
+            who,
+            masking_of(config.masking.extra_patterns).policy,
+        ),
         "rubric": asdict(rubric) if rubric else None,
         "failure_tags": verdict.failure_tags,
         "spread": verdict.spread,
@@ -97,7 +102,9 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
     return usage
 
 
-def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
+def judge_fingerprint(
+    criteria_hash: str, provider: ProviderSettings, turn: Turn, masking_policy: str = MASKING_POLICY
+) -> str:
     """SHA-256 of what defines who answered; scores with different fingerprints are not comparable."""
     who = {
         "criteria": criteria_hash,
@@ -108,6 +115,6 @@ def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn
         "max_reply_tokens": provider.max_reply_tokens,
         "context_window_tokens": provider.context_window_tokens,
         "context_policy": CONTEXT_POLICY,
-        "masking_policy": MASKING_POLICY,
+        "masking_policy": masking_policy,
     }
     return hashlib.sha256(to_json(who)).hexdigest()

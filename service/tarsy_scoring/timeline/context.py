@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.fence import LINE_PREFIX, Injection, Sanitizer, fence, prefix_lines
+from tarsy_scoring.timeline.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
 from tarsy_scoring.timeline.text import encode
@@ -75,7 +76,12 @@ def estimate_tokens(text: str) -> int:
 
 
 def build_context(
-    timeline: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False
+    timeline: Timeline,
+    nonce: str,
+    budget_tokens: int,
+    *,
+    mask_injections: bool = False,
+    masking: Masking = SHIPPED,
 ) -> FittedContext:
     """
     Render a timeline as masked, fenced text that is short enough for the judge's window.
@@ -88,11 +94,12 @@ def build_context(
         nonce: The fence's nonce, the same for every call of a score.
         budget_tokens: Room for alert and conversation together, by `estimate_tokens`.
         mask_injections: Replace text that tries to steer the judge by a marker.
+        masking: The rules of secrets.
 
     Raises:
         ContextTooLong: The parts that are never shortened exceed the budget.
     """
-    sanitizer = Sanitizer(nonce, timeline.agent_models, mask=mask_injections)
+    sanitizer = Sanitizer(nonce, timeline.agent_models, mask=mask_injections, masking=masking)
     rendering = Rendering(timeline, sanitizer)
     parts = rendering.alert + rendering.conversation
     cost = _cost("".join(p.text for p in parts))

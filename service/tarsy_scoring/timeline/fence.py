@@ -28,7 +28,7 @@ from tarsy_scoring.timeline.injection import (
     mask_injections,
     may_steer,
 )
-from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, Masker, defuse_markers
+from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, SHIPPED, Masker, Masking, defuse_markers
 from tarsy_scoring.timeline.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
@@ -191,12 +191,16 @@ class Sanitizer:
         model_names: Names to hide from the judge. Only names that cannot be an ordinary word are replaced:
             those with a digit and at least 4 characters, or with a separator and at least 8.
         mask: Replace injections, too.
+        masking: The rules of secrets.
     """
 
-    def __init__(self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False) -> None:
+    def __init__(
+        self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False, masking: Masking = SHIPPED
+    ) -> None:
         self._found: dict[Injection, None] = {}
-        self._masker = Masker()
+        self._masker = Masker(masking)
         self._effort = Effort()
+        self._anything = [*_ANYTHING, masking.own.any] if masking.own else _ANYTHING
         self._mask = mask
         self._nonce = nonce.lower().encode()
         names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
@@ -259,7 +263,7 @@ class Sanitizer:
             found.update(range(bisect_left(ends, start), last + 1))
             return ends[last]
 
-        for anything in _ANYTHING:
+        for anything in self._anything:
             position = 0
             while position < len(joined) and (match := anything.search(joined, position)) is not None:
                 position = add(*match.span())  # the texts up to there are decided
@@ -279,7 +283,7 @@ class Sanitizer:
     def _safe(self, entry: str, text: str, defuse: Callable[[bytes], bytes]) -> str:
         data = encode(text)
         is_ascii = len(data) == len(text)
-        touched = any(anything.search(data) is not None for anything in _ANYTHING) or may_steer(data)
+        touched = any(anything.search(data) is not None for anything in self._anything) or may_steer(data)
         if touched:
             data = self._masker.mask_bytes(defuse(clean(data)))
             data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))

@@ -8,7 +8,7 @@ import pytest
 from sessions import NONCE
 
 from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.masking import mask_secrets
+from tarsy_scoring.timeline.masking import Masking, mask_secrets
 
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
@@ -96,3 +96,15 @@ def test_marker_in_session_text_is_defused() -> None:
         == "(REDACTED:password#1) (REDACTED:token)"
     )
     assert Sanitizer(NONCE).line("E1", "pw\nDB_PASS=hunter2") == "pw DB_PASS=[REDACTED:password#1]"
+
+
+def test_own_shapes_are_masked() -> None:
+    """The group of a pattern, or all of it; they are part of the policy."""
+    masking = Masking({"badge": "BDG-([0-9]{6})", "desk": "desk [A-Z]{2}[0-9]"})
+
+    safe = Sanitizer(NONCE, masking=masking).texts(
+        [("E1", "in with BDG-471147"), ("E2", "desk AB7, not desk 7, 471147")]
+    )
+
+    assert safe == ["in with BDG-[REDACTED:badge#1]", "[REDACTED:desk#2], not desk 7, 471147"]
+    assert len({Masking().policy, masking.policy, Masking({"badge": "BDG"}).policy}) == 3

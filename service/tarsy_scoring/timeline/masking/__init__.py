@@ -6,14 +6,19 @@ URLs, Kubernetes Secrets, and base64 of any of these. A secret without such a sh
 over a text are RE2 and linear.
 """
 
+import hashlib
+import json
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encoded
 from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
-from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SENTENCES, SHAPES, TOKENS
+from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SENTENCES, SHAPES, TOKENS, Rule, Rules
 from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
@@ -37,7 +42,36 @@ def defuse_markers(data: bytes) -> bytes:
     return data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
 
 
-def mask_secrets(text: str) -> str:
+class Masking:
+    """
+    The rules of a deployment: those of this package, and an operator's own shapes.
+
+    Args:
+        extra_patterns: RE2 patterns by kind; the secret is the group of a pattern, or all of it.
+    """
+
+    def __init__(self, extra_patterns: Mapping[str, str] = MappingProxyType({})) -> None:
+        listed = sorted(extra_patterns.items())
+        self.own = Rules([Rule(kind, pattern) for kind, pattern in listed]) if listed else None
+        self.policy = MASKING_POLICY
+        if listed:
+            self.policy += "+" + hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+
+
+SHIPPED = Masking()
+
+
+@lru_cache(8)
+def _masking(listed: tuple[tuple[str, str], ...]) -> Masking:
+    return Masking(dict(listed))
+
+
+def masking_of(extra_patterns: Mapping[str, str]) -> Masking:
+    """The rules with an operator's own; compiled once per process."""
+    return _masking(tuple(extra_patterns.items())) if extra_patterns else SHIPPED
+
+
+def mask_secrets(text: str, masking: Masking = SHIPPED) -> str:
     """
     Replace each recognised secret by a marker such as `[REDACTED:password#1]`.
 
@@ -46,7 +80,7 @@ def mask_secrets(text: str) -> str:
     linear.
     """
     data = text.encode("utf-8", "surrogatepass")
-    masked = Masker().mask_bytes(data)
+    masked = Masker(masking).mask_bytes(data)
     return text if masked is data else masked.decode("utf-8", "surrogatepass")
 
 
@@ -57,13 +91,15 @@ class Masker:
     The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, masking: Masking = SHIPPED) -> None:
         self._numbers: dict[bytes, int] = {}
         self._checks = Checks()
+        self._own = masking.own
 
     def mask_bytes(self, data: bytes) -> bytes:
         """Mask UTF-8; returns the same object if there is nothing to mask."""
-        secrets = find_secrets(data, self._checks)
+        own = list(self._own.find(data, self._checks)) if self._own else []
+        secrets = _merged(data, own + find_secrets(data, self._checks))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -77,10 +113,10 @@ class Masker:
 
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
-    """The secrets of a text in order, without overlap."""
+    """The secrets of a text by the rules of this package; they may overlap."""
     found: list[Secret] = []
     if _ANY_WORDS.search(data) is not None:
-        for rules in (TOKENS, SHAPES, SENTENCES):
+        for rules in (SHAPES, TOKENS, SENTENCES):
             found += rules.find(data, checks)
         found += find_named(data, checks)
     if _ANY_STRUCTURE.search(data) is not None:
@@ -91,7 +127,7 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
             found += rules.find(data, checks)
         if depth < _MAX_ENCODINGS:
             found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
-    return _merged(data, found)
+    return found
 
 
 _MAX_ENCODINGS = 3

@@ -35,7 +35,7 @@ class Rules:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.pattern = "|".join(f"(?:{rule.searched})" for rule in rules)
         self._rules = rules
-        self._any = compile_bytes(self.pattern, capture=False)
+        self.any = compile_bytes(self.pattern, capture=False)
         self._which = compile_set([rule.searched for rule in rules])
         self._each = [compile_bytes(rule.pattern) for rule in rules]
 
@@ -59,7 +59,7 @@ class Rules:
     def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
         """The secrets in a text, in order."""
         position = 0
-        while (match := self._any.search(data, position)) is not None:
+        while (match := self.any.search(data, position)) is not None:
             start, position = match.span()
             if checks.are_used_up():
                 position = min(len(data), position + STRETCH_BYTES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import new_nonce, without_prefixes
-from tarsy_scoring.timeline.masking import mask_secrets
+from tarsy_scoring.timeline.masking import SHIPPED, Masking, mask_secrets
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 from tarsy_scoring.web.places import NoPlace, Places
 
@@ -84,6 +84,7 @@ async def read_session(
     cut: Collection[str] = (),
     *,
     places: Places,
+    masking: Masking = SHIPPED,
 ) -> ShownSession | Unreadable:
     """
     Read what a page shows of a session. A failure of the source is a result, not an exception.
@@ -92,6 +93,7 @@ async def read_session(
         cited: Ids of the entries to show.
         cut: Ids of entries that were shortened for the judge.
         places: One is held while the session is in memory.
+        masking: The rules of secrets.
     """
     if source is None:
         return Unreadable("this process has no timeline source")
@@ -99,7 +101,7 @@ async def read_session(
         async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
-            return await asyncio.to_thread(show, timeline, cited, cut)
+            return await asyncio.to_thread(show, timeline, cited, cut, masking)
     except NoPlace:
         return Unreadable("too many sessions are being shown now: reload the page shortly")
     except SessionNotFound:
@@ -112,10 +114,12 @@ async def read_session(
         return Unreadable("the timeline source cannot be read now")
 
 
-def show(timeline: Timeline, cited: Sequence[str], cut: Collection[str] = ()) -> ShownSession:
+def show(
+    timeline: Timeline, cited: Sequence[str], cut: Collection[str] = (), masking: Masking = SHIPPED
+) -> ShownSession:
     """The parts of a timeline that a page shows. Blocks for a time that grows with the session."""
-    context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS)
-    analysis = mask_secrets(timeline.final_analysis or "")
+    context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS, masking=masking)
+    analysis = mask_secrets(timeline.final_analysis or "", masking)
     wanted = [entry for entry in cited if entry != ALERT][:MAX_ENTRIES]
     found = [entry for entry in wanted if entry in context.entries]
     return ShownSession(
