@@ -19,6 +19,7 @@ from tarsy_scoring.web.context import AppContext
 
 # The client is a trusted proxy, other addresses of this machine are not, and no test reaches the rate limit.
 SETTINGS = Settings(trusted_proxies="127.0.0.1", api_rate_per_minute=1_000_000, api_read_rate_per_minute=1_000_000)
+AS_ALICE = {"X-Forwarded-User": "alice"}
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ async def open_api(
         site = AppContext(SETTINGS, load_criteria(), *parts, Metrics(), source)
         app = create_app(site)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        as_alice = {"X-Forwarded-User": "alice"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=as_alice) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=AS_ALICE) as client:
             yield Api(client, scoring, app)
 
 

@@ -52,9 +52,10 @@ def _config(judge: ScriptedJudge, elsewhere: ScriptedJudge, hostile_url: str) ->
     """Chains whose sessions go to the scripted judge, to another provider, and to each kind of hostile judge."""
     urls = {kind: f"{hostile_url}/{kind}/v1" for kind in hostile_judge.REPLIES}
     urls |= {"main": judge.base_url, "public": elsewhere.base_url}
-    timeouts = dict.fromkeys(hostile_judge.REPLIES, 2)
-    providers = {n: {"base_url": url, "model": MODEL, "timeout_s": timeouts.get(n, 60)} for n, url in urls.items()}
+    providers: dict[str, Any] = {name: {"base_url": url, "model": MODEL} for name, url in urls.items()}
+    providers["dripping-reply"]["timeout_s"] = 2
     chains = {name: {"providers": [name]} for name in urls if name != "main"}
+    chains["structured"] = {"criteria": "investigation-structured"}
     return {"providers": providers, "defaults": {"providers": ["main"]}, "chains": chains}
 
 

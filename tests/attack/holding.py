@@ -15,7 +15,7 @@ class Cases:
         """Count a case. Args: seen: shown where it does not hold."""
         self.count += 1
         if not holds:
-            self.broken.append(f"{case}: {str(seen)[:300]}")
+            self.broken.append(f"{case}: {str(seen)[:200]}")
 
 
 Attack = Callable[[str], AbstractContextManager[Cases]]

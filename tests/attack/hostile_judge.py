@@ -1,4 +1,4 @@
-"""A judge, or a server at its address, whose replies have no end, are bombs, or are something else."""
+"""A judge, or a server at its address, whose replies are far too long, are bombs, or are something else."""
 
 import asyncio
 import gzip
@@ -22,7 +22,7 @@ def _bomb() -> bytes:
     return gzip.compress(OPENING + MEBIBYTE * 400 + f'\\n\\n{FORGED}"}}}}]}}'.encode(), 1)
 
 
-async def _stream(request: web.Request, *, status: int = 200, mebibytes: int = 10_000, pause_s: float = 0) -> Any:
+async def _stream(request: web.Request, *, status: int = 200, mebibytes: int = 700, pause_s: float = 0) -> Any:
     response = web.StreamResponse(status=status, headers={"Content-Type": "application/json"})
     with suppress(ConnectionError):
         await response.prepare(request)
@@ -47,8 +47,8 @@ def _always(**response: Any) -> Callable[[web.Request], Awaitable[Any]]:
 _ODD = {"choices": [{"message": {"role": "assistant", "content": {"total_score": FORGED}}}], "usage": {"x": -1}}
 REPLIES: dict[str, Callable[[web.Request], Awaitable[Any]]] = {
     "reply-of-100-mb": lambda request: _stream(request, mebibytes=100),
-    "endless-reply": _stream,
-    "endless-error": lambda request: _stream(request, status=500),
+    "reply-of-700-mb": _stream,
+    "error-of-700-mb": lambda request: _stream(request, status=500),
     "dripping-reply": lambda request: _stream(request, pause_s=0.1),
     "gzip-bomb": _compressed,
     "redirect": _always(status=307, headers={"Location": "/redirected"}),

@@ -32,15 +32,24 @@ class Answer:
 
 async def exchange(port: int, data: bytes) -> Answer:
     """Send these bytes on a new connection, and read one answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LARGEST_HEAD)
+    reader, writer = await connect(port)
+    writer.write(data)
+    return await receive(reader, writer, has_body=not data.startswith(b"HEAD "))
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, limit=LARGEST_HEAD)
+
+
+async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, has_body: bool = True) -> Answer:
+    """Read one answer, and close the connection."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            writer.write(data)
             await writer.drain()
             first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
             headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
             status, body = int(first.split()[1]), b""
-            if status != 101 and not data.startswith(b"HEAD "):
+            if has_body and status != 101:
                 length = int(headers.get("content-length", -1))
                 body = await (reader.readexactly(length) if length >= 0 else reader.read())
             return Answer(status, headers, body.decode("utf-8", "replace"))
@@ -127,7 +136,7 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in FOREIGN:
+        if tag in FOREIGN or (tag == "script" and "src" not in dict(attrs)):
             self.unsafe.append(tag)
         is_safe_link = tag == "a" and {"noopener", "noreferrer"} <= {*(dict(attrs).get("rel") or "").split()}
         for name, value in attrs:
@@ -135,5 +144,5 @@ class Page(HTMLParser):
             is_allowed = address == "" or (address[0] in "/?#" and not address.startswith("//"))
             is_allowed |= is_safe_link and address.startswith(("http://", "https://"))
             is_address = name in ("src", "action", "href", "formaction", "poster", "data")
-            if name.startswith("on") or name in ("style", "srcdoc") or (is_address and not is_allowed):
+            if name.startswith("on") or name in ("style", "srcdoc", "http-equiv") or (is_address and not is_allowed):
                 self.unsafe.append(f"{tag} {name}={value}")

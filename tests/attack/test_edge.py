@@ -3,13 +3,10 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any
 
 import pytest
-from holding import Attack, Cases
-from target import AS_BROWSER, REQUESTS, SCORE, Target, exchange
+from holding import Attack
+from target import AS_BROWSER, REQUESTS, SCORE, Target, connect, exchange, receive
 
 from processes import small_session
 from tarsy_scoring.web.pages import registry
@@ -27,7 +24,7 @@ IDS = {
 }
 OTHERS = [("GET", "/openapi.json"), ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/nowhere"), ("HEAD", "/")]
 OTHERS += [(method, "/") for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")]
-AT_ONCE = 24
+AT_ONCE, CALLS = 300, 20  # more than there are places for requests, and fewer
 SILENT = 200
 MARKER = "content-of-a-file-outside"
 BEARER = f"Authorization: Bearer {SCORE}"
@@ -71,32 +68,20 @@ async def test_every_route_asks_who_calls(target: Target, attack: Attack) -> Non
         holds("metrics at their own port", seen.status == 200, seen)
 
 
-async def answered_during(target: Target, attacking: Callable[[Cases], Awaitable[Any]], holds: Cases) -> None:
-    """A caller with access is answered while the attack runs, and at least twenty times."""
-    running = asyncio.ensure_future(attacking(holds))
-    statuses = Counter[int]()
-    while not running.done() or statuses.total() < 20:
-        statuses[(await target.read("/api/v1/scoring/sessions?limit=1")).status] += 1
-    await running
-    holds(f"a caller is answered during {attacking.__name__}", set(statuses) == {200}, statuses)
-
-
 async def test_malformed_requests_are_refused(target: Target, attack: Attack) -> None:
     """Each gets a status of 4xx, or the connection is cut off; other callers are answered meanwhile."""
-
-    async def malformed_requests(holds: Cases) -> None:
-        half = ["", "GET ", "GET / HTTP/1.1\r\nHost: a\r\n", target.fill("POST / HTTP/1.1\r\n$HEAD")]
-        writers = [(await asyncio.open_connection("127.0.0.1", target.port))[1] for _ in range(SILENT)]
+    half = ["", "GET ", "GET / HTTP/1.1\r\nHost: a\r\n", target.fill("POST / HTTP/1.1\r\n$HEAD")]
+    with attack("malformed requests") as holds:
+        writers = [(await connect(target.port))[1] for _ in range(SILENT)]
         for number, writer in enumerate(writers):
             writer.write(half[number % len(half)].encode())
         for name, case in REQUESTS["malformed"].items():
-            seen = await exchange(target.port, target.fill(case["send"]).encode("latin-1"))
+            refused = exchange(target.port, target.fill(case["send"]).encode("latin-1"))
+            seen, mine = await asyncio.gather(refused, target.read("/api/v1/scoring/sessions?limit=1"))
             holds(name, seen.status in case["refused"] and "Traceback" not in seen.text, seen)
+            holds(f"{name}: a caller is answered meanwhile", mine.status == 200, mine)
         for writer in writers:
             writer.transport.abort()
-
-    with attack("malformed requests") as holds:
-        await answered_during(target, malformed_requests, holds)
         holds("the API still runs", target.guarded.status is None)
 
 
@@ -136,41 +121,21 @@ async def test_pages_of_other_sites_use_nothing_of_a_browser(target: Target, att
 
 
 async def test_floods_without_a_login_starve_no_caller(target: Target, attack: Attack) -> None:
-    """Probes, refused requests, scrapes, handshakes and silent connections."""
-
-    async def flood(most: int, method: str, path: str, port: int | None = None) -> Counter[int]:
-        left, statuses = iter(range(most)), Counter[int]()
-
-        async def send() -> None:
-            for _ in left:
-                statuses[(await target.request(method, path, port=port)).status] += 1
-
-        await asyncio.gather(*(send() for _ in range(AT_ONCE)))
-        return statuses
-
-    async def probes(holds: Cases) -> None:
-        seen = await flood(400, "GET", "/readyz")
-        holds("readiness is answered, or refused", seen[200] > 0 and set(seen) <= {200, 503}, seen)
-
-    async def strangers(holds: Cases) -> None:
-        seen = await flood(200, "POST", "/sessions/attack-1/score") + await flood(100, "GET", "/api/v1/ws")
-        holds("strangers are refused", set(seen) == {401}, seen)
-
-    async def scrapes(holds: Cases) -> None:
-        seen = await flood(150, "GET", "/metrics", target.metrics_port)
-        holds("metrics are answered, or cut off", seen[200] > 0 and set(seen) <= {0, 200, 503}, seen)
-
-    async def silent_connections(_: Cases) -> None:
-        writers = []
-        for port in (target.port, target.metrics_port) * SILENT:
-            with suppress(ConnectionError):
-                writers.append((await asyncio.open_connection("127.0.0.1", port))[1])
-        for writer in writers:
-            writer.transport.abort()
-
+    """Many requests arrive at once, just before those of a caller with access."""
     with attack("floods") as holds:
-        for flooding in (probes, strangers, scrapes, silent_connections):
-            await answered_during(target, flooding, holds)
+        for name, case in REQUESTS["floods"].items():
+            port = target.metrics_port if case.get("at_metrics") else target.port
+            connections = [await connect(port) for _ in range(AT_ONCE)]
+            for _, writer in connections:
+                writer.write(case["send"].encode())
+            mine = await asyncio.gather(*(target.read("/api/v1/scoring/sessions?limit=1") for _ in range(CALLS)))
+            holds(f"{name}: a caller is answered", {answer.status for answer in mine} == {200}, mine)
+            if allowed := set(case.get("answered", ())):
+                answers = await asyncio.gather(*(receive(*connection) for connection in connections))
+                seen = Counter(answer.status for answer in answers)
+                holds(f"{name}: answered or refused", set(seen) <= allowed, seen)
+            for _, writer in connections:
+                writer.transport.abort()
 
 
 async def test_paths_lead_nowhere_else(target: Target, attack: Attack) -> None:

@@ -126,6 +126,10 @@ async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: 
         for prompt in prompts:
             fences = set(re.findall(r"<<<SESSION-DATA ([0-9a-f]+) (?:BEGIN|END)>>>", prompt))
             holds("one nonce, which the session does not know", len(fences) == 1 and "0123456789abcdef" not in prompt)
+        asked = [message["content"] for body in service.judge.requests for message in body["messages"]]
+        lines = set("\n".join(asked).splitlines())
+        for line in TEXTS["forged_lines"]:
+            holds(f"no line of a prompt: {line}", line not in lines)
 
         pages, documents = await shown("pages", AS_BROWSER), await shown("documents")
         for path, answer in pages.items():
@@ -173,7 +177,7 @@ async def test_a_hostile_judge_costs_one_score_and_little_memory(
     for kind in REPLIES:
         service.add_session(kind, chain_id=kind)
     for session_id, case in quotations.items():
-        service.add_session(session_id)
+        service.add_session(session_id, chain_id=case.get("chain", "kubernetes"))
         service.judge.script(Fault(kind="reply", match=f"alert of {session_id} says", content=case["reply"]))
     service.add_session("beside-hostile-judges")
     await service.announce(*REPLIES, *quotations, "beside-hostile-judges")

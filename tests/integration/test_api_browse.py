@@ -11,7 +11,7 @@ import httpx
 import pytest
 from pydantic_core import from_json
 
-from api_site import SETTINGS, Api, open_api
+from api_site import AS_ALICE, SETTINGS, Api, open_api
 from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
@@ -484,7 +484,7 @@ async def test_distribution_over_the_bands_of_criteria(api: Api) -> None:
         source=None,
     )
     transport = httpx.ASGITransport(create_app(context))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=AS_ALICE) as client:
         found = await analysed(Api(client, scoring), "distribution", criteria=criteria.name)
 
     assert [(b["band"], b["low"], b["high"], b["count"]) for b in found["bands"]] == [

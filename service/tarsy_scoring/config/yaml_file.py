@@ -10,6 +10,7 @@ import yaml
 from tarsy_scoring.errors import ConfigurationError
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+MAX_VALUES = 100_000  # with those that aliases repeat
 _LOGIN_HEADER = re.compile(r"(?i)(?:proxy-)?authorization|cookie|(?:x-)?(?:api|auth|access)-?(?:key|token)")
 _LOGIN = re.compile(r"(?i)(?:bearer|basic) ")
 
@@ -23,7 +24,7 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
             nor has a default. With the line, or the path of the key.
     """
     try:
-        loaded = _WithoutAliases(path.read_text(encoding="utf-8")).get_single_data()
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {reason}") from None
@@ -35,20 +36,21 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict):
         raise ConfigurationError(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
+    _require_bounded(loaded, path)
     _require_no_secret(loaded.get("providers"), path)
     return {key: _fill(value, environ, str(path), str(key)) for key, value in loaded.items()}
 
 
-class _WithoutAliases(yaml.SafeLoader):
-    """Refuses aliases: nested ones turn 400 bytes into more values than memory holds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, f"an alias (*{event.anchor}) is not allowed: repeat the value", event.start_mark
-            )
-        return super().compose_node(parent, index)
+def _require_bounded(loaded: Any, path: Path) -> None:
+    """Refuse nested aliases, which turn 400 bytes into more values than memory holds, and aliases of themselves."""
+    values, found = [loaded], 0
+    while values:
+        value = values.pop()
+        found += 1
+        if found > MAX_VALUES:
+            raise ConfigurationError(f"{path}: more than {MAX_VALUES:,} values; do its aliases repeat each other?")
+        if isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
 
 
 def _require_no_secret(providers: Any, path: Path) -> None:

@@ -227,7 +227,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _shortest(pattern: str) -> int:
-    """The length of the shortest text that a pattern without fillers matches."""
+    """The bytes of the shortest text that a pattern without fillers matches."""
     flat, before = pattern, ""
     while flat != before:  # innermost groups first
         before = flat
@@ -238,7 +238,7 @@ def _shortest(pattern: str) -> int:
 
 
 def _plain_length(literal: str) -> int:
-    return len(re.sub(r".\?", "", re.sub(r"\[[^]]*\]", "x", literal)))
+    return len(re.sub(r".\?", "", re.sub(r"\[[^]]*\]", "x", literal)).encode())
 
 
 _BY_NAME: dict[str, list[str]] = {

@@ -32,8 +32,9 @@ ANONYMOUS = "api-client"
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
-    "configure access: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES for proxies that "
-    "authenticate, or SCORING_API_OPEN=true to admit every client; or keep SCORING_API_HOST=127.0.0.1"
+    "configure access: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES and "
+    "SCORING_TRUSTED_PROXY_SECRET for proxies that sign users in, or SCORING_API_OPEN=true to admit every client; or "
+    "keep SCORING_API_HOST=127.0.0.1"
 )
 
 

@@ -128,7 +128,7 @@ class TrustedProxies:
 
     def _of_jwt(self, headers: Headers, keys: "KeyFile") -> Forwarded | None:
         """The user of a JWT, which is in the user header or in `Authorization`."""
-        named = headers.get(self._user_header, "").strip()
+        named = _single(headers, self._user_header) or ""
         token = named if _is_jwt(named) else None
         bearer = (bearer_token(headers) or b"").decode("latin-1")
         is_bearer_used = token is None and _is_jwt(bearer)

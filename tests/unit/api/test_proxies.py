@@ -303,3 +303,10 @@ def test_a_changed_key_file_takes_effect_without_a_restart(key_file: Path, with_
         replace("{")
         assert identified(rules, bearer(token(OTHER_KEY))) is not None
     assert [line["event"] for line in lines] == ["api.proxy_keys_reloaded", "api.proxy_keys_broken"]
+
+
+def test_two_values_of_the_user_header_are_refused_beside_a_jwt(with_keys: dict[str, str]) -> None:
+    rules = proxies(with_keys)
+    proof = tuple(bearer(token()).items())
+    assert refusal(rules, [*proof, ("x-forwarded-user", "alice"), ("x-forwarded-user", "bob")]).status == 400
+    assert refusal(rules, [*proof, ("x-forwarded-user", token()), ("x-forwarded-user", "alice")]).status == 400
