@@ -33,7 +33,7 @@ class Checks:
     is masked together with `STRETCH_BYTES` of the text that follows it.
     """
 
-    def __init__(self, left: int = 30_000) -> None:
+    def __init__(self, left: int = 20_000) -> None:
         self._left = left
 
     def are_used_up(self) -> bool:
@@ -55,7 +55,7 @@ _REFERENCE = re.compile(
     re.VERBOSE,
 )
 _LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
-_CHANGED = re.compile(rb"\\*[\"'] -> \\*[\"'][^\"'\n]*")
+_CHANGED = re.compile(rb"\\*[\"'] (?:[-=]>|to) \\*[\"'][^\"'\n]*")
 _CHANGED_BARE = re.compile(rb" (?:->|to) (?=[^\s]*[0-9])[^\s\"',;]+")
 # The items of a list of YAML below a name.
 _ITEMS = re.compile(rb"[ \t]*(?:(?:\r?\n|\\+n)[ \t]*- [\"']?([^\s\"':]+)[\"']?[ \t]*(?=\r?\n|\\+n|\Z))+")
