@@ -76,13 +76,13 @@ def _name_end(data: bytes, start: int, limit: int) -> int:
     return name.end() if name else limit
 
 
-def _join(data: bytes, start: int, name_end: int) -> tuple[_Link, int]:
-    """What joins the name at `start` and its value, and where the value begins."""
+def _join(data: bytes, start: int, name_end: int) -> tuple[_Link, int] | None:
+    """What joins the name at `start` and its value, and where the value begins; None if nothing does."""
     is_option = data.startswith(b"-", start) and not data[start - 1 : start].isalnum()
     for join, link in _JOINS:
         if bool(link.begins) == is_option and (joined := join.match(data, name_end)) is not None:
             return link, joined.end(1)
-    return _LINKS[-1], name_end
+    return None
 
 
 def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
@@ -96,8 +96,10 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
             continue
         position = _name_end(data, start, position)
         level = level_of(_begin_of_name(data, start) + data[start:position])
-        link, value_start = _join(data, start, position)
-        value = READERS[link.value](data, value_start) if level.kind else None
+        if not level.kind or (joined := _join(data, start, position)) is None:
+            continue
+        link, value_start = joined
+        value = READERS[link.value](data, value_start)
         if value is None or value[1] <= value[0]:
             continue
         reasons = link.unless if link.alone and "vague" not in level.unless else (*level.unless, *link.unless)

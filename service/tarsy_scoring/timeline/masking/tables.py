@@ -28,6 +28,7 @@ _ROW = re.compile(rb"\(((?:'(?:[^'\\]|''|\\.)*'|[^()'])*)\)\s*,?\s*")
 _RULE = re.compile(rb"[-+=|:\s]*")
 _MAX_ROWS = 1_000
 _MAX_HEADING_BYTES = 60
+_MAX_COLUMNS = 40
 _TITLE = re.compile(rb"(?:[A-Za-z#_][^,;|]*)?")
 
 
@@ -37,13 +38,17 @@ def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
     while (match := _HEADING.search(data, position)) is not None and not checks.are_used_up():
         columns, rows, end = _table(data, *match.span())
         position = max(end, match.end())
-        headings = [column.strip(b" \t\"'`") for column in columns]
+        headings = [column.strip(b" \t\"'`") for column in columns[:_MAX_COLUMNS]]
         levels = [_level(heading) for heading in headings]
         if not any(levels) or not all(map(_TITLE.fullmatch, headings)):
             continue
         for row in rows:
             for level, value in zip(levels, row, strict=False):
-                if level and not is_harmless(Candidate(data, value), (*level.unless, "cell")):
+                if (
+                    level
+                    and not checks.are_used_up()
+                    and not is_harmless(Candidate(data, value), (*level.unless, "cell"))
+                ):
                     yield Secret(*value, level.kind)
                 position = max(position, value[1])
 

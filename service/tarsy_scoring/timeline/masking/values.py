@@ -83,6 +83,7 @@ _BARE = re.compile(
 )
 _ARGUMENT = re.compile(rb"""(?:[^\s"'`\\;|&<>]|[;|&<>](?=[A-Za-z0-9!@#$%^*_+~?]))+""")
 _TRAILING = b").]}>,;:|"
+_LONGEST_BLOCK = 8_000  # of a value of several lines, or many names could each read the rest of a text
 
 
 _DOUBLED = re.compile(rb"''(?=\w)|(?<=')'\w")
@@ -127,8 +128,9 @@ def read_assigned(data: bytes, position: int) -> Value | None:
     if block := _BLOCK.match(data, position):
         return _indented(data, position, block.end())
     if here := _HEREDOC.match(data, position):
-        closing = data.find(here[1], here.end())
-        return here.end(), closing if closing >= 0 else len(data)
+        limit = min(len(data), here.end() + _LONGEST_BLOCK)
+        closing = data.find(here[1], here.end(), limit)
+        return here.end(), closing if closing >= 0 else limit
     if items := _ITEMS.match(data, position):
         return data.index(b"- ", position) + 2, items.end()
     if _LINE_END.match(data, position):
@@ -160,7 +162,7 @@ def _indented(data: bytes, position: int, line_end: int) -> Value | None:
     line = data[line_start:position]
     depth = min(len(line) - len(line.lstrip(b" \t-")), 60)
     lines = re.compile(rb"(?:[ \t]*(?:\r?\n|\\+r?\\*n)[ \t]{%d,}(?:[^\n\\\"]|\\+(?![nr\\\"]))+)+" % (depth + 1))
-    match = lines.match(data, line_end)
+    match = lines.match(data, line_end, line_end + _LONGEST_BLOCK)
     if match is None:
         return None
     first = _LINE_END.sub(b"", match[0], count=1).lstrip()
