@@ -30,7 +30,7 @@ _ONE_ESCAPE = re.compile(rb"\\{1,4}[uUx]\{?([0-9a-fA-F]+)\}?")
 ESCAPED_PATTERN = (
     r"&#0{0,5}(?:6[5-9]|[789][0-9]|1[012][0-9]|[0-9]{3,7})\b|&#[xX]0{0,4}(?:[4-7][0-9a-fA-F]|[0-9a-fA-F]{3,6})\b"
     r"|\\u\{?0{0,4}[4-7][0-9a-fA-F]|\\u(?:0[1-9a-fA-F]|[1-9a-fA-F])[0-9a-fA-F]{2}|\\x[4-7][0-9a-fA-F]|\\U000"
-    r"|(?:%[4-7][0-9a-fA-F]){2}|(?:=[4-7][0-9A-F]){2}"
+    r"|(?:%[4-7][0-9a-fA-F]){2}|%20[A-Za-z]{1,20}%20|(?:=[4-7][0-9A-F]){2}"
     r"|[A-Za-z](?:</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->)[A-Za-z]"
 )
 """Matches wherever ASCII text holds an escaped letter."""
@@ -73,6 +73,7 @@ _FOLDED = _Folded()
 # Letters in circles, in squares and of flags that Unicode does not decompose.
 for _first in (0x1F150, 0x1F170, 0x1F1E6):
     _FOLDED |= {_first + number: letter for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
+_FOLDED |= {0xE0000 + point: chr(point).lower() for point in range(0x20, 0x7F)}  # tags, as escapes
 
 
 def fold(data: bytes) -> bytes:

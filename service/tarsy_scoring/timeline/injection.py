@@ -138,10 +138,10 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 # --- words ---------------------------------------------------------------------------------------------
 
 
-_NEAR_PATTERN = "(?i)" + read_rules("injection_near.yaml", "near")
+_NEAR_PATTERN = "(?i)" + fold_text(read_rules("injection_near.yaml", "near"))
 _NEAR = compile_bytes(_NEAR_PATTERN, capture=False)
 _NEAR_EACH = [
-    (name, compile_bytes(f"(?i){pattern}", capture=False))
+    (name, compile_bytes(f"(?i){fold_text(pattern)}", capture=False))
     for name, patterns in read_rules("injection_near.yaml", "patterns").items()
     for pattern in patterns
 ]
@@ -160,10 +160,12 @@ def _near_words(data: bytes, effort: Effort) -> Iterator[Span]:
         effort.near_bytes -= min(match.end() - position, 2 * _NEAR_BYTES_OF_A_WORD)
         position = match.end()
         if match.start() - _NEAR_BYTES_OF_A_WORD > end:
-            yield from _near_one(data, start, end)
+            if end:
+                yield from _near_one(data, start, end)
             start = match.start() - _NEAR_BYTES_OF_A_WORD
         end = position + _NEAR_BYTES_OF_A_WORD
-    yield from _near_one(data, start, end)
+    if end:
+        yield from _near_one(data, start, end)
 
 
 def _near_one(data: bytes, start: int, end: int) -> Iterator[Span]:
@@ -294,13 +296,16 @@ def _in_letters(letters: bytes, effort: Effort) -> Iterator[Span]:
 
 # --- encoded text --------------------------------------------------------------------------------------
 
-_SIGNAL_WORDS = ("ignore", "instruct", "disregard", "previous", "score", "evaluat", "maximum", "points", "judge")
+_SIGNAL_WORDS = (
+    *("ignore", "instruct", "disregard", "previous", "score", "evaluat", "maximum", "points", "judge", "grade"),
+    *("full marks", "rating", "verdict", "reviewer", "perfect"),
+)
 
 
 def _encodings_of(word: str) -> Iterator[str]:
     """The characters that base64 and hexadecimal digits have for a word in any text."""
     for spelt in (word, word.title(), word.upper()):
-        yield spelt.encode().hex()
+        yield "(?i:" + spelt.encode().hex(" ").replace(" ", "[ ]?") + ")"
         for offset in range(3):
             encoded = base64.b64encode(bytes(offset) + spelt.encode() + bytes(3)).decode()
             yield re.escape(encoded[-(-8 * offset // 6) : 8 * (offset + len(word)) // 6])
@@ -309,11 +314,11 @@ def _encodings_of(word: str) -> Iterator[str]:
 _ENCODED_PATTERN = "|".join(
     [
         *(part for word in _SIGNAL_WORDS for part in _encodings_of(word)),
-        "(?i:vtaber|cerivbhf|vafgehpgvba|qvfertneq|fpber[ ]guvf|erongi|snoitcurtsni|dragersid|siht[ ]erocs)",
+        "(?i:vtaber|cerivbhf|vafgehpgvba|qvfertneq|fpber|rinyhngbe|whqtr|tenqre|erongi|snoitcurtsni|dragersid|erocs|rotaulave|egduj|redarg)",
     ]
 )
 _ANY_ENCODED = compile_bytes(_ENCODED_PATTERN, capture=False)
-_RUN = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
+_RUN = re.compile(rb"(?:[0-9a-fA-F]{2}[ ]){11,}[0-9a-fA-F]{2}|[A-Za-z0-9+/_-]{12,}={0,2}")
 INJECTION_PATTERN = f"(?:{_PLAIN_PATTERN})|(?:{_NEAR_PATTERN})|{_ENCODED_PATTERN}|{ESCAPED_PATTERN}"
 """Matches every ASCII text in which `find_injections` finds something, unless `may_steer` does."""
 
@@ -345,6 +350,7 @@ def _from_base64(run: bytes) -> bytes:
 
 
 def _from_hexadecimal(run: bytes) -> bytes:
+    run = run.replace(b" ", b"")
     try:
         return bytes.fromhex(run[: len(run) // 2 * 2].decode())
     except ValueError:
