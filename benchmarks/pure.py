@@ -80,6 +80,7 @@ HOSTILE = [
     "cGFzc3dvcmQ ",
     "eyJhbGciOiJ9.eyJzdWIi.c2ln ghp_ABCDEFGHIJKLMNOPQRST ",
     "amqp://a:b1@c mysql -pab1 ",
+    "snmpget -A ",
     "user,password\n",
     # ... or text that addresses the judge
     "score ",

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import re2
+
 from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.masking.values import READERS, STRETCH_BYTES, Checks, Secret, Value
 from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
@@ -30,9 +32,17 @@ class Rule(NamedTuple):
 
 
 class Rules:
-    """Rules that are searched together; a secret of one of them may not begin within a match of another."""
+    """
+    Rules that are searched together; a secret of one of them may not begin within a match of another.
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    Args:
+        window: Bytes in which a match must begin and end; None: any number. A pattern that may go on to the end of a
+            line is searched there before another that matches at once, so that many matches in a long line would
+            each read the rest of it.
+    """
+
+    def __init__(self, rules: Sequence[Rule], window: int | None = None) -> None:
+        self._window = window
         self.pattern = "|".join(f"(?:{rule.searched})" for rule in rules)
         self._rules = rules
         self.any = compile_bytes(self.pattern, capture=False)
@@ -46,7 +56,7 @@ class Rules:
         return next((i for i, rule in enumerate(self._each) if rule.match(data, start) is not None), 0)
 
     def _value(self, index: int, data: bytes, start: int) -> Value | None:
-        parts = self._each[index].match(data, start)
+        parts = self._each[index].match(data, start, start + (self._window or len(data)))
         if parts is None:
             return None
         if reader := self._rules[index].value:
@@ -56,10 +66,23 @@ class Rules:
         edge = _EDGE.match(data, start)
         return edge.end() if edge else start, parts.end()
 
+    def _next(self, data: bytes, position: int) -> "re2._Match | None":
+        size = self._window or len(data)
+        while position < len(data):
+            end = position + size
+            match = self.any.search(data, position, end)
+            if end >= len(data) or (match is not None and match.start() == position):
+                return match
+            if match is not None and match.end() < end - size // 2:
+                return match
+            # What begins near the end of a window is searched again in a window of its own.
+            position = match.start() if match is not None else end - size // 4
+        return None
+
     def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
         """The secrets in a text, in order."""
         position = 0
-        while (match := self.any.search(data, position)) is not None:
+        while (match := self._next(data, position)) is not None:
             start, position = match.span()
             if checks.are_used_up():
                 position = min(len(data), position + STRETCH_BYTES)
@@ -74,8 +97,8 @@ class Rules:
             position = max(position, value[1])
 
 
-def _read(group: str) -> Rules:
-    return Rules([Rule(**rule) for rule in read_rules("masking/secrets.yaml", group)])
+def _read(group: str, window: int | None = None) -> Rules:
+    return Rules([Rule(**rule) for rule in read_rules("masking/secrets.yaml", group)], window)
 
 
 def _tokens() -> Rules:
@@ -85,4 +108,5 @@ def _tokens() -> Rules:
 
 
 TOKENS = _tokens()
-SHAPES, PLACES, COMMANDS, SENTENCES = map(_read, ("shapes", "places", "commands", "sentences"))
+SHAPES, PLACES, SENTENCES = map(_read, ("shapes", "places", "sentences"))
+COMMANDS = _read("commands", window=4_000)
