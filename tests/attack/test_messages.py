@@ -86,7 +86,8 @@ async def test_producers_reach_neither_other_topics_nor_terminals(
         values = [record.value for record in await service.records(topics.scoring_events)]
         foreign = [value for value in values if event_id_of(value) not in ours]
         holds("no foreign record among the scoring events", not foreign, foreign)
-        new = await list_topics(target) - before
+        named = {target.fill(case["origin"]) for case in TEXTS["messages"].values() if "origin" in case}
+        new = (await list_topics(target) - before) & named  # other installations may use the same brokers
         holds("no new topic", not new, new)
         # One letter stood in the dead letters, whose writers may name an input. The other was a session's event.
         rescores = await service.records(topics.rescore_requested)

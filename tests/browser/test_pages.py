@@ -1,7 +1,7 @@
 """The pages in a browser: lists, live scoring, keyboard, no JavaScript, small screens and hostile text."""
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 from visiting import Installation, Visits
 
 from infrastructure import wait_until
@@ -180,28 +180,36 @@ async def test_a_small_screen_never_scrolls_sideways(installation: Installation,
 # --- hostile text --------------------------------------------------------------------------------------
 
 
+INJECTED = f"""
+<script>window.owned = "inline"</script><script src="{ELSEWHERE}/x.js"></script><img src="{ELSEWHERE}/x.png">
+<div id="styled" style="position: fixed"></div><form action="{ELSEWHERE}"><button id="go"></button></form>
+"""
+
+
 async def test_the_policy_refuses_injected_content(visit: Visits) -> None:
     """The Content Security Policy refuses scripts, styles and pictures if escaping should fail."""
     visitor = await visit("/")
+
+    async def inject(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, body=(await answer.text()).replace("</body>", f"{INJECTED}</body>"))
+
+    await visitor.page.route(visitor.address + "/", inject)
     visitor.complaints.clear()
+    await visitor.page.goto(visitor.address + "/")
     ran = await visitor.page.evaluate(
         """async elsewhere => {
-          const put = (tag, properties) => document.body.append(Object.assign(document.createElement(tag), properties));
-          put("script", {textContent: "window.owned = 'inline'"});
-          put("script", {src: elsewhere + "/x.js"});
-          put("img", {src: elsewhere + "/x.png"});
-          put("div", {id: "styled"});
-          document.getElementById("styled").setAttribute("style", "position: fixed");
-          const form = `<form action="${elsewhere}"><button id=go></button></form>`;
-          document.body.insertAdjacentHTML("beforeend", form);
           const fetched = await fetch(elsewhere).then(() => "fetched", () => "");
           document.getElementById("go").click();
           await new Promise(done => setTimeout(done, 200));
-          return [window.owned ?? "", fetched, getComputedStyle(document.getElementById("styled")).position];
+          try { document.body.insertAdjacentHTML("beforeend", "<p id=added></p>"); } catch (refusal) {}
+          const added = document.getElementById("added") === null ? "" : "added";
+          return [window.owned ?? "", fetched, added, getComputedStyle(document.getElementById("styled")).position];
         }""",
         ELSEWHERE,
     )
-    assert ran == ["", "", "static"]
+    await visitor.page.unroute(visitor.address + "/")
+    assert ran == ["", "", "", "static"]
     assert visitor.page.url == visitor.address + "/"
 
     def refused() -> set[str]:
