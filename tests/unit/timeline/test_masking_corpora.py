@@ -8,7 +8,8 @@ import pytest
 from sessions import NONCE
 
 from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.masking import Masking, mask_secrets
+from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
+from tarsy_scoring.timeline.masking.values import Checks
 
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
@@ -34,6 +35,18 @@ def test_masked_text_is_not_masked_again() -> None:
     for case in corpus.read("secrets"):
         masked = mask_secrets(case.text)
         assert mask_secrets(masked) == masked, case.text
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["| user | password |\n| bob | Xy7k2LmQ |\n", "INSERT INTO users (name, password) VALUES ('bob', 'Xy7k2LmQ')"],
+)
+def test_a_table_is_masked_when_no_check_is_left(table: str) -> None:
+    """Names before a table, however many, do not uncover it; nor do they within it."""
+    value = table.index("Xy7k2LmQ")
+    for left in (0, 1):
+        found = find_secrets(table.encode(), Checks(left))
+        assert any(secret.start <= value and value + 8 <= secret.end for secret in found), left
 
 
 NAMES = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.masking.names import Level, level_of
-from tarsy_scoring.timeline.masking.values import Checks, Secret, Value
+from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value
 from tarsy_scoring.timeline.patterns import compile_bytes
 
 _OWNED = r"(?i:(?:api|access|secret|private) )?"
@@ -35,7 +35,11 @@ _TITLE = re.compile(rb"(?:[A-Za-z#_][^,;|]*)?")
 def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
     """The values below headings that name secrets."""
     position = 0
-    while (match := _HEADING.search(data, position)) is not None and not checks.are_used_up():
+    while (match := _HEADING.search(data, position)) is not None:
+        if checks.are_used_up():
+            position = min(len(data), match.end() + STRETCH_BYTES)
+            yield Secret(match.start(), position, "stretch")
+            continue
         columns, rows, end = _table(data, *match.span())
         position = max(end, match.end())
         headings = [column.strip(b" \t\"'`") for column in columns[:_MAX_COLUMNS]]
@@ -44,11 +48,8 @@ def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
             continue
         for row in rows:
             for level, value in zip(levels, row, strict=False):
-                if (
-                    level
-                    and not checks.are_used_up()
-                    and not is_harmless(Candidate(data, value), (*level.unless, "cell"))
-                ):
+                reasons = (*level.unless, "cell") if level else ()
+                if level and (checks.are_used_up() or not is_harmless(Candidate(data, value), reasons)):
                     yield Secret(*value, level.kind)
                 position = max(position, value[1])
 
