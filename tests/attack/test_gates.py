@@ -53,7 +53,7 @@ async def test_commands_of_gates_read_no_secret(target: Target, attack: Attack) 
     config = {
         "providers": {"main": {"base_url": service.judge.base_url, "api_key_file": str(folder / "key")}},
         "defaults": {"providers": ["main"], "gates": [ordinary, *hostile]},
-        "gates": {"allow_commands": True, "work_dir": f"{folder}/work/{{session_id}}"},
+        "gates": {"allow_commands": True, "work_dir": f"{folder}/of/{{session_id}}"},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     env = {"SCORING_CONFIG": str(folder / "config.yaml"), "SCORING_DATABASE_URL": ""}

@@ -1,6 +1,7 @@
 """A file that is read again when it changes."""
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,7 +12,7 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 1_000_000
 
 
-class WatchedFile(Generic[T]):
+class WatchedFile(ABC, Generic[T]):
     """
     What a file holds, read again when the file changes.
 
@@ -45,15 +46,17 @@ class WatchedFile(Generic[T]):
                 self._note_reloaded(self._content)
         return self._content
 
+    @abstractmethod
     def _parse(self, content: bytes) -> T:
         """Raises: ConfigurationError: The content is invalid; quotes no value of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _note_reloaded(self, content: T) -> None:
-        raise NotImplementedError
+        """Log that the file was read again."""
 
+    @abstractmethod
     def _note_broken(self, reason: str) -> None:
-        raise NotImplementedError
+        """Log that the file can no longer be read."""
 
     def _signature(self) -> tuple[int, int, int] | None:
         """Modification time, size and inode of the file; they change with its content. None: stat failed."""
