@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from processes import ANSWER_S, Process, Service
+from infrastructure import wait_until
+from processes import ANSWER_S, PATIENCE_S, Process, Service
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 HERE = Path(__file__).parent
@@ -96,6 +97,15 @@ class Target:
         for place, value in places.items():
             text = text.replace(place, value)
         return text
+
+    async def published(self) -> str:
+        """Everything on the topic of scoring events, once every event is there."""
+
+        async def is_published() -> bool:
+            return not await self.service.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL")
+
+        await wait_until(is_published, PATIENCE_S, "all events are published")
+        return "\n".join(map(str, await self.service.records(self.service.topics.scoring_events)))
 
     async def request(
         self, method: str, path: str, *headers: str, body: str = "", port: int | None = None, host: str | None = None

@@ -10,7 +10,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from holding import Attack
 from target import TEXTS, Target
-from test_evidence import all_published
 
 from infrastructure import wait_until
 from processes import LARGEST_MESSAGE, PATIENCE_S, Process
@@ -81,7 +80,7 @@ async def test_producers_reach_neither_other_topics_nor_terminals(
             holds(f"{command}: no traceback", "Traceback" not in said, said[-300:])
         holds("letters were replayed", re.search("replayed: [1-9]", ended.stdout), ended.stdout)
 
-        await all_published(target)
+        await target.published()
         ours = {str(row["event_id"]) for row in await service.rows("SELECT event_id FROM scoring_events")}
         values = [record.value for record in await service.records(topics.scoring_events)]
         foreign = [value for value in values if event_id_of(value) not in ours]

@@ -86,16 +86,6 @@ async def stored_rows(target: Target) -> str:
     return "\n".join(row["t"] for found in rows for row in found)
 
 
-async def all_published(target: Target) -> str:
-    """Everything on the topic of scoring events, once every event is there."""
-
-    async def is_published() -> bool:
-        return not await target.service.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL")
-
-    await wait_until(is_published, PATIENCE_S, "all events are published")
-    return "\n".join(map(str, await target.service.records(target.service.topics.scoring_events)))
-
-
 async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: Process, attack: Attack) -> None:
     """Its secrets reach no provider, table, topic, page, export or log; its HTML is text; it gets its flags."""
     service, secrets = target.service, Secrets()
@@ -106,7 +96,7 @@ async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: 
     service.judge.script(Fault(kind="reply", match=HOSTILE, turn="missing_tools", content=missing))
     await service.announce(HOSTILE, chain_id="public", alert_type=PAYLOADS[0], labels={"a": HTML[:200]})
     score = await service.score_becomes(HOSTILE, "completed")
-    topic = await all_published(target)
+    topic = await target.published()
     ids = {"$SESSION": HOSTILE, "$ID": str(score["score_id"]), "$CRITERIA": score["criteria_hash"]}
 
     async def shown(kind: str, *headers: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ async def test_commands_of_gates_read_no_secret(target: Target, attack: Attack) 
     """Neither the environments of processes, nor files with secrets, nor files of another session."""
     service = target.service
     folder = service.folder / "gated"
-    work, other = folder / "work" / "gated", folder / "work" / "another"
+    work, other = folder / "of" / "gated", folder / "of" / "another"
     for made in (work, other):
         made.mkdir(parents=True)
     files = {"key": KEY, "url": service.database_url}
