@@ -272,8 +272,9 @@ class Sanitizer:
             position = lower.find(literal)
             while position >= 0:
                 position = lower.find(literal, add(position, position + len(literal)))
-        if may_steer(joined):
-            found.update(index for index, text in enumerate(texts) if may_steer(text))
+        left = [index for index in range(len(texts)) if index not in found]
+        if left and may_steer(joined):
+            found.update(index for index in left if may_steer(texts[index]))
         return sorted(found)
 
     def text(self, entry: str, text: str) -> str:
