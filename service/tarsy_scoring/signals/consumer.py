@@ -80,8 +80,8 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
 
     Starts with the events that the group has not committed, the first time with new ones. A failure of Faust
     is logged, and a new app replaces it after `RETRY_S`. At a batch that cannot be read, the new app starts with
-    new events. A cancel waits up to `STOP_WITHIN_S` for Faust to
-    leave the group.
+    new events. A cancel waits for Faust to leave the group, for `STOP_WITHIN_S` longer than the session timeout at
+    most.
 
     Args:
         take: Called for each record. Must not raise: Faust would restart the agent and skip the record.
@@ -127,10 +127,12 @@ async def _run_app(settings: Settings, take: Callable[[bytes | None], None], dir
     finally:
         if app is not None:
             stopping = asyncio.ensure_future(app.stop())
+            # A join that has begun is not interrupted. It lasts until the brokers give up a member that left
+            # without a word; a thread that is left behind before fails at its end.
             # The wait is bounded: when brokers are away, Faust's consumer thread dies unnoticed by the app,
             # which then waits for it forever. `wait` does not cancel, as a timeout would: a cancel interrupts
             # an orderly stop and may not end a stuck one.
-            await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
+            await asyncio.wait({stopping}, timeout=settings.kafka_session_timeout_s + STOP_WITHIN_S)
 
 
 def faust_app(settings: Settings, directory: Path) -> faust.App:
