@@ -12,7 +12,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import re2
@@ -26,7 +26,7 @@ from tarsy_scoring.timeline.injection import (
     find_across,
     find_injections,
     mask_injections,
-    may_steer,
+    steering,
 )
 from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, SHIPPED, Masker, Masking, defuse_markers
 from tarsy_scoring.timeline.patterns import compile_bytes
@@ -173,6 +173,15 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
     return unicodedata.normalize("NFKC", match[0].decode()).encode()
 
 
+def _may_change(data: bytes) -> bool:
+    """Whether a text needs a change for a reason that is the same in every session."""
+    return any(anything.search(data) is not None for anything in _ANYTHING) or bool(steering([data]))
+
+
+_SHORT_BYTES = 200
+_may_change_short = lru_cache(maxsize=10_000)(_may_change)  # names of tools and agents return in each session
+
+
 def imitates_fence(data: bytes) -> bool:
     """Whether UTF-8 text holds something that looks like a fence line, with any nonce."""
     return _ANY_IMITATION.search(data) is not None
@@ -200,7 +209,7 @@ class Sanitizer:
         self._found: dict[Injection, None] = {}
         self._masker = Masker(masking)
         self._effort = Effort()
-        self._anything = [*_ANYTHING, masking.own.any] if masking.own else _ANYTHING
+        self._own = masking.own.any if masking.own else None
         self._mask = mask
         self._nonce = nonce.lower().encode()
         names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
@@ -236,16 +245,16 @@ class Sanitizer:
             return [self.text(entry, text) for entry, text in texts]
         safe = [text for _, text in texts]
         for index in self._suspicious(encoded):
-            safe[index] = self.text(*texts[index])
+            entry, _ = texts[index]
+            safe[index] = self._changed(entry, encoded[index], defuse_markers)
         return safe
 
     def neighbours(self, texts: Sequence[tuple[str, str]]) -> list[str]:
         """Find injections that are split over neighbouring safe texts, and mask their pieces if `mask` is set."""
         encoded = [text.encode() for _, text in texts]
         spans: dict[int, list[Span]] = {}
-        if may_steer(_SEPARATOR.join(encoded)):
-            for index, span in find_across(encoded, self._effort):
-                spans.setdefault(index, []).append(span)
+        for index, span in find_across(encoded, self._effort):
+            spans.setdefault(index, []).append(span)
         safe = [text for _, text in texts]
         for index, found in spans.items():
             safe[index] = self._taken(texts[index][0], encoded[index], found).decode()
@@ -263,7 +272,7 @@ class Sanitizer:
             found.update(range(bisect_left(ends, start), last + 1))
             return ends[last]
 
-        for anything in self._anything:
+        for anything in [*_ANYTHING, self._own] if self._own else _ANYTHING:
             position = 0
             while position < len(joined) and (match := anything.search(joined, position)) is not None:
                 position = add(*match.span())  # the texts up to there are decided
@@ -273,8 +282,7 @@ class Sanitizer:
             while position >= 0:
                 position = lower.find(literal, add(position, position + len(literal)))
         left = [index for index in range(len(texts)) if index not in found]
-        if left and may_steer(joined):
-            found.update(index for index in left if may_steer(texts[index]))
+        found.update(left[number] for number in steering([texts[index] for index in left]))
         return sorted(found)
 
     def text(self, entry: str, text: str) -> str:
@@ -283,21 +291,26 @@ class Sanitizer:
 
     def _safe(self, entry: str, text: str, defuse: Callable[[bytes], bytes]) -> str:
         data = encode(text)
-        is_ascii = len(data) == len(text)
-        touched = any(anything.search(data) is not None for anything in self._anything) or may_steer(data)
-        if touched:
-            data = self._masker.mask_bytes(defuse(clean(data)))
-            data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
+        lower = data.lower()
+        if (
+            (_may_change_short if len(data) <= _SHORT_BYTES else _may_change)(data)
+            or (self._own is not None and self._own.search(data) is not None)
+            or any(literal in lower for literal in (self._nonce, *self._names))
+        ):
+            return self._changed(entry, data, defuse)
+        return text if len(data) == len(text) else data.decode()  # the encoding replaced a lone surrogate
+
+    def _changed(self, entry: str, data: bytes, defuse: Callable[[bytes], bytes]) -> str:
+        """The safe text of an entry in which something was found."""
+        data = self._masker.mask_bytes(defuse(clean(data)))
+        data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
         lower = data.lower()
         if self._nonce in lower:
-            data, touched = self._nonce_pattern.sub(b"[nonce]", data), True
+            data = self._nonce_pattern.sub(b"[nonce]", data)
         if any(name in lower for name in self._names):
             # Twice: a match consumes the character before the name, so adjacent names need a second pass.
             for _ in range(2):
                 data = self._name_pattern.sub(rb"\1" + MODEL_REMOVED.encode(), data)
-            touched = True
-        if not touched:
-            return text if is_ascii else data.decode()  # the encoding replaced a lone surrogate
         return self._without_injections(entry, data).decode()
 
     def _without_injections(self, entry: str, data: bytes) -> bytes:

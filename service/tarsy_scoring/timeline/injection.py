@@ -112,9 +112,21 @@ def find_across(texts: Sequence[bytes], effort: Effort) -> Iterator[tuple[int, S
 _EDGE_BYTES = 400
 
 
-def may_steer(data: bytes) -> bool:
-    """Whether the letters of a text hold a word of text that tries to steer the judge."""
-    return _ANY_WORD.search(letters_of(_with_barriers(fold(data)))) is not None
+def steering(texts: Sequence[bytes]) -> set[int]:
+    """
+    The numbers of the texts whose letters, without anything between them, try to steer the judge.
+
+    A text with too many words of judging counts as one that does.
+    """
+    if not _steer(b"\1".join(texts)):
+        return set()
+    return {number for number, text in enumerate(texts) if _steer(text)}
+
+
+def _steer(data: bytes) -> bool:
+    effort = Effort()
+    spans = _in_letters(letters_of(_with_barriers(fold(data))), effort)
+    return next(spans, None) is not None or effort.is_used_up
 
 
 def _unfolded(data: bytes, folded: bytes, spans: list[Span]) -> list[Span]:
@@ -320,7 +332,7 @@ _ENCODED_PATTERN = "|".join(
 _ANY_ENCODED = compile_bytes(_ENCODED_PATTERN, capture=False)
 _RUN = re.compile(rb"(?:[0-9a-fA-F]{2}[ ]){11,}[0-9a-fA-F]{2}|[A-Za-z0-9+/_-]{12,}={0,2}")
 INJECTION_PATTERN = f"(?:{_PLAIN_PATTERN})|(?:{_NEAR_PATTERN})|{_ENCODED_PATTERN}|{ESCAPED_PATTERN}"
-"""Matches every ASCII text in which `find_injections` finds something, unless `may_steer` does."""
+"""Matches every ASCII text in which `find_injections` finds something, unless `steering` does."""
 
 
 def _encoded(data: bytes, effort: Effort) -> Iterator[Span]:
