@@ -18,6 +18,7 @@ from tarsy_scoring.timeline.parsing import (
     event_of,
     execution_of,
     label_map,
+    server_and_tool,
     stage_of,
     text_or_none,
     timeline_of,
@@ -60,24 +61,24 @@ def assemble(
         llm_interactions: Calls of models, with their tokens.
     """
     interactions = list(mcp_interactions)
-    durations_ms = _durations_ms(interactions)
     events_of: dict[str, list[Event]] = defaultdict(list)
     loose_of: dict[str, list[Event]] = defaultdict(list)
     unread_calls: set[str] = set()
-    for row in timeline_events:
+    read = [(row, _metadata(row, unread_calls)) for row in timeline_events]
+    timed = _with_durations(read, interactions)
+    for row, metadata in timed:
         if row["execution_id"] is not None:
-            events_of[row["execution_id"]].append(_event(row, unread_calls))
+            events_of[row["execution_id"]].append(_event(row, metadata, unread_calls))
         elif row["stage_id"] is not None:
-            loose_of[row["stage_id"]].append(_event(row, unread_calls))
+            loose_of[row["stage_id"]].append(_event(row, metadata, unread_calls))
     models_calls: dict[str, list[Any]] = defaultdict(list)
     for row in llm_interactions:
         models_calls[row["execution_id"]].append(row)
     executions_of: dict[str, list[Execution]] = defaultdict(list)
     for row in agent_executions:
-        events = _timed(events_of[row["execution_id"]], durations_ms[row["execution_id"]])
         made = models_calls[row["execution_id"]]
         tokens = _total([c["input_tokens"] for c in made]), _total([c["output_tokens"] for c in made])
-        executions_of[row["stage_id"]].append(execution_of(row, events, tokens))
+        executions_of[row["stage_id"]].append(execution_of(row, events_of[row["execution_id"]], tokens))
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
     evidence = take_stock(
@@ -106,50 +107,54 @@ def _labels(session: Any) -> dict[str, str]:
         return {}
 
 
-def _event(row: Any, unread_calls: set[str]) -> Event:
-    """An event; the id of a tool call whose metadata cannot be read is added to `unread_calls`."""
-    is_call = row["event_type"] == "llm_tool_call"
+_Metadata = dict[str, Any]
+
+
+def _metadata(row: Any, unread_calls: set[str]) -> _Metadata:
+    """The metadata of an event; the id of a tool call whose metadata cannot be read is added to `unread_calls`."""
     try:
         metadata = read_json(row["metadata"])
-        metadata = metadata if isinstance(metadata, dict) else {}
-        tool = tool_call(metadata) if is_call else None
     except UNREADABLE:
-        metadata, tool = {}, tool_call({}) if is_call else None
-        if is_call:
+        if _is_call(row):
             unread_calls.add(row["event_id"])
-    return event_of(row, tool, metadata.get("skill_name"))
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
-_Durations = dict[tuple[str, str], list[int | None]]  # durations of one execution's calls, by server and tool
+def _is_call(row: Any) -> bool:
+    return row["event_type"] == "llm_tool_call"  # type: ignore[no-any-return]
 
 
-def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
-    """The durations of each execution's calls, in the order in which they were recorded."""
-    found: defaultdict[str, _Durations] = defaultdict(dict)
+def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
+    """An event; the id of a tool call whose arguments cannot be written as JSON is added to `unread_calls`."""
+    if not _is_call(row):
+        return event_of(row, None, metadata.get("skill_name"))
+    try:
+        return event_of(row, tool_call(metadata), metadata.get("skill_name"))
+    except UNREADABLE:
+        unread_calls.add(row["event_id"])
+        return event_of(row, tool_call({}), None)
+
+
+def _with_durations(events: list[tuple[Any, _Metadata]], interactions: Iterable[Any]) -> list[tuple[Any, _Metadata]]:
+    """
+    Add to the metadata of tool calls how long they took.
+
+    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool in an execution
+    takes the duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right.
+    Where the numbers of calls and records differ, the durations stay unknown.
+    """
+    recorded: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for row in interactions:
         if row["interaction_type"] == "tool_call":
-            tool = tool_call(row)
-            of_tool = found[row["execution_id"]].setdefault((tool.server_name, tool.tool_name), [])
-            of_tool.append(tool.duration_ms)
-    return found
-
-
-def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
-    """
-    Add to the events the duration of each tool call.
-
-    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool takes the
-    duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right. Where
-    the numbers of calls and records differ, the durations stay unknown.
-    """
-    counts = Counter((e.tool.server_name, e.tool.tool_name) for e in events if e.tool)
-    ahead = {tool: iter(found) for tool, found in durations_ms.items() if len(found) == counts[tool]}
-    return tuple(
-        replace(e, tool=replace(e.tool, duration_ms=next(ahead[tool])))
-        if e.tool and (tool := (e.tool.server_name, e.tool.tool_name)) in ahead
-        else e
-        for e in events
-    )
+            recorded[row["execution_id"], *server_and_tool(row)].append(row.get("duration_ms"))
+    keys = [(row["execution_id"], *server_and_tool(metadata)) if _is_call(row) else None for row, metadata in events]
+    counts = Counter(keys)
+    ahead = {key: iter(found) for key, found in recorded.items() if len(found) == counts[key]}
+    return [
+        (row, metadata | {"duration_ms": next(ahead[key])} if key in ahead else metadata)
+        for (row, metadata), key in zip(events, keys, strict=True)
+    ]
 
 
 def _total(counts: list[int | None]) -> int | None:

@@ -18,7 +18,10 @@ LONGEST_NAME = 255
 
 def text_or_none(value: object) -> str | None:
     """The string made storable; None for an empty string or another type."""
-    return storable(value) or None if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    # This is called some 500 times for a session, and a call of `storable` takes as long as the rest.
+    return (value if value.isascii() and "\0" not in value else storable(value)) or None
 
 
 def name_or_none(value: object) -> str | None:
@@ -75,15 +78,21 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in _MODEL_KEYS if (name := text_or_none(execution.get(key)))))
 
 
+def server_and_tool(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of the server and the tool of a call."""
+    return text_or_none(metadata.get("server_name")) or "", text_or_none(metadata.get("tool_name")) or "(unnamed tool)"
+
+
 def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
     """Build the call that a tool event's metadata describes; a recorded argument string stays unchanged."""
     arguments = metadata.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     is_error = metadata.get("is_error")
+    server_name, tool_name = server_and_tool(metadata)
     return ToolCall(
-        server_name=text_or_none(metadata.get("server_name")) or "",
-        tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
+        server_name=server_name,
+        tool_name=tool_name,
         arguments=arguments or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         exit_code=whole_number(metadata.get("exit_code")),
