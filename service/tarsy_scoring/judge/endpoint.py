@@ -1,25 +1,21 @@
 """
 One call to an OpenAI-compatible endpoint: the request, its outcome, and the meaning of each error.
 
-The only importer of `openai`. The retries of that library are off: two layers would multiply calls and hide
-their cost.
+It never calls twice: a second layer of retries would multiply calls and hide their cost.
 """
 
 import asyncio
-import ssl
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import httpx2  # the HTTP client of `openai`; for its limits and responses
-import openai
 import structlog
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import (
-    ConfigurationError,
     ContentFiltered,
     JudgeRejectedRequest,
     JudgeUnavailable,
@@ -29,6 +25,7 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
+from tarsy_scoring.judge.connection import Connection, Reply, UnreadableReply
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
 from tarsy_scoring.judge.response import Usage, read_turn, unusable_counts
@@ -38,17 +35,11 @@ SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zer
 # A score whose key was rejected, or whose quota is used up, is due again after this time.
 KEY_DUE_S = 60.0
 QUOTA_DUE_S = 300.0
-CONNECT_TIMEOUT_S = 10.0
 # An attempt that ends during a call counts as a failure of the provider only if the call has waited this
 # long.
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
-# A reply may have this many bytes for each token of max_reply_tokens, and as many as an error page or the text of a
-# judge that reasons may add. The longest tokens of common models have some 16 characters, the usual one has 4.
-REPLY_BYTES_PER_TOKEN = 8
-REPLY_BYTES_MORE = 1024 * 1024
-KEEPALIVE_S = 4.0  # many endpoints run on uvicorn, which closes idle connections after 5 s
 
 _log = structlog.get_logger()
 
@@ -62,10 +53,6 @@ class TransientError(Exception):
         super().__init__(str(error))
         self.error = error
         self.after_s = after_s
-
-
-class UnreadableReply(Exception):
-    """A reply whose bytes are not read, or not read to their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +100,8 @@ class Endpoint:
     """
     The HTTP endpoint of one provider. Safe for concurrent use in one event loop.
 
-    Remembers which parameters the endpoint refused and omits them from later calls. `http` may be replaced by
-    another client of the same interface.
+    Remembers which parameters the endpoint refused and omits them from later calls. `connection` may be replaced
+    by another one with the same methods.
 
     Args:
         api_key: None for an endpoint without keys.
@@ -136,35 +123,11 @@ class Endpoint:
         self._takes_temperature = True
         self._json_rung = 0
         self._has_warned_of_usage = False
-        _require_header_text(f"providers.{provider}: the key", api_key or "")
-        for header, value in settings.extra_headers.items():
-            _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
-        self.http = openai.DefaultAioHttpClient(
-            limits=httpx2.Limits(
-                max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
-            ),
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),  # `call` sets the deadline
-            proxy=_proxy(provider, settings),
-            verify=_tls(provider, settings),
-            follow_redirects=False,  # session data must not leave for a host that the operator did not configure
-        )
-        client = openai.AsyncOpenAI(
-            api_key=api_key or "none",
-            base_url=settings.base_url,
-            default_headers=settings.extra_headers,
-            http_client=self.http,
-        )
-        self._headers = httpx2.Headers(client.auth_headers if api_key is not None else {})
-        for header, given in client.default_headers.items():  # the operator's own headers override
-            if isinstance(given, str):
-                self._headers[header] = given
-        # 400 KB of gzip can become 2 GB. Replies are short, so that compressing them saves nothing.
-        self._headers["Accept-Encoding"] = "identity"
-        self._url = str(client.base_url).rstrip("/") + "/chat/completions"
+        self.connection = Connection(provider, settings, api_key, connections)
 
     async def close(self) -> None:
         """Close all connections; safe to call twice."""
-        await self.http.aclose()
+        await self.connection.close()
 
     # --- the request ----------------------------------------------------------------------------------
 
@@ -212,43 +175,15 @@ class Endpoint:
         limit = asyncio.timeout_at(min(ends_at, own_end))
         try:
             async with limit:
-                # `chat.completions.create` would build and validate models of request and answer, which takes
-                # 0.85 ms of CPU per call with a prompt of 100 KB. Posting the encoded body takes 0.3 ms.
-                response = await self._post(prepared)
+                reply = await self.connection.post(prepared.body, prepared.fitted.reply_limit)
         except UnreadableReply as error:
             return Outcome(_no_answer(), self._unavailable(str(error)))
-        except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
+        except (aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
             if limit.expired():
                 return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
             reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
             return Outcome(_no_answer(), self._unavailable(reason))
-        return self._read(response, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
-
-    async def _post(self, prepared: PreparedCall) -> httpx2.Response:
-        """
-        Send a request, and read the reply up to its limit. Of an unreadable error only the status is kept.
-
-        Raises:
-            UnreadableReply: A success is compressed or too long.
-        """
-        limit = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * prepared.fitted.reply_limit
-        content, fault = bytearray(), None
-        async with self.http.stream("POST", self._url, content=prepared.body, headers=self._headers) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off there"
-            else:
-                async for piece in response.aiter_bytes():
-                    content += piece
-                    if len(content) > limit:
-                        fault = (
-                            f"sent more than {limit} bytes ({REPLY_BYTES_PER_TOKEN} for each of "
-                            f"{prepared.fitted.reply_limit} reply tokens, and {REPLY_BYTES_MORE}); if its replies are "
-                            f"so long, raise providers.{self._provider}.max_reply_tokens"
-                        )
-                        break
-        if fault is not None and response.is_success:
-            raise UnreadableReply(fault)
-        return httpx2.Response(response.status_code, headers=response.headers, content=b"" if fault else bytes(content))
+        return self._read(reply, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
         """The outcome of a call without an answer in time; a short wait is not held against the provider."""
@@ -257,14 +192,15 @@ class Endpoint:
         reason = f"gave no answer within {self.settings.timeout_s:g} s"
         return Outcome(_no_answer(), JudgeUnavailable(f"{self.who} {reason}"))
 
-    def _read(self, response: httpx2.Response, prepared: PreparedCall, latency_ms: int) -> Outcome:
-        fitted, payload = prepared.fitted, _json_of(response)
+    def _read(self, reply: Reply, prepared: PreparedCall, latency_ms: int) -> Outcome:
+        fitted, payload = prepared.fitted, _json_of(reply.content)
         usage = Usage.of(payload)
         self._warn_of_unusable_counts(payload)
         billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
         needed = usage.total or fitted.tokens + fitted.reply_limit
-        error = ErrorResponse(response.status_code, response.headers, payload, response.text, needed)
-        if not (response.is_success and isinstance(payload, dict) and not payload.get("error")):
+        text = "" if reply.is_success else reply.content.decode("utf-8", "replace")
+        error = ErrorResponse(reply.status, reply.headers, payload, text, needed)
+        if not (reply.is_success and isinstance(payload, dict) and not payload.get("error")):
             if usage.total is None and not error.may_be_billed():
                 billed = {"tokens": 0, "cost_usd": 0.0}
             is_dropped = self._adapt(prepared.parameters, error)
@@ -314,38 +250,10 @@ def _no_answer() -> dict[str, Any]:
     return {"failed": True, "reason": "no answer"}
 
 
-def _json_of(response: httpx2.Response) -> object:
-    try:
-        return response.json()
-    except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
-        return None
-
-
-# --- the connection ------------------------------------------------------------------------------------
-
-
-def _require_header_text(what: str, value: str) -> None:
-    if not (value.isascii() and value.isprintable()):
-        raise ConfigurationError(f"{what} contains a character that is not allowed in a header, such as a line break")
-
-
-def _proxy(provider: str, settings: ProviderSettings) -> httpx2.Proxy | None:
-    if settings.proxy is None:
-        return None
-    try:
-        proxy = httpx2.Proxy(settings.proxy)
-    except (ValueError, httpx2.InvalidURL):
-        proxy = None
-    if proxy is None or proxy.url.scheme not in ("http", "https"):
-        raise ConfigurationError(f"providers.{provider}.proxy: expected http://host:port or https://host:port")
-    return proxy
-
-
-def _tls(provider: str, settings: ProviderSettings) -> ssl.SSLContext | bool:
-    if settings.ca_file is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=settings.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror or "the file contains no certificate"
-        raise ConfigurationError(f"providers.{provider}.ca_file: cannot use {settings.ca_file}: {reason}") from None
+def _json_of(content: bytes) -> object:
+    for read in (from_json, json.loads):  # the second one is slower, and takes halves of surrogate pairs
+        try:
+            return read(content)
+        except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
+            continue
+    return None

@@ -1,16 +1,15 @@
 """One call to an endpoint: the form of JSON it is asked for, and the most that the call may cost."""
 
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import pytest
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.clock import AttemptClock
+from tarsy_scoring.judge.connection import Reply
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, Outcome
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
@@ -31,28 +30,28 @@ class Server:
         self.asked: list[str] = []
         self.read_bytes = 0
 
-    @contextlib.asynccontextmanager
-    async def stream(self, *_: Any, content: bytes, **__: Any) -> AsyncIterator[httpx2.Response]:
+    async def post(self, content: bytes, _reply_tokens: int) -> Reply:
         form = json.loads(content).get("response_format", {"type": "text"})["type"]
         self.asked.append(form)
         self.read_bytes = len(content)
-        yield httpx2.Response(200, json=ANSWER) if form in self.takes else httpx2.Response(400, json=REFUSAL)
+        status, said = (200, ANSWER) if form in self.takes else (400, REFUSAL)
+        return Reply(status, {}, json.dumps(said).encode())
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Does nothing: no connection was opened."""
 
 
 @pytest.fixture
 async def endpoint() -> AsyncIterator[Endpoint]:
     endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1)
-    real = endpoint.http
+    real = endpoint.connection
     yield endpoint
-    await real.aclose()
+    await real.close()
 
 
 def connect(endpoint: Endpoint, *takes: str) -> Server:
     server = Server(*takes)
-    endpoint.http = server  # type: ignore[assignment]
+    endpoint.connection = server  # type: ignore[assignment]
     return server
 
 
@@ -133,10 +132,10 @@ async def test_the_most_that_a_call_may_cost_is_a_token_per_byte(text: str, is_o
         {"model": "m", "context_window_tokens": 4_000, "max_reply_tokens": 500, "prices_usd_per_million_tokens": prices}
     )
     client, permits = JudgeClient("main", provider, None), RecordingPermits()
-    real, server = client.endpoint.http, connect(client.endpoint, "text")
+    real, server = client.endpoint.connection, connect(client.endpoint, "text")
 
     await client.ask(Question("analysis", [Message("user", text)]), clock=AttemptClock(5), permits=permits)
-    await real.aclose()
+    await real.close()
 
     assert (server.read_bytes > 4_000) is is_over_window
     assert permits.most_usd == pytest.approx((4_000 if is_over_window else server.read_bytes) / 1e6)

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.clock import AttemptClock
+from tarsy_scoring.judge.connection import Reply as HttpReply
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Question
@@ -67,8 +67,7 @@ class Endpoint:
         self.script = list(script)
         self.requests: list[dict[str, Any]] = []
 
-    @contextlib.asynccontextmanager
-    async def stream(self, *_: Any, content: bytes, **__: Any) -> AsyncIterator[httpx2.Response]:
+    async def post(self, content: bytes, _reply_tokens: int) -> HttpReply:
         request = json.loads(content)
         self.requests.append(request)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -76,7 +75,7 @@ class Endpoint:
             "message": {"content": reply.text(request["max_tokens"])},
             "finish_reason": "length" if reply.is_cut else "stop",
         }
-        yield httpx2.Response(200, json={"model": "m", "choices": [answer]})
+        return HttpReply(200, {}, json.dumps({"model": "m", "choices": [answer]}).encode())
 
     def prompts(self) -> list[int]:
         """Estimated prompt tokens of each request."""
@@ -94,12 +93,12 @@ def connect() -> Iterator[Connect]:
 
     def connect(provider: ProviderSettings, endpoint: Endpoint) -> JudgeClient:
         client.settings = called.settings = provider
-        called.http = endpoint  # type: ignore[assignment]
+        called.connection = endpoint  # type: ignore[assignment]
         return client
 
-    real = called.http
+    real = called.connection
     yield connect
-    called.http = real
+    called.connection = real
     asyncio.run(client.close())
 
 
