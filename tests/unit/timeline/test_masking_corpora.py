@@ -14,7 +14,9 @@ from tarsy_scoring.timeline.masking.values import Checks
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
 
-@pytest.mark.parametrize("name", ["secrets", "unseen_secrets", "unseen_secrets_2", "secrets_2", "secrets_3"])
+@pytest.mark.parametrize(
+    "name", ["secrets", "unseen_secrets", "unseen_secrets_2", "unseen_secrets_3", "secrets_2", "secrets_3"]
+)
 def test_no_part_of_a_secret_is_left(name: str) -> None:
     cases = corpus.read(name)
     leaks = {case.text: left for case in cases if (left := corpus.left_over(case, mask_secrets(case.text))) is not None}
@@ -22,7 +24,9 @@ def test_no_part_of_a_secret_is_left(name: str) -> None:
     assert len(leaks) <= (1 - MIN_MASKED) * len(cases), leaks
 
 
-@pytest.mark.parametrize("name", ["harmless", "unseen_harmless", "unseen_harmless_2", "harmless_2", "harmless_3"])
+@pytest.mark.parametrize(
+    "name", ["harmless", "unseen_harmless", "unseen_harmless_2", "unseen_harmless_3", "harmless_2", "harmless_3"]
+)
 def test_harmless_text_stays(name: str) -> None:
     cases = corpus.read(name)
     damaged = {case.text: masked for case in cases if (masked := mask_secrets(case.text)) != case.text}

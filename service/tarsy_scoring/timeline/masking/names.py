@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.values import READERS, STRETCH_BYTES, Checks, Secret
+from tarsy_scoring.timeline.masking.values import READERS, STRETCH_BYTES, Checks, Secret, template_end
 from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
 
 
@@ -38,7 +38,7 @@ class Level(NamedTuple):
 _RULES = "masking/names.yaml"
 _LINKS = [_Link(**link) for link in read_rules(_RULES, "links")]
 _STEMS = "|".join(read_rules(_RULES, "stems"))
-_NAMES = f"(?:{_STEMS})[\\w.-]*"
+_NAMES = f"(?:{_STEMS})(?:\\.{{0,3}}[\\w-]+)*\\.?"
 
 
 def _pattern(begins: str) -> str:
@@ -101,6 +101,7 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
         link, value_start = joined
         value = READERS[link.value](data, value_start)
         if value is None or value[1] <= value[0]:
+            position = max(position, template_end(data, value_start))
             continue
         reasons = link.unless if link.alone and "vague" not in level.unless else (*level.unless, *link.unless)
         if not is_harmless(Candidate(data, value), reasons):

@@ -43,17 +43,22 @@ class Checks:
 
 
 _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[49];|%2[27]|\\+u002[27]))""")
-# A tag of YAML, an object around the value, or the end of a call before it.
+# A tag of YAML or ERB, an object around the value, or a call that only converts it.
 _WRAPPING = re.compile(
-    rb"""!!?\w+[ \t]+(?=[^|>\s])|\{\s{0,40}\\*["']?(?:value|plaintext|secureString|S)\\*["']?\s*:\s*""", re.IGNORECASE
+    rb"""!!?\w+[ \t]+(?=[^|>\s])|\{\s{0,40}\\*["']?(?:value|plaintext|secureString|S)\\*["']?\s*:\s*|<%=[ ](?=["'])
+    |(?:Some|Just|Ok|SecretStr|SecretString|SecretBytes|Secret|SecureString|String|Sensitive|bytes|bytearray|str|raw|quote
+    |\[\]byte|Buffer\.from|encodeURIComponent|Password|PASSWORD|b64encode|base64encode|nonsensitive|N)(?:::\w+)?
+    \((?=[b]?\\*["'])""",
+    re.IGNORECASE | re.VERBOSE,
 )
 # What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`.
 _REFERENCE = re.compile(
-    rb"""\$?\{\{[^\n]*?\}\}|\$\{[^}\n]*\}|\$\([^)\n]*\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
+    rb"""\$?\{\{[^\n]{0,400}?\}\}|\$\{[^}\n]{0,400}\}|\$\([^)\n]{0,400}\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
     |\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
-    |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b[^\n]*""",
+    |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b""",
     re.VERBOSE,
 )
+_TEMPLATE = re.compile(rb"\$?\{\{[^\n\"'`]{0,400}?\}\}")
 _LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
 _CHANGED = re.compile(rb"\\*[\"'] (?:[-=]>|to) \\*[\"'][^\"'\n]*")
 _CHANGED_BARE = re.compile(rb" (?:->|to) (?=[^\s]*[0-9])[^\s\"',;]+")
@@ -111,6 +116,12 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
         if behind < depth or behind % (2 * depth + 2) != 2 * depth + 1:
             return found.start() if behind <= depth else found.end(1) - depth
     return len(data)
+
+
+def template_end(data: bytes, position: int) -> int:
+    """The end of a reference of a template language; `position` if none begins there, or one with a literal."""
+    template = _TEMPLATE.match(data, position)
+    return template.end() if template else position
 
 
 def read_assigned(data: bytes, position: int) -> Value | None:
