@@ -3,7 +3,7 @@ Finds text in a session that addresses the judge instead of reporting the incide
 
 A match proves nothing and stops nothing. It raises a flag, and gives the spans to mask when the session is
 judged a second time. Text is searched as it is, folded (`folding`), as its letters alone, and decoded where it is
-base64, hexadecimal, ROT13 or reversed.
+base64, hexadecimal, ROT13 or reversed, or written with letters that stand apart.
 """
 
 import base64
@@ -19,6 +19,7 @@ import re2
 
 from tarsy_scoring.timeline.folding import ESCAPED_PATTERN, fold, fold_text, letters_of, unfold, with_gaps
 from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.statements import NEAR, NEAR_PATTERN, statements_to_judge
 
 FENCE_REMOVED = "[fence removed]"
 """Replaces an imitated delimiter; see `fence`."""
@@ -124,8 +125,11 @@ def steering(texts: Sequence[bytes]) -> set[int]:
 
 
 def _steer(data: bytes) -> bool:
+    folded = fold(data)
+    if folded is not data and NEAR.search(folded) is not None:
+        return True
     effort = Effort()
-    spans = _in_letters(letters_of(_with_barriers(fold(data))), effort)
+    spans = _in_letters(letters_of(_with_barriers(folded)), effort)
     return next(spans, None) is not None or effort.is_used_up
 
 
@@ -150,14 +154,15 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 # --- words ---------------------------------------------------------------------------------------------
 
 
-_NEAR_PATTERN = "(?i)" + fold_text(read_rules("injection_near.yaml", "near"))
-_NEAR = compile_bytes(_NEAR_PATTERN, capture=False)
 _NEAR_EACH = [
     (name, compile_bytes(f"(?i){fold_text(pattern)}", capture=False))
     for name, patterns in read_rules("injection_near.yaml", "patterns").items()
     for pattern in patterns
 ]
 _NEAR_BYTES_OF_A_WORD = 200
+# What stands on both sides of a marker is no text together.
+_MARKER = re.escape(INSTRUCTION_REMOVED.encode())
+_LINE = re.compile(rb"%b|((?:(?!%b)[^\n])+)" % (_MARKER, _MARKER))
 
 
 def _plain(data: bytes, effort: Effort) -> list[Span]:
@@ -168,7 +173,7 @@ def _plain(data: bytes, effort: Effort) -> list[Span]:
 def _near_words(data: bytes, effort: Effort) -> Iterator[Span]:
     start = end = 0
     position = 0
-    while effort.near_bytes > 0 and (match := _NEAR.search(data, position)) is not None:
+    while effort.near_bytes > 0 and (match := NEAR.search(data, position)) is not None:
         effort.near_bytes -= min(match.end() - position, 2 * _NEAR_BYTES_OF_A_WORD)
         position = match.end()
         if match.start() - _NEAR_BYTES_OF_A_WORD > end:
@@ -187,6 +192,9 @@ def _near_one(data: bytes, start: int, end: int) -> Iterator[Span]:
         while (match := pattern.search(place, position)) is not None:
             yield Span(start + match.start(), start + match.end(), name)
             position = match.end()
+    for part in _LINE.finditer(place):
+        for begin, stop in statements_to_judge(part[1] or b""):
+            yield Span(start + part.start() + begin, start + part.start() + stop, "score_demand")
 
 
 def _anywhere(data: bytes) -> list[Span]:
@@ -326,24 +334,29 @@ def _encodings_of(word: str) -> Iterator[str]:
 _ENCODED_PATTERN = "|".join(
     [
         *(part for word in _SIGNAL_WORDS for part in _encodings_of(word)),
-        "(?i:vtaber|cerivbhf|vafgehpgvba|qvfertneq|fpber|rinyhngbe|whqtr|tenqre|erongi|snoitcurtsni|dragersid|erocs|rotaulave|egduj|redarg)",
+        "(?i:vtaber|cerivbhf|vafgehpgvba|qvfertneq|fpber|rinyhng|whqtr|tenqr|nffrffbe|shyy znexf|erongi|snoitcurtsni"
+        "|dragersid|erocs|rotaulave|egduj|edarg|redarg|rosessa|skram|stniop)",
+        r"\b[A-Za-z](?:[ ]{1,3}|[._*-])(?:[A-Za-z](?:[ ]{1,3}|[._*-])){6}",  # letters that stand apart
     ]
 )
 _ANY_ENCODED = compile_bytes(_ENCODED_PATTERN, capture=False)
-_RUN = re.compile(rb"(?:[0-9a-fA-F]{2}[ ]){11,}[0-9a-fA-F]{2}|[A-Za-z0-9+/_-]{12,}={0,2}")
-INJECTION_PATTERN = f"(?:{_PLAIN_PATTERN})|(?:{_NEAR_PATTERN})|{_ENCODED_PATTERN}|{ESCAPED_PATTERN}"
+_RUN = re.compile(
+    rb"(?<![A-Za-z0-9])(?:[A-Za-z0-9/][ ._*:,-]{1,4}){10,}[A-Za-z0-9/](?![A-Za-z0-9])"
+    rb"|(?:[0-9a-fA-F]{2}[ ]){11,}[0-9a-fA-F]{2}|(?:0x)?[0-9a-fA-F]{24,}|[A-Za-z0-9+/_-]{12,}={0,2}"
+)
+INJECTION_PATTERN = f"(?:{_PLAIN_PATTERN})|(?:{NEAR_PATTERN})|{_ENCODED_PATTERN}|{ESCAPED_PATTERN}"
 """Matches every ASCII text in which `find_injections` finds something, unless `steering` does."""
 
 
 def _encoded(data: bytes, effort: Effort) -> Iterator[Span]:
-    """The runs of base64 or hexadecimal digits whose text tries to steer the judge."""
+    """The runs of base64 or hexadecimal digits, or of letters that stand apart, whose text tries to steer the judge."""
     for run in _RUN.finditer(data):
         if _ANY_ENCODED.search(run[0]) is None:
             continue
         effort.runs -= 1
         if effort.is_used_up:
             break
-        for decode in (_from_base64, _from_hexadecimal):
+        for decode in (_from_base64, _from_hexadecimal, _from_letters_apart):
             if found := _decoded(decode(run[0]), effort):
                 yield Span(*run.span(), found[0].pattern)
                 break
@@ -362,13 +375,19 @@ def _from_base64(run: bytes) -> bytes:
 
 
 def _from_hexadecimal(run: bytes) -> bytes:
-    run = run.replace(b" ", b"")
+    run = run.replace(b" ", b"").removeprefix(b"0x")
     try:
         return bytes.fromhex(run[: len(run) // 2 * 2].decode())
     except ValueError:
         return b""
 
 
+def _from_letters_apart(run: bytes) -> bytes:
+    between = run[1:2]
+    return _BETWEEN_LETTERS.sub(b"", run) if between == b" " else run.replace(between, b"")
+
+
+_BETWEEN_LETTERS = re.compile(rb"(?<! ) (?! )")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ROT13 = bytes.maketrans(_LETTERS.encode(), codecs.encode(_LETTERS, "rot13").encode())
 _VIEWS: tuple[tuple[Callable[[bytes], bytes], Callable[[Span, int], Span]], ...] = (

@@ -20,13 +20,14 @@ def compile_bytes(pattern: str, *, capture: bool = True) -> "re2._Regexp":
     return re2.compile(pattern.encode(), options)
 
 
-def compile_set(patterns: list[str], *, whole: bool = True) -> "re2.Set":
-    """Compile patterns over bytes so that one search says which of them match a whole text, or its beginning."""
+def compile_set(patterns: list[str], *, whole: bool = True, anywhere: bool = False) -> "re2.Set":
+    """Compile patterns over bytes so that one search says which match a whole text, its beginning, or any part."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = 32 << 20
     options.log_errors = False
-    compiled = re2.Set.FullMatchSet(options) if whole else re2.Set.MatchSet(options)
+    made = re2.Set.SearchSet if anywhere else re2.Set.FullMatchSet if whole else re2.Set.MatchSet
+    compiled = made(options)
     for pattern in patterns:
         compiled.Add(pattern.encode())
     compiled.Compile()

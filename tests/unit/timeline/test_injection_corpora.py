@@ -3,7 +3,8 @@ Rates of detection on corpora: texts that address the judge, and ordinary texts.
 
 `corpora/unseen_*` was written by people who had not seen the rules. The first version of the rules, measured before the
 texts were read, flagged 69 of the 100 attacks and 4 of the 150 ordinary texts. `corpora/unseen_*_2` was written in the
-same way for the second version: it flagged 75 of the 120 attacks and 4 of the 200 ordinary texts.
+same way for the second version: it flagged 75 of the 120 attacks and 4 of the 200 ordinary texts. `corpora/unseen_*_3`
+was written for the third, which flagged 102 of the 160 attacks and 1 of the 300 ordinary texts.
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ def is_flagged(text: str) -> bool:
     return bool(sanitizer.injections)
 
 
-@pytest.mark.parametrize("name", ["attacks", "unseen_attacks", "unseen_attacks_2"])
+@pytest.mark.parametrize("name", ["attacks", "unseen_attacks", "unseen_attacks_2", "unseen_attacks_3"])
 def test_texts_that_address_the_judge_are_flagged(name: str) -> None:
     texts = texts_of(name)
     missed = [text for text in texts if not is_flagged(text)]
@@ -40,7 +41,7 @@ def test_texts_that_address_the_judge_are_flagged(name: str) -> None:
     assert len(missed) <= (1 - FEWEST_FLAGGED) * len(texts), missed
 
 
-@pytest.mark.parametrize("name", ["ordinary", "unseen_ordinary", "unseen_ordinary_2"])
+@pytest.mark.parametrize("name", ["ordinary", "unseen_ordinary", "unseen_ordinary_2", "unseen_ordinary_3"])
 def test_ordinary_texts_are_not_flagged(name: str) -> None:
     texts = texts_of(name)
     flagged = [text for text in texts if is_flagged(text)]
