@@ -161,6 +161,7 @@ _NEAR_EACH = [
     for pattern in patterns
 ]
 _NEAR_BYTES_OF_A_WORD = 200
+_NEAR_BYTES_OF_A_STATEMENT = 1_000  # to find its edges takes as long as to search so many bytes
 # What stands on both sides of a marker is no text together.
 _MARKER = re.escape(INSTRUCTION_REMOVED.encode())
 _LINE = re.compile(rb"%b|((?:(?!%b)[^\n])+)" % (_MARKER, _MARKER))
@@ -179,14 +180,14 @@ def _near_words(data: bytes, effort: Effort) -> Iterator[Span]:
         position = match.end()
         if match.start() - _NEAR_BYTES_OF_A_WORD > end:
             if end:
-                yield from _near_one(data, start, end)
+                yield from _near_one(data, start, end, effort)
             start = match.start() - _NEAR_BYTES_OF_A_WORD
         end = position + _NEAR_BYTES_OF_A_WORD
     if end:
-        yield from _near_one(data, start, end)
+        yield from _near_one(data, start, end, effort)
 
 
-def _near_one(data: bytes, start: int, end: int) -> Iterator[Span]:
+def _near_one(data: bytes, start: int, end: int, effort: Effort) -> Iterator[Span]:
     place = data[start:end]
     for name, pattern in _NEAR_EACH:
         position = 0
@@ -195,6 +196,9 @@ def _near_one(data: bytes, start: int, end: int) -> Iterator[Span]:
             position = match.end()
     for part in _LINE.finditer(place):
         for begin, stop in statements_to_judge(part[1] or b""):
+            effort.near_bytes -= _NEAR_BYTES_OF_A_STATEMENT
+            if effort.near_bytes <= 0:
+                return
             yield Span(start + part.start() + begin, start + part.start() + stop, "score_demand")
 
 
@@ -204,10 +208,15 @@ def _anywhere(data: bytes) -> list[Span]:
     spans: list[Span] = []
     position = 0
     while (match := _INJECTION.search(data, position)) is not None:
+        if len(spans) >= _MOST_SPANS:
+            return [*spans, Span(position, len(data), spans[-1].pattern)]
         spans.append(_span(data, match))
         # Not from the end of the match: the line end that it includes may begin the next match.
         position = spans[-1].end
     return spans
+
+
+_MOST_SPANS = 10_000  # of one text: behind them the rest counts as one span
 
 
 def _span(data: bytes, match: "re2._Match") -> Span:
