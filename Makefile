@@ -48,9 +48,9 @@ audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
 stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; prints the environment
 	@$(BIN)/tarsy-scoring stack $(ARGS)
 
-bench: $(VENV)/.dev  ## measure the service against the bare client, Faust and FastStream
-	@$(BIN)/python -m benchmarks.pure
+bench: $(VENV)/.dev  ## measure the service, from TARSy's database first, against the bare client, Faust and FastStream
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+	@$(BIN)/python -m benchmarks.pure
 
 schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py

@@ -44,7 +44,7 @@ async def main(asked: argparse.Namespace) -> None:
             # Each score has its own nonce, as in the service, so that the judge has no answer in its cache.
             messages = [
                 {"role": "system", "content": system},
-                {"role": "user", "content": prompt.replace(NONCE, secrets.token_hex(8))},
+                {"role": "user", "content": prompt.replace(NONCE, secrets.token_hex(16))},
             ]
             messages.append({"role": "assistant", "content": await ask(messages)})
             messages.append({"role": "user", "content": follow_up})

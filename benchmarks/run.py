@@ -12,29 +12,37 @@ import logging
 import signal
 import sys
 import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.programs import ProgramFailed
-from benchmarks.report import as_json, print_table
-from benchmarks.scenarios import Bench, Result, Scenario
+from benchmarks.report import Summary, as_json, print_table, summarize_rounds
+from benchmarks.scenarios import Bench, Result, Scenario, Source
 from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
+from benchmarks.tarsy import fill
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.stack import Stack
 
-REPORT_WIDTH = 124  # columns of the widest row
+REPORT_WIDTH = 130  # columns of the widest row
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """All scenarios in order; those that are compared follow each other."""
+    """All scenarios in order, the headline first; those that are compared follow each other."""
     slots = 50 if quick else 200
     fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
+    burst = 50 if quick else 300
     return [
+        Scenario("bare-tarsy-200ms", "bare", 0.2, slots, burst, "tarsy-db"),
+        Scenario("service-tarsy-200ms", "service", 0.2, slots, burst, "tarsy-db"),
+        Scenario("service-tarsy-2s", "service", 2.0, slots, slow, "tarsy-db"),
+        Scenario("service-tarsy-5s", "service", 5.0, burst, burst, "tarsy-db"),
         Scenario("bare-0ms", "bare", 0.0, slots, fast),
         Scenario("service-plumbing", "plumbing", None, slots, fast),
         Scenario("service-0ms", "service", 0.0, slots, fast),
@@ -49,40 +57,51 @@ def scenarios(*, quick: bool) -> list[Scenario]:
 
 async def measure_all(
     wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
-) -> tuple[list[Result], dict[str, Any], list[str]]:
+) -> tuple[list[Summary], dict[str, Any], list[str]]:
     """
-    Measure the scenarios `repeat` times in turn; returns medians, facts for the report, and failures.
+    Measure the scenarios `repeat` times in turn; returns summaries, facts for the report, and failures.
 
     Raises:
         StartRefused: PostgreSQL, broker or judge did not start.
     """
-    results: list[Result] = []
+    rounds: list[list[Result]] = []
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         folder = Path(place)
         sessions = folder / "sessions"
         sessions.mkdir()
         console.print("writing sessions, starting PostgreSQL and a broker ...")
-        ids = await asyncio.to_thread(write_sessions, sessions, max(s.scores for s in wanted))
         async with Stack(broker=broker) as stack:
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
-            await asyncio.to_thread(migrate.migrate, stack.env["SCORING_DATABASE_URL"])
-            bench = Bench(stack, folder, sessions, ids)
-            await asyncio.to_thread(bench.write_conversations, BODIES)
-            for scenario in wanted * repeat:  # in turn, because the speed of a machine drifts
-                try:
-                    results.append(await _measure(bench, scenario, console))
-                except (ProgramFailed, TimeoutError) as error:
-                    failures.append(f"{scenario.name}: {error or 'took too long'}")
-                    console.print(f"  {scenario.name}: {error or 'took too long'}", markup=False, highlight=False)
-            about = {"broker": stack.broker, "context_bytes": CONTEXT_BYTES}
-    return _medians(results, wanted), about, failures
+            bench = Bench(stack, folder, sessions)
+            await _prepare(bench, wanted)
+            for _ in range(repeat):  # in turn, because the speed of a machine drifts
+                rounds.append([])
+                for scenario in wanted:
+                    try:
+                        rounds[-1].append(await _measure(bench, scenario, console))
+                    except (ProgramFailed, TimeoutError) as error:
+                        failures.append(f"{scenario.name}: {error or 'took too long'}")
+                        console.print(f"  {scenario.name}: {error or 'took too long'}", markup=False, highlight=False)
+            about = {
+                "version": version("tarsy-scoring"),
+                "date": datetime.now(UTC).date().isoformat(),
+                "broker": stack.broker,
+                "context_bytes": CONTEXT_BYTES,
+            }
+    return summarize_rounds(rounds), about, failures
 
 
-def _medians(results: list[Result], wanted: list[Scenario]) -> list[Result]:
-    """Of each scenario the repetition with the median rate; of an even number the slower middle one."""
-    by_scenario = [sorted((r for r in results if r.scenario == s), key=lambda r: r.rate) for s in wanted]
-    return [repeated[(len(repeated) - 1) // 2] for repeated in by_scenario if repeated]
+async def _prepare(bench: Bench, wanted: list[Scenario]) -> None:
+    """Create the tables of both databases, and the sessions of the sources that are wanted."""
+    await asyncio.to_thread(migrate.migrate, bench.stack.env["SCORING_DATABASE_URL"])
+    counts = {source: max((s.scores for s in wanted if s.source == source), default=0) for source in get_args(Source)}
+    if counts["files"]:
+        await asyncio.to_thread(write_sessions, bench.sessions, max(counts["files"], BODIES))
+    if counts["tarsy-db"]:
+        await fill(bench.stack.env["SCORING_TIMELINE_DATABASE_URL"], max(counts["tarsy-db"], BODIES))
+    for source in {s.source for s in wanted if s.kind == "bare"}:
+        await bench.write_conversations(source)
 
 
 async def _measure(bench: Bench, scenario: Scenario, console: Console) -> Result:
@@ -91,7 +110,7 @@ async def _measure(bench: Bench, scenario: Scenario, console: Console) -> Result
         task = bar.add_task(scenario.name, total=scenario.scores)
         result = await bench.measure(scenario, lambda done: bar.update(task, completed=done))
     words = f"{result.rate:6.1f} scores/s  {1000 * result.cpu_s:5.2f} ms CPU per score"
-    console.print(f"  {scenario.name:<18} {words}", highlight=False)
+    console.print(f"  {scenario.name:<20} {words}", highlight=False)
     return result
 
 
@@ -100,7 +119,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds each: 50 slots, few scores, rough numbers")
     parser.add_argument(
-        "--repeat", type=int, choices=range(1, 100), default=1, metavar="N", help="in turn, N times; medians are shown"
+        "--repeat",
+        type=int,
+        choices=range(1, 100),
+        default=1,
+        metavar="N",
+        help="in turn, N times; shows medians and ranges",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--only", metavar="NAME,...", help="of these scenarios; patterns such as 'service-*' are fine")
@@ -117,21 +141,21 @@ def main() -> int:
     if not console.is_terminal:
         console.width = REPORT_WIDTH
     try:
-        results, about, failures = asyncio.run(_until_signalled(wanted, asked.broker, asked.repeat, console))
+        summaries, about, failures = asyncio.run(_until_signalled(wanted, asked.broker, asked.repeat, console))
     except StartRefused as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
-    print_table(console, results, about)
+    print_table(console, summaries, about)
     if asked.json:
-        asked.json.write_text(json.dumps(as_json(results, about), indent=2) + "\n", encoding="utf-8")
+        asked.json.write_text(json.dumps(as_json(summaries, about), indent=2) + "\n", encoding="utf-8")
     return 1 if failures else 0
 
 
 async def _until_signalled(
     wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
-) -> tuple[list[Result], dict[str, Any], list[str]]:
+) -> tuple[list[Summary], dict[str, Any], list[str]]:
     """Run `measure_all`; SIGTERM cancels it as Ctrl-C does, and ends all programs that it started."""
     task = asyncio.current_task()
     assert task is not None

@@ -6,22 +6,26 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import asyncpg
 
+from benchmarks.activity import Activity, read_activity
 from benchmarks.bare_client import NONCE
 from benchmarks.meter import Meter, Window, metered, steady_window, whole_window
 from benchmarks.pipeline import TABLE
 from benchmarks.programs import Judge, ProgramFailed, judge, program, require_running
-from benchmarks.sessions import ALERT_TYPE
+from benchmarks.sessions import ALERT_TYPE, BODIES, session_name
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring_lab.postgres import create_database
 from tarsy_scoring_lab.scripted_judge import MODEL
 from tarsy_scoring_lab.stack import Stack
@@ -30,7 +34,9 @@ TURNS = 2
 POLL_S = 0.5
 STALL_S = 30.0
 PUBLISH_TIMEOUT_S = 60.0
-_FAKE_NONCE = "0123456789abcdef"
+_FAKE_NONCE = "0123456789abcdef" * 2
+
+Source = Literal["files", "tarsy-db"]
 
 Progress = Callable[[int], None]
 """Called with the number of finished scores."""
@@ -46,6 +52,7 @@ class Scenario:
         latency_s: Latency of the judge per turn; None: the program does not call it.
         slots: Number of scores that are worked on at once.
         scores: Number of scores in all.
+        source: Timeline source of the sessions. The bare client posts what a worker with this source would post.
     """
 
     name: str
@@ -53,6 +60,7 @@ class Scenario:
     latency_s: float | None
     slots: int
     scores: int
+    source: Source = "files"
 
     @property
     def ideal(self) -> float | None:
@@ -70,6 +78,9 @@ class Result:
     """
     One measured scenario. CPU in seconds, memory in bytes, rates in scores per second.
 
+    `own` and `tarsy` are the counts of the two databases per score, with the start of the process and two
+    looks of the benchmark per second; None without a database.
+
     `whole` reaches from the first claim to the last completion; `steady` leaves out ramp and tail. `cpu_s`
     and `others_cpu_s` are CPU per completed score over the whole run, including intake and publishing,
     without the start of the process. `steady_cpu_s` is CPU per score of the steady window.
@@ -85,6 +96,8 @@ class Result:
     judge_calls: int
     others_cpu_s: Mapping[str, float]
     bystanders_share: float
+    own: Activity | None = None
+    tarsy: Activity | None = None
 
     @property
     def rate(self) -> float:
@@ -105,13 +118,11 @@ class Bench:
         stack: Its database `scoring` is migrated and is the template of each scenario's database.
         folder: Directory of logs and conversations.
         sessions: Directory of the session files.
-        session_ids: Ids of the session files, in the order of use.
     """
 
     stack: Stack
     folder: Path
     sessions: Path
-    session_ids: Sequence[str]
 
     async def measure(self, scenario: Scenario, progress: Progress) -> Result:
         """
@@ -133,27 +144,39 @@ class Bench:
 
     # --- the bare client -------------------------------------------------------------------------------
 
-    def write_conversations(self, count: int) -> None:
-        """Write the conversations that the service would have about the first `count` sessions."""
+    async def write_conversations(self, source: Source) -> None:
+        """Write the conversations that the service would have about the different sessions of a source."""
         criteria = load_criteria().get("investigation-methodology")
         conversations = []
-        for session_id in self.session_ids[:count]:
-            timeline = read_session_file(self.sessions / f"{session_id}.json")
+        for timeline in await self._read_timelines(source):
             context = build_context(timeline, _FAKE_NONCE, 100_000)
             system, prompt = (m.content for m in criteria.open_conversation(context))
             conversations.append([system, prompt.replace(_FAKE_NONCE, NONCE), criteria.follow_up_prompt])
-        self._conversations.write_text(json.dumps(conversations), encoding="utf-8")
+        self._conversations(source).write_text(json.dumps(conversations), encoding="utf-8")
+
+    async def _read_timelines(self, source: Source) -> list[Timeline]:
+        ids = [session_name(n) for n in range(BODIES)]
+        if source == "files":
+            return [read_session_file(self.sessions / f"{session_id}.json") for session_id in ids]
+        database = TarsyDatabase(self._tarsy_url)
+        try:
+            return [await database.fetch_timeline(session_id) for session_id in ids]
+        finally:
+            await database.close()
+
+    def _conversations(self, source: Source) -> Path:
+        return self.folder / f"conversations-{source}.json"
 
     @property
-    def _conversations(self) -> Path:
-        return self.folder / "conversations.json"
+    def _tarsy_url(self) -> str:
+        return self.stack.env["SCORING_TIMELINE_DATABASE_URL"]
 
     async def _measure_bare(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
         log_file = self.folder / "bare.log"
         options = {
             "--base-url": asked.base_url,
             "--model": MODEL,
-            "--conversations": str(self._conversations),
+            "--conversations": str(self._conversations(scenario.source)),
             "--slots": str(scenario.slots),
             "--scores": str(scenario.scores),
         }
@@ -181,9 +204,11 @@ class Bench:
         log_file = self.folder / f"{scenario.name}.log"
         is_service = scenario.kind in ("service", "plumbing")
         connection = await asyncpg.connect(env["SCORING_DATABASE_URL"], timeout=10)
+        tarsy = await asyncpg.connect(self._tarsy_url, timeout=10)
         try:
             if not is_service:
                 await connection.execute(TABLE)
+            before = [await read_activity(c) for c in (connection, tarsy)]
             async with program(*_PROGRAMS[scenario.kind], env=env, log_file=log_file) as process:
                 pids = {
                     "measured": process.pid,
@@ -195,11 +220,13 @@ class Bench:
                 async with metered(pids) as meter:
                     count = _count_service if is_service else _count_plain
                     await _follow(scenario, process, log_file, lambda: count(connection), progress)
+            own, of_tarsy = [await read_activity(c) - b for c, b in zip((connection, tarsy), before, strict=True)]
             since, first_claim, completions = await (_read_service if is_service else _read_plain)(connection)
         finally:
+            await tarsy.close()
             await connection.close()
-        calls = await asked.calls()
-        return _result(scenario, since, first_claim, completions, meter, calls)
+        result = _result(scenario, since, first_claim, completions, meter, await asked.calls())
+        return replace(result, own=own.per(result.completed), tarsy=of_tarsy.per(result.completed))
 
     async def _environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
         """Create a database for a scenario; returns its settings, with its own topics and consumer group."""
@@ -207,8 +234,8 @@ class Bench:
         database = await create_database(self.stack.postgres.url, prefix, template="scoring")
         return self.stack.env | {
             "SCORING_DATABASE_URL": database,
-            "SCORING_TIMELINE_SOURCE": "files",
-            "SCORING_TIMELINE_DIR": str(self.sessions),
+            "SCORING_TIMELINE_SOURCE": scenario.source,
+            **({"SCORING_TIMELINE_DIR": str(self.sessions)} if scenario.source == "files" else {}),
             "SCORING_SLOTS": str(scenario.slots),
             "SCORING_METRICS_PORT": "0",
             "SCORING_LOG_FORMAT": "json",
@@ -226,7 +253,7 @@ class Bench:
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_session_completed, settings.topic_scoring_events])
         messages = []
-        for session_id in self.session_ids[:scores]:
+        for session_id in map(session_name, range(scores)):
             event = {"session_id": session_id, "chain_id": "kubernetes", "alert_type": ALERT_TYPE}
             messages.append((session_id.encode(), json.dumps(event).encode(), ()))
         publisher = Publisher(settings)

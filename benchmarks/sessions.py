@@ -28,14 +28,17 @@ _TOOLS = {
 }
 
 
-def write_sessions(folder: Path, count: int) -> list[str]:
-    """Write `count` session files; returns their session ids."""
+def session_name(number: int) -> str:
+    """The id of a session, in every source the same."""
+    return f"bench-{number:08d}"
+
+
+def write_sessions(folder: Path, count: int) -> None:
+    """Write `count` session files."""
     bodies = [json.dumps(make_session(_PLACEHOLDER_ID, seed)) for seed in range(BODIES)]
-    ids = [f"bench-{n:08d}" for n in range(count)]
-    for n, session_id in enumerate(ids):
-        text = bodies[n % BODIES].replace(_PLACEHOLDER_ID, session_id)
-        (folder / f"{session_id}.json").write_text(text, encoding="utf-8")
-    return ids
+    for n in range(count):
+        text = bodies[n % BODIES].replace(_PLACEHOLDER_ID, session_name(n))
+        (folder / f"{session_name(n)}.json").write_text(text, encoding="utf-8")
 
 
 def make_session(session_id: str, seed: int) -> dict[str, Any]:
