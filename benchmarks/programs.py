@@ -14,6 +14,7 @@ import aiohttp
 
 STOP_S = 20.0
 START_S = 30.0
+CALLS_TIMEOUT_S = 60.0  # a judge that has hundreds of calls to answer on a busy machine comes to this one late
 
 
 class ProgramFailed(Exception):
@@ -21,9 +22,13 @@ class ProgramFailed(Exception):
 
 
 @asynccontextmanager
-async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(
+    *arguments: str, env: Mapping[str, str], log_file: Path, executable: str = sys.executable
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """
-    Run `python` with these arguments. Standard output is a pipe; standard error goes to `log_file`.
+    Run a program, `python` by default, with these arguments.
+
+    Standard output is a pipe; standard error goes to `log_file`.
 
     At the end the program gets SIGTERM, and SIGKILL after `STOP_S`.
 
@@ -33,7 +38,7 @@ async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> As
     base_env = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *arguments),
+            *(executable, *arguments),
             env=base_env | dict(env),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -74,7 +79,7 @@ class Judge:
     async def calls(self) -> int:
         """Number of calls that it has received so far."""
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALLS_TIMEOUT_S)) as session,
             session.get(self.base_url.removesuffix("/v1") + "/script") as response,
         ):
             script: dict[str, Any] = await response.json()

@@ -208,6 +208,11 @@ _CAPTION = (
 )
 
 
+def _transactions(r: Result) -> float | None:
+    """Per score in both databases; the peer has one."""
+    return r.own.transactions + (r.tarsy.transactions if r.tarsy else 0.0) if r.own else None
+
+
 def _cells(one: Summary) -> list[str]:
     def cell(name: str, digits: int, factor: float = 1.0) -> str:
         value = one.median(_VALUES[name])
@@ -215,7 +220,7 @@ def _cells(one: Summary) -> list[str]:
 
     rate = one.spread(_VALUES["rate"])
     ratio = one.ratio_to_bare
-    transactions = one.median(lambda r: r.own.transactions + r.tarsy.transactions if r.own and r.tarsy else None)
+    transactions = one.median(_transactions)
     return [
         one.scenario.name,
         str(one.scenario.scores),

@@ -9,18 +9,21 @@ import asyncio
 import fnmatch
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.peer import Peer
 from benchmarks.programs import ProgramFailed
 from benchmarks.report import Summary, as_json, print_table, summarize_rounds
 from benchmarks.scenarios import Bench, Result, Scenario, Source
@@ -30,19 +33,23 @@ from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.stack import Stack
 
+T = TypeVar("T")
+
 REPORT_WIDTH = 130  # columns of the widest row
 
 
-def scenarios(*, quick: bool) -> list[Scenario]:
+def scenarios(*, quick: bool, peer: bool) -> list[Scenario]:
     """All scenarios in order, the headline first; those that are compared follow each other."""
     slots = 50 if quick else 200
     fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
     burst = 50 if quick else 300
-    return [
+    everything = [
         Scenario("bare-tarsy-200ms", "bare", 0.2, slots, burst, "tarsy-db"),
         Scenario("service-tarsy-200ms", "service", 0.2, slots, burst, "tarsy-db"),
+        Scenario("peer-tarsy-200ms", "peer", 0.2, slots, burst, "tarsy-db"),
         Scenario("service-tarsy-2s", "service", 2.0, slots, slow, "tarsy-db"),
         Scenario("service-tarsy-5s", "service", 5.0, burst, burst, "tarsy-db"),
+        Scenario("peer-tarsy-5s", "peer", 5.0, burst, burst, "tarsy-db"),
         Scenario("bare-0ms", "bare", 0.0, slots, fast),
         Scenario("service-plumbing", "plumbing", None, slots, fast),
         Scenario("service-0ms", "service", 0.0, slots, fast),
@@ -53,10 +60,15 @@ def scenarios(*, quick: bool) -> list[Scenario]:
         Scenario("bare-2s", "bare", 2.0, slots, slow),
         Scenario("service-2s", "service", 2.0, slots, slow),
     ]
+    return [s for s in everything if peer or s.kind != "peer"]
 
 
 async def measure_all(
-    wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
+    wanted: list[Scenario],
+    broker: Literal["auto", "apache-kafka", "tansu"],
+    repeat: int,
+    peer: Peer | None,
+    console: Console,
 ) -> tuple[list[Summary], dict[str, Any], list[str]]:
     """
     Measure the scenarios `repeat` times in turn; returns summaries, facts for the report, and failures.
@@ -73,7 +85,7 @@ async def measure_all(
         console.print("writing sessions, starting PostgreSQL and a broker ...")
         async with Stack(broker=broker) as stack:
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
-            bench = Bench(stack, folder, sessions)
+            bench = Bench(stack, folder, sessions, peer)
             await _prepare(bench, wanted)
             for _ in range(repeat):  # in turn, because the speed of a machine drifts
                 rounds.append([])
@@ -81,8 +93,8 @@ async def measure_all(
                     try:
                         rounds[-1].append(await _measure(bench, scenario, console))
                     except (ProgramFailed, TimeoutError) as error:
-                        failures.append(f"{scenario.name}: {error or 'took too long'}")
-                        console.print(f"  {scenario.name}: {error or 'took too long'}", markup=False, highlight=False)
+                        failures.append(f"{scenario.name}: {str(error) or 'took too long'}")
+                        console.print(f"  {failures[-1]}", markup=False, highlight=False)
             about = {
                 "version": version("tarsy-scoring"),
                 "date": datetime.now(UTC).date().isoformat(),
@@ -100,6 +112,10 @@ async def _prepare(bench: Bench, wanted: list[Scenario]) -> None:
         await asyncio.to_thread(write_sessions, bench.sessions, max(counts["files"], BODIES))
     if counts["tarsy-db"]:
         await fill(bench.stack.env["SCORING_TIMELINE_DATABASE_URL"], max(counts["tarsy-db"], BODIES))
+    if bench.peer and (scores := [s.scores for s in wanted if s.kind == "peer"]):
+        await bench.peer.create_template(
+            bench.stack.postgres.url, bench.stack.env["SCORING_TIMELINE_DATABASE_URL"], max(scores), bench.folder
+        )
     for source in {s.source for s in wanted if s.kind == "bare"}:
         await bench.write_conversations(source)
 
@@ -129,8 +145,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--only", metavar="NAME,...", help="of these scenarios; patterns such as 'service-*' are fine")
     parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
+    parser.add_argument("--peer", type=Path, metavar="BINARY", help="upstream's server, measured beside the service")
+    parser.add_argument("--peer-model", type=Path, metavar="BINARY", help="benchmarks/peer_model, built for it")
     asked = parser.parse_args()
-    everything = scenarios(quick=asked.quick)
+    if (asked.peer is None) != (asked.peer_model is None):
+        parser.error("--peer and --peer-model need each other")
+    for binary in filter(None, (asked.peer, asked.peer_model)):
+        if not os.access(binary, os.X_OK) or binary.is_dir():
+            parser.error(f"{binary} is not a program; docs/benchmarks.md says how to build it")
+    peer = Peer(asked.peer.absolute(), asked.peer_model.absolute()) if asked.peer else None
+    everything = scenarios(quick=asked.quick, peer=peer is not None)
     patterns = asked.only.split(",") if asked.only else ["*"]
     wanted = [s for s in everything if any(fnmatch.fnmatch(s.name, p) for p in patterns)]
     if not wanted:
@@ -141,7 +165,9 @@ def main() -> int:
     if not console.is_terminal:
         console.width = REPORT_WIDTH
     try:
-        summaries, about, failures = asyncio.run(_until_signalled(wanted, asked.broker, asked.repeat, console))
+        summaries, about, failures = asyncio.run(
+            _until_signalled(measure_all(wanted, asked.broker, asked.repeat, peer, console))
+        )
     except StartRefused as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return 1
@@ -153,14 +179,12 @@ def main() -> int:
     return 1 if failures else 0
 
 
-async def _until_signalled(
-    wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
-) -> tuple[list[Summary], dict[str, Any], list[str]]:
-    """Run `measure_all`; SIGTERM cancels it as Ctrl-C does, and ends all programs that it started."""
+async def _until_signalled(measuring: Coroutine[Any, Any, T]) -> T:
+    """Await `measuring`; SIGTERM cancels it as Ctrl-C does, and ends all programs that it started."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await measure_all(wanted, broker, repeat, console)
+    return await measuring
 
 
 if __name__ == "__main__":

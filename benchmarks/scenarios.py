@@ -15,6 +15,7 @@ import asyncpg
 from benchmarks.activity import Activity, read_activity
 from benchmarks.bare_client import NONCE
 from benchmarks.meter import Meter, Window, metered, steady_window, whole_window
+from benchmarks.peer import TEMPLATE, Peer, post_scores
 from benchmarks.pipeline import TABLE
 from benchmarks.programs import Judge, ProgramFailed, judge, program, require_running
 from benchmarks.sessions import ALERT_TYPE, BODIES, session_name
@@ -48,7 +49,7 @@ class Scenario:
     A measurement: a program and its load.
 
     Args:
-        kind: The program: `bare`, or a key of `_PROGRAMS`.
+        kind: The program: `bare`, `peer`, or a key of `_PROGRAMS`.
         latency_s: Latency of the judge per turn; None: the program does not call it.
         slots: Number of scores that are worked on at once.
         scores: Number of scores in all.
@@ -118,11 +119,13 @@ class Bench:
         stack: Its database `scoring` is migrated and is the template of each scenario's database.
         folder: Directory of logs and conversations.
         sessions: Directory of the session files.
+        peer: TARSy's own programs, with the database `TEMPLATE` created; None: scenarios of the peer are not measured.
     """
 
     stack: Stack
     folder: Path
     sessions: Path
+    peer: Peer | None = None
 
     async def measure(self, scenario: Scenario, progress: Progress) -> Result:
         """
@@ -135,6 +138,9 @@ class Bench:
             ProgramFailed: The measured program ended early, failed scores, or made no progress.
             TimeoutError: It took longer than the limit of the scenario.
         """
+        if scenario.kind == "peer":
+            async with asyncio.timeout(scenario.limit_s):
+                return await self._measure_peer(scenario, progress)
         async with AsyncExitStack() as stack:
             asked = await stack.enter_async_context(judge(scenario.latency_s or 0.0, self.folder))
             async with asyncio.timeout(scenario.limit_s):
@@ -195,6 +201,35 @@ class Bench:
         printed = json.loads(await output)
         calls = scenario.scores * TURNS  # it makes exactly these calls, or ends with an error
         return _result(scenario, printed["started"], printed["started"], printed["completions"], meter, calls)
+
+    # --- upstream's server -----------------------------------------------------------------------------
+
+    async def _measure_peer(self, scenario: Scenario, progress: Progress) -> Result:
+        assert self.peer is not None
+        database = f"{scenario.name}-{time.time_ns() // 10**6}"
+        url = await create_database(self.stack.postgres.url, database, template=TEMPLATE)
+        async with AsyncExitStack() as stack:
+            address, model_pid = await stack.enter_async_context(
+                self.peer.model_service(scenario.latency_s or 0.0, self.folder)
+            )
+            connection = await asyncpg.connect(url, timeout=10)
+            stack.push_async_callback(connection.close)
+            before = await read_activity(connection)
+            async with self.peer.running(url, address, self.folder) as (process, log_file, base_url):
+                pids = {
+                    "measured": process.pid,
+                    "judge": model_pid,
+                    "database": self.stack.postgres.pid,
+                    "driver": os.getpid(),
+                }
+                async with metered(pids) as meter:
+                    started = time.time()
+                    await post_scores(base_url, [session_name(n) for n in range(scenario.scores)])
+                    await _follow(scenario, process, log_file, lambda: _count_peer(connection), progress)
+            activity = await read_activity(connection) - before
+            completions = await connection.fetchval(_PEER_COMPLETIONS)
+        result = _result(scenario, started, started, completions, meter, scenario.scores * TURNS)
+        return replace(result, own=activity.per(result.completed))
 
     # --- consumers of Kafka ----------------------------------------------------------------------------
 
@@ -287,6 +322,20 @@ async def _count_service(connection: asyncpg.Connection) -> _Count:
     )
     assert row is not None
     return _Count(*row)
+
+
+async def _count_peer(connection: asyncpg.Connection) -> _Count:
+    row = await connection.fetchrow(
+        "SELECT count(*) FILTER (WHERE status = 'completed'), "
+        "count(*) FILTER (WHERE status NOT IN ('completed', 'pending', 'in_progress')) FROM session_scores"
+    )
+    assert row is not None
+    return _Count(*row)
+
+
+_PEER_COMPLETIONS = (
+    "SELECT array_agg(extract(epoch FROM completed_at)::float8) FROM session_scores WHERE status = 'completed'"
+)
 
 
 async def _count_plain(connection: asyncpg.Connection) -> _Count:

@@ -20,6 +20,7 @@ _IDS = {
     "mcp_interactions": ("session_id", "stage_id", "execution_id", "interaction_id"),
     "llm_interactions": ("session_id", "stage_id", "execution_id", "interaction_id"),
 }
+TABLES = tuple(_IDS)
 
 # The call of a model behind each text that a model wrote first.
 _MODEL_CALLS = """
