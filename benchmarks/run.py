@@ -98,6 +98,7 @@ async def measure_all(
             about = {
                 "version": version("tarsy-scoring"),
                 "date": datetime.now(UTC).date().isoformat(),
+                "postgresql": await bench.postgres_version(),
                 "broker": stack.broker,
                 "context_bytes": CONTEXT_BYTES,
             }

@@ -148,6 +148,14 @@ class Bench:
                     return await self._measure_bare(scenario, asked, progress)
                 return await self._measure_consumer(scenario, asked, progress)
 
+    async def postgres_version(self) -> str:
+        """The version of PostgreSQL, such as `18.4`."""
+        connection = await asyncpg.connect(self.stack.postgres.url, timeout=10)
+        try:
+            return str(await connection.fetchval("SELECT split_part(current_setting('server_version'), ' ', 1)"))
+        finally:
+            await connection.close()
+
     # --- the bare client -------------------------------------------------------------------------------
 
     async def write_conversations(self, source: Source) -> None:

@@ -1,14 +1,16 @@
 """The arithmetic of the benchmark: windows over completions, and CPU between two moments."""
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 
 import pytest
-from benchmarks import run
+from benchmarks import results, run
 from benchmarks.api import summarize
 from benchmarks.meter import Meter, Window, steady_window, whole_window
-from benchmarks.report import Spread, ratio_to_bare, summarize_rounds, targets
+from benchmarks.report import Spread, as_json, ratio_to_bare, summarize_rounds, targets
 from benchmarks.scenarios import Result, Scenario, Source
 from benchmarks.sessions import CALLS, CONTEXT_BYTES, make_session
 from benchmarks.tarsy import EVENTS, make_tarsy_session
@@ -184,3 +186,23 @@ def test_percentiles_are_latencies_of_measured_requests() -> None:
     found = summarize([0.001] * 99 + [0.5], failed={"503": 2, "TimeoutError": 1}, answer_bytes=10)
     assert (found.p50_ms, found.p95_ms, found.p99_ms, found.max_ms) == (1.0, 1.0, 500.0, 500.0)
     assert (found.requests, found.failed) == (103, {"503": 2, "TimeoutError": 1})
+
+
+def test_the_page_holds_the_results_of_each_release() -> None:
+    """`python -m benchmarks.results` writes it."""
+    files = {path.name: path.read_text("utf-8") for path in results.RESULTS.glob("*.json")}
+    assert files
+    on_disk = results.PAGE.read_text("utf-8")
+    assert results.page(on_disk, files) == on_disk
+    for name, content in files.items():
+        assert not re.search(r"/(home|root|tmp|work)/|host", content), name
+
+
+def test_the_newest_release_comes_first_and_a_missing_value_is_empty() -> None:
+    about = {"date": "2026-01-02", "postgresql": "18.4", "broker": "tansu"}
+    measured = as_json(summarize_rounds([[result("bare", 0.2, 100)], [result("bare", 0.2, 90)]]), about)
+    written = results.page(
+        f"a\n{results.BEGIN}{results.END}\nb", dict.fromkeys(("0.9.0.json", "0.10.0.json"), json.dumps(measured))
+    )
+    assert written.index("**0.10.0**, 2026-01-02:") < written.index("**0.9.0**")
+    assert "| `bare-0.2` | 2 | 95.0 (90.0-100.0) | 0.19 (0.18-0.20) |  | 9.0 |  | 100 |  |  | 0 |" in written
