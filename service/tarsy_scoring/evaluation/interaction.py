@@ -328,7 +328,8 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
     it began in (`bash -c "..."`). The slices do not overlap, so the time is linear.
     """
     data = text.encode("utf-8", "replace")  # RE2 works on bytes; with text it would convert every position
-    found = [[match.span(group) for group in range(pattern.groups + 1)] for match in pattern.finditer(data)]
+    groups = range(pattern.groups + 1)  # asks RE2
+    found = [[match.span(group) for group in groups] for match in pattern.finditer(data)]
     found = [spans for spans in found if spans[0][0] < spans[0][1]]
     quotes, quoted, outside = _quotes(data), (0, 0), (len(data), len(data))
     for spans, following in zip(found, [*found[1:], [outside]], strict=False):
@@ -356,6 +357,8 @@ def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
 
 def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
     """Start and end of each quoted part, without its quotes."""
+    if b'"' not in data and b"'" not in data:
+        return
     for lexeme in _LEXEME.finditer(data):
         if lexeme[0][0] in b"\"'":
             yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
