@@ -6,14 +6,11 @@ sends a secret, or a JWT that the key file verifies. Each proof that is configur
 """
 
 import hmac
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jwt
 import structlog
 from starlette.datastructures import Headers
 
@@ -22,17 +19,16 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.context import ALL_SCOPES, READ_ONLY, Scope
 from tarsy_scoring.web.problems import Problem, unauthorized
 from tarsy_scoring.web.tokens import NAME_MAX, bearer_token, is_name
-from tarsy_scoring.web.watched_file import WatchedFile
+
+if TYPE_CHECKING:
+    from tarsy_scoring.web.key_file import KeyFile
 
 log = structlog.get_logger()
 
 Network = IPv4Network | IPv6Network
 
 SECRET_HEADER = "X-Scoring-Proxy-Secret"  # noqa: S105 - a name
-# Asymmetric ones alone: with a symmetric one, every reader of the key file could sign.
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 USER_CLAIMS = ("sub", "email", "preferred_username")
-CLOCK_SKEW_S = 30
 # A range of so many addresses is a network rather than the proxies in it.
 WIDEST = {4: 24, 6: 64}
 
@@ -68,7 +64,7 @@ class TrustedProxies:
         self._networks = trusted_proxies(settings.trusted_proxies)
         secret = settings.trusted_proxy_secret
         self._secret = secret.get_secret_value().encode() if secret else None
-        self._keys = KeyFile(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
+        self._keys = _key_file(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
         self._user_header = settings.trusted_proxy_user_header
         self._groups_header = settings.trusted_proxy_groups_header
         self._has_warned = False
@@ -167,56 +163,10 @@ class TrustedProxies:
         return READ_ONLY if self._write_groups and self._write_groups.isdisjoint(groups) else ALL_SCOPES
 
 
-class KeyFile(WatchedFile[tuple[jwt.PyJWK, ...]]):
-    """
-    The public keys of `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set.
+def _key_file(path: Path) -> "KeyFile":
+    from tarsy_scoring.web.key_file import KeyFile  # its cryptography takes 8 MB
 
-    Raises:
-        ConfigurationError: At the start the file is missing, or has no usable key or a private one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "SCORING_TRUSTED_PROXY_JWKS_FILE")
-
-    def verify(self, token: str) -> Mapping[str, Any] | None:
-        """The claims of a JWT that one of the keys signed and that has not expired; None for any other."""
-        try:
-            key_id = jwt.get_unverified_header(token).get("kid")
-        except jwt.PyJWTError:
-            return None
-        for key in self.current():
-            if key_id is not None and key.key_id not in (None, key_id):
-                continue
-            try:
-                return jwt.decode(
-                    token,
-                    key,
-                    algorithms=ALGORITHMS,
-                    leeway=CLOCK_SKEW_S,
-                    options={"require": ["exp", "sub"], "verify_aud": False},
-                )
-            except jwt.PyJWTError:
-                continue
-        return None
-
-    def _note_reloaded(self, content: tuple[jwt.PyJWK, ...]) -> None:
-        log.info("api.proxy_keys_reloaded", path=str(self.path), keys=len(content))
-
-    def _note_broken(self, reason: str) -> None:
-        log.error("api.proxy_keys_broken", reason=reason, effect="the keys read before stay in force")
-
-    def _parse(self, content: bytes) -> tuple[jwt.PyJWK, ...]:
-        try:
-            entries = json.loads(content)["keys"]
-            found = jwt.PyJWKSet(entries).keys
-        except (ValueError, KeyError, TypeError, RecursionError, jwt.PyJWTError):
-            raise ConfigurationError(f'{self._where} is not a set of public keys: expected {{"keys": [...]}}') from None
-        if any(isinstance(entry, dict) and {"d", "k"} & entry.keys() for entry in entries):
-            raise ConfigurationError(f"{self._where} holds a private or a symmetric key: give the public keys alone")
-        usable = tuple(key for key in found if key.algorithm_name in ALGORITHMS and key.public_key_use != "enc")
-        if not usable:
-            raise ConfigurationError(f"{self._where} has no key for any of {', '.join(ALGORITHMS)}")
-        return usable
+    return KeyFile(path)
 
 
 def trusted_proxies(text: str) -> tuple[Network, ...]:
