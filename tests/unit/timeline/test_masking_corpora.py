@@ -1,4 +1,4 @@
-"""Masking on corpora of made-up secrets and of harmless texts; `*_2` was written apart from the rules."""
+"""Masking on corpora of made-up secrets and of harmless texts; `unseen_*` was written apart from the rules."""
 
 import base64
 import json
@@ -11,12 +11,11 @@ from tarsy_scoring.timeline.fence import Sanitizer
 from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
 from tarsy_scoring.timeline.masking.values import Checks
 
+SETS = ("", "_2", "_3", "_4")
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
 
-@pytest.mark.parametrize(
-    "name", ["secrets", "unseen_secrets", "unseen_secrets_2", "unseen_secrets_3", "secrets_2", "secrets_3"]
-)
+@pytest.mark.parametrize("name", [*(f"secrets{n}" for n in SETS), *(f"unseen_secrets{n}" for n in SETS)])
 def test_no_part_of_a_secret_is_left(name: str) -> None:
     cases = corpus.read(name)
     leaks = {case.text: left for case in cases if (left := corpus.left_over(case, mask_secrets(case.text))) is not None}
@@ -24,9 +23,7 @@ def test_no_part_of_a_secret_is_left(name: str) -> None:
     assert len(leaks) <= (1 - MIN_MASKED) * len(cases), leaks
 
 
-@pytest.mark.parametrize(
-    "name", ["harmless", "unseen_harmless", "unseen_harmless_2", "unseen_harmless_3", "harmless_2", "harmless_3"]
-)
+@pytest.mark.parametrize("name", [*(f"harmless{n}" for n in SETS), *(f"unseen_harmless{n}" for n in SETS)])
 def test_harmless_text_stays(name: str) -> None:
     cases = corpus.read(name)
     damaged = {case.text: masked for case in cases if (masked := mask_secrets(case.text)) != case.text}

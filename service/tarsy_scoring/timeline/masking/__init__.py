@@ -18,7 +18,17 @@ from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encod
 from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
-from tarsy_scoring.timeline.masking.rules import COMMANDS, PLACES, SENTENCES, SHAPES, TOKENS, Rule, Rules
+from tarsy_scoring.timeline.masking.rules import (
+    COMMANDS,
+    LINES,
+    OUTPUTS,
+    PLACES,
+    SENTENCES,
+    SHAPES,
+    TOKENS,
+    Rule,
+    Rules,
+)
 from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
@@ -26,7 +36,7 @@ from tarsy_scoring.timeline.patterns import compile_bytes
 MASKING_POLICY = "4"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
-_WITH_FEW_STATES = (SENTENCES, TOKENS, COMMANDS)
+_WITH_FEW_STATES = (SENTENCES, TOKENS, COMMANDS, OUTPUTS, LINES)
 SECRET_PATTERNS = (
     "|".join([KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, TABLE_PATTERN, *(r.pattern for r in _WITH_FEW_STATES)]),
     NAME_PATTERN,
@@ -138,7 +148,8 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     if has_place:
         found += PLACES.find(data, checks)
     if has_any:
-        found += COMMANDS.find(data, checks)
+        for rules in (OUTPUTS, LINES, COMMANDS):
+            found += rules.find(data, checks)
         if depth < _MAX_ENCODINGS:
             found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found

@@ -35,6 +35,9 @@ _WORDS = frozenset(packed for packed in read_rules("masking/gitleaks.yaml", "wor
 _PARTS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _CONSONANTS = re.compile(rb"[^aeiouy]{5}")
 _DIGIT, _LOWER, _UPPER, _SIGN = (re.compile(kind) for kind in (rb"[0-9]", rb"[a-z]", rb"[A-Z]", rb"[!@#$%^*~]"))
+_ODD = re.compile(rb"[0-9]|[a-z][A-Z]|[A-Za-z][-_.][A-Z]|[!@#$%^&*~+=]")
+# A digit in place of a letter, as in `c0rmorant`.
+_LEET = re.compile(rb"(?<![0-9])[A-Za-z][013457][a-z]{3}")
 _UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -83,13 +86,30 @@ def is_token_body(value: bytes) -> bool:
     return is_mixed(body) and not is_wordy(body)
 
 
+_OTHER_SETTING = rb"[ \t]*(?:%b)[ \t]+\S+[ \t]*\r?" % read_rules("masking/harmless.yaml", "settings").encode()
+_SETTING_BEFORE = re.compile(rb"(?:\n|\\n|\A)" + _OTHER_SETTING + rb"(?:\n|\\n)[ \t]*[\w.-]+[ \t]+\Z")
+_SETTING_BEHIND = re.compile(rb"[ \t]*\r?(?:\n|\\n)" + _OTHER_SETTING + rb"(?:\n|\\n|\Z)")
+_OWN_LINE = re.compile(rb"(?:\n|\\n|\A)[ \t]*[\w.$-]+[ \t]+\Z")
+
+
+def is_setting(it: "Candidate") -> bool:
+    """Whether a value stands on a line of a name and a value: beside a known setting, or with digits or signs."""
+    if _OWN_LINE.search(it.before) is None:
+        return False
+    beside = _SETTING_BEFORE.search(it.before) or _SETTING_BEHIND.match(it.after)
+    return beside is not None or _ODD.search(it.value) is not None
+
+
 _TRAITS: dict[str, Callable[[Candidate], bool]] = {
     "digit": lambda it: _DIGIT.search(it.value) is not None,
+    "leet": lambda it: _LEET.search(it.value) is not None,
     "literal": lambda it: it.is_quoted and _DIGIT.search(it.value) is not None,
     "login": lambda it: is_login(it.value),
     "mixed": lambda it: is_mixed(it.value),
+    "odd": lambda it: _ODD.search(it.value) is not None,
     "quoted": lambda it: it.is_quoted,
     "random": lambda it: is_random(it.value),
+    "setting": is_setting,
     "token body": lambda it: is_token_body(it.value),
     "wordy": lambda it: is_wordy(it.value),
 }

@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value, quoted
 from tarsy_scoring.timeline.patterns import compile_bytes
 
@@ -24,7 +25,8 @@ def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
     """The values under `data` and `stringData` of Secrets, in JSON and in YAML, in any depth of encoding."""
     if _MANIFEST.search(data) is not None:
         for value in (*_in_json(data, checks), *_in_yaml(data)):
-            yield Secret(*value, "secret")
+            if not is_harmless(Candidate(data, value), ("hidden",)):
+                yield Secret(*value, "secret")
 
 
 def _in_json(data: bytes, checks: Checks) -> Iterator[Value]:

@@ -37,6 +37,7 @@ class Level(NamedTuple):
 
 _RULES = "masking/names.yaml"
 _LINKS = [_Link(**link) for link in read_rules(_RULES, "links")]
+HEADING: str = read_rules(_RULES, "heading")
 _STEMS = "|".join(read_rules(_RULES, "stems"))
 _NAMES = f"(?:{_STEMS})(?:\\.{{0,3}}[\\w-]+)*\\.?"
 

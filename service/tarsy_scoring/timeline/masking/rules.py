@@ -108,5 +108,5 @@ def _tokens() -> Rules:
 
 
 TOKENS = _tokens()
-SHAPES, PLACES, SENTENCES = map(_read, ("shapes", "places", "sentences"))
+SHAPES, PLACES, SENTENCES, OUTPUTS, LINES = map(_read, ("shapes", "places", "sentences", "outputs", "lines"))
 COMMANDS = _read("commands", window=4_000)
