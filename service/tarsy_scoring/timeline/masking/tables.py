@@ -8,7 +8,7 @@ from tarsy_scoring.timeline.masking.names import HEADING, Level, level_of
 from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value
 from tarsy_scoring.timeline.patterns import compile_bytes
 
-_OWNED = r"(?i:(?:api|enable|snmp|access|secret|private|auth|client|account|admin|root|service|primary|master) |@@)?"
+_OWNED = r"(?:(?:[A-Za-z]+ ){1,2}|@@)?"
 _WORD = f"(?:{HEADING})"
 _BAR = "\u2502|\u2503"  # of a table that is drawn with lines
 _INSERT = r"(?i:insert)\s+(?i:into)\s+[^\s()]+\s*\([^()]*\)\s*(?i:values)\s*\("
@@ -96,7 +96,8 @@ def _table(data: bytes, start: int, end: int) -> tuple[list[bytes], Iterator[lis
         return columns, _inserted(data, end - 1), end
     start = _WORD_WITHIN.search(data, start).start()  # type: ignore[union-attr]  # the match holds it
     floor = max(0, start - 400)
-    start = max(floor, data.rfind(b"\n", floor, start) + 1, data.rfind(b"\\n", floor, start) + 2)
+    written = data.rfind(b"\\n", floor, start)
+    start = max(floor, data.rfind(b"\n", floor, start) + 1, written + 2 if written >= 0 else 0)
     broken = _BREAK.search(data, max(start, end - 3), start + 1_000)
     end = broken.start() if broken else min(len(data), start + 1_000)
     line = data[start:end].strip()
