@@ -35,6 +35,7 @@ COMMANDS = (
     "erase",
     "tokens",
     "prune",
+    "rollups",
     "criteria",
     "compare",
     "consistency",

@@ -26,7 +26,7 @@ from tarsy_scoring.postgres.revisions import revisions as known_revisions
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data" / "tables.json"
 TABLES = set(json.loads(GOLDEN.read_text(encoding="utf-8"))) - {VERSION_TABLE}
-HAVE_THEIR_ROW = {"relay_floor", "claim_floor"}  # created with their only row
+HAVE_THEIR_ROW = {"relay_floor", "claim_floor", "rollups_filled"}  # created with their only row
 REVISIONS = [r.number for r in known_revisions()]
 NEWEST = REVISIONS[-1]
 
@@ -91,6 +91,11 @@ INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerp
   anchors, anchors_missing, compared_before, compared_after, meaning, is_event)
 VALUES ('watch', 'k', 'c', 'h', 'f', true, '{{}}', '{{}}', '{{}}', 0, 0, 0, 0, '[]', false);
 INSERT INTO drift_watches VALUES ('k', 'c', now());
+INSERT INTO score_groups VALUES (gen_random_uuid(), true, 'k', 'c', 'f', NULL, false, '{{}}');
+INSERT INTO score_rollups VALUES (gen_random_uuid(), '2026-03-01', 67, 1, 1, 1);
+INSERT INTO tag_rollups VALUES (gen_random_uuid(), '2026-03-01', 'slow', 1);
+INSERT INTO missed_sets VALUES (gen_random_uuid(), '{{logs}}');
+INSERT INTO missed_rollups VALUES (gen_random_uuid(), '2026-03-01', gen_random_uuid(), 1, 33);
 """
 
 

@@ -19,6 +19,7 @@ from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.records.rollup_keeping import RollupKeeper
 from tarsy_scoring.scoring import worker as scoring_worker
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
@@ -154,6 +155,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             ending.append(service.create_task(write_back.run(judged)))
         if "relay" in roles:
             ending.append(service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)))
+            ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)

@@ -1,0 +1,305 @@
+"""
+Daily rollups of completed production scores: how deltas become rollups, and how readers count with both.
+
+A trigger appends a delta in the transaction that ends, replaces or deletes a score (migration 0020). One process at
+a time folds deltas into the rollups, so no row is contended. Law: rollups and deltas together are always what a
+recount of the scores gives, for the days that are filled. Readers count the days before these from the scores.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import has_no_later, is_completed
+from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+
+Measure = Literal["made", "latest", "ended", "missed"]
+"""
+`made`: completed scores by the day on which they were made. `latest`: of them, the latest of each session. `ended`: the
+latest of each session, by the day on which the session ended. `missed`: like `latest`, for the tools that scores miss.
+"""
+
+FIRST_DAY, NO_DAY = date.min, date.max  # PostgreSQL's -infinity and infinity
+FOLDED_AT_ONCE = 5000  # deltas; folding as many takes a quarter of a second
+
+FILLED_SINCE = "SELECT since FROM {schema}.rollups_filled"
+
+# --- folding -------------------------------------------------------------------------------------------
+
+_DAY = "(s.completed_at AT TIME ZONE 'UTC')::date"
+_ENDED_AT = "least(m.completed_at, m.first_seen_at)"
+_DOUBTFUL = ", ".join(f"'{flag}'" for flag in sorted(DOUBTFUL_FLAGS))
+
+
+_OF_SCORE: Mapping[str, str] = {
+    "day": _DAY,
+    "ended_day": f"({_ENDED_AT} AT TIME ZONE 'UTC')::date",
+    **{name: f"s.{name}" for name in ("chain_id", "criteria", "judge_fingerprint", "tools_hash", "failure_tags")},
+    "total_score": "s.total_score::smallint",
+    "is_doubtful": f"s.flags ?| ARRAY[{_DOUBTFUL}]",
+    "stated": "coalesce(s.score_breakdown, s.rubric -> 'scores')",
+    "tools": """CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
+    SELECT DISTINCT t.tool_name COLLATE "C" FROM {schema}.score_missing_tools t
+    WHERE t.score_id = s.score_id ORDER BY 1) END""",
+}
+
+
+def _of_scores(names: Iterable[str], **counts: int | str) -> str:
+    """SELECT and FROM of scores `s` and their sessions `m`, in these columns of `score_deltas`."""
+    columns = [f"{sql} AS {name}" for name, sql in (counts | {name: _OF_SCORE[name] for name in names}).items()]
+    return f"SELECT {', '.join(columns)} FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)"
+
+
+# The latest scores of a UTC day and the sessions that ended on it ($1), as if none of them were counted yet.
+_IS_LATEST = f"({has_no_later('s')})::int"
+_RECOUNTED = f"""
+{_of_scores(_OF_SCORE, made=1, latest=_IS_LATEST, ended=0, missed=_IS_LATEST)}
+WHERE {is_completed("s")} AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
+  AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
+UNION ALL
+{_of_scores(_OF_SCORE, made=0, latest=0, ended=1, missed=0)}
+WHERE {is_completed("s")} AND s.completed_at IS NOT NULL AND {has_no_later("s")}
+  AND {_ENDED_AT} >= $1::date::timestamp AT TIME ZONE 'UTC'
+  AND {_ENDED_AT} < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
+"""
+
+# Names and values of the categories that a score with a total states, in the order of the names.
+_CATEGORIES = """
+  SELECT coalesce(array_agg(c.key ORDER BY c.key COLLATE "C"), '{}') AS categories,
+         array_agg((c.value #>> '{}')::numeric ORDER BY c.key COLLATE "C") AS numbers
+  FROM jsonb_each(CASE WHEN d.total_score IS NOT NULL AND jsonb_typeof(d.stated) = 'object' THEN d.stated
+                  ELSE '{}' END) c
+  WHERE jsonb_typeof(c.value) = 'number'"""
+
+_TAGS = """
+  SELECT DISTINCT t.tag FROM jsonb_array_elements_text(
+    CASE jsonb_typeof(d.failure_tags) WHEN 'array' THEN d.failure_tags ELSE '[]' END) AS t(tag)
+  WHERE t.tag IS NOT NULL"""
+
+
+def _fold(deltas: str) -> str:
+    """
+    Statement that adds deltas to the rollups, and returns their number.
+
+    Each delta counts twice: for its chain, and for all chains together, so that reads over all chains read as
+    much as those of one.
+
+    Args:
+        deltas: SELECT or DELETE of rows like those of `score_deltas`.
+    """
+    return f"""
+WITH deltas AS MATERIALIZED ({deltas}),
+facts AS MATERIALIZED (
+  SELECT d.*, coalesce(d.total_score, -1) AS total, c.categories, c.numbers, k.is_all, k.of_chain, k.of_tools,
+    md5(jsonb_build_array(k.is_all, k.of_chain, d.criteria, d.judge_fingerprint, k.of_tools, d.is_doubtful,
+                          to_jsonb(c.categories))::text)::uuid AS group_id
+  FROM deltas d, LATERAL ({_CATEGORIES}) c,
+    LATERAL (VALUES (false, d.chain_id, d.tools_hash), (true, NULL, NULL)) k(is_all, of_chain, of_tools)
+), grouped AS (
+  INSERT INTO {{schema}}.score_groups
+    (group_id, is_all, chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories)
+  SELECT DISTINCT ON (group_id)
+    group_id, is_all, of_chain, criteria, judge_fingerprint, of_tools, is_doubtful, categories
+  FROM facts ON CONFLICT (group_id) DO NOTHING
+), counts AS (
+  SELECT group_id, day, total, sum(made) AS made, sum(latest) AS latest, sum(ended) AS ended
+  FROM (SELECT group_id, day, total, made, latest, 0 AS ended FROM facts WHERE made <> 0 OR latest <> 0
+        UNION ALL SELECT group_id, ended_day, total, 0, 0, ended FROM facts WHERE ended <> 0) f
+  GROUP BY group_id, day, total
+), sums AS (
+  SELECT group_id, day, total, array_agg(sum ORDER BY n) AS category_sums
+  FROM (SELECT f.group_id, f.day, f.total, u.n, sum(f.latest * u.number)
+        FROM facts f, unnest(f.numbers) WITH ORDINALITY AS u(number, n) WHERE f.latest <> 0 GROUP BY 1, 2, 3, 4) f
+  GROUP BY group_id, day, total
+), totals AS (
+  INSERT INTO {{schema}}.score_rollups AS r (group_id, day, total, made, latest, ended, category_sums)
+  SELECT group_id, day, total, made, latest, ended, category_sums
+  FROM counts LEFT JOIN sums USING (group_id, day, total)
+  ON CONFLICT (group_id, day, total) DO UPDATE SET
+    made = r.made + excluded.made, latest = r.latest + excluded.latest, ended = r.ended + excluded.ended,
+    category_sums = CASE WHEN excluded.category_sums IS NULL THEN r.category_sums ELSE (
+      SELECT array_agg(coalesce(u.old, 0) + u.more ORDER BY u.n)
+      FROM unnest(r.category_sums, excluded.category_sums) WITH ORDINALITY AS u(old, more, n)) END
+), tags AS (
+  INSERT INTO {{schema}}.tag_rollups AS r (group_id, day, tag, scores)
+  SELECT d.group_id, d.day, t.tag, sum(d.latest) FROM facts d, LATERAL ({_TAGS}) t
+  WHERE d.latest <> 0 AND NOT d.is_all GROUP BY 1, 2, 3
+  ON CONFLICT (group_id, day, tag) DO UPDATE SET scores = r.scores + excluded.scores
+), missed AS MATERIALIZED (
+  SELECT *, md5(to_jsonb(tools)::text)::uuid AS set_id FROM facts WHERE missed <> 0 AND tools <> '{{}}' AND NOT is_all
+), sets AS (
+  INSERT INTO {{schema}}.missed_sets (set_id, names) SELECT DISTINCT ON (set_id) set_id, tools FROM missed
+  ON CONFLICT (set_id) DO NOTHING
+), tools AS (
+  INSERT INTO {{schema}}.missed_rollups AS r (group_id, day, set_id, scores, points_lost)
+  SELECT group_id, day, set_id, sum(missed), sum(missed * coalesce(100 - total_score, 0)) FROM missed GROUP BY 1, 2, 3
+  ON CONFLICT (group_id, day, set_id) DO UPDATE SET
+    scores = r.scores + excluded.scores, points_lost = r.points_lost + excluded.points_lost
+)
+SELECT count(*) FROM deltas
+"""
+
+
+FOLD = _fold(
+    "DELETE FROM {schema}.score_deltas WHERE delta_id IN "
+    "(SELECT delta_id FROM {schema}.score_deltas ORDER BY delta_id LIMIT $1) RETURNING *"
+)
+RECOUNT_DAY = _fold(_RECOUNTED)
+ROLLUPS = ("score_rollups", "tag_rollups", "missed_rollups")
+
+# Rows that count nothing, after erasures and retention.
+REMOVE_EMPTY = (
+    "DELETE FROM {schema}.score_rollups WHERE made = 0 AND latest = 0 AND ended = 0",
+    "DELETE FROM {schema}.tag_rollups WHERE scores = 0",
+    "DELETE FROM {schema}.missed_rollups WHERE scores = 0",
+)
+REMOVE_UNUSED = (
+    "DELETE FROM {schema}.score_groups g WHERE NOT EXISTS "
+    "(SELECT FROM {schema}.score_rollups r WHERE r.group_id = g.group_id)",
+    "DELETE FROM {schema}.missed_sets t WHERE NOT EXISTS "
+    "(SELECT FROM {schema}.missed_rollups r WHERE r.set_id = t.set_id)",
+)
+
+
+async def fold(database: Database, connection: Connection, limit: int = FOLDED_AT_ONCE) -> int:
+    """
+    Fold the oldest deltas into the rollups, in the caller's transaction; returns their number.
+
+    The caller is the only process that writes rollups.
+    """
+    number: int = await connection.fetchval(database.sql(FOLD), limit)
+    if number:
+        for statement in REMOVE_EMPTY:
+            await connection.execute(database.sql(statement))
+    return number
+
+
+# --- counting ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """
+    The days of a time range that rollups cover. The rest of the range, if any, is counted from the scores.
+
+    Args:
+        first_day: The first day that they cover.
+        end_day: The day after the last one.
+        is_all: Whether they cover the whole range.
+    """
+
+    first_day: date
+    end_day: date
+    is_all: bool
+
+
+def cover(since: datetime | None, until: datetime | None, filled_since: date) -> Covered:
+    """
+    The whole UTC days of a time range that are filled.
+
+    Args:
+        since, until: None: unbounded; `until` is exclusive.
+        filled_since: As stored in `rollups_filled`.
+    """
+    first, end = FIRST_DAY, NO_DAY
+    if since is not None:
+        first = since.astimezone(UTC).date()
+        if since.astimezone(UTC).time() != time():
+            first += timedelta(days=1)
+    if until is not None:
+        end = until.astimezone(UTC).date()
+    lowest = max(first, filled_since)
+    if lowest >= end:
+        return Covered(NO_DAY, NO_DAY, is_all=False)
+    is_whole = since is None or datetime.combine(first, time(), UTC) == since
+    is_whole &= until is None or datetime.combine(end, time(), UTC) == until
+    return Covered(lowest, end, is_all=is_whole and lowest == first)
+
+
+async def read_cover(
+    database: Database, connection: Connection, since: datetime | None, until: datetime | None
+) -> Covered:
+    """Like `cover`, with the days that are filled now."""
+    return cover(since, until, await connection.fetchval(database.sql(FILLED_SINCE)))
+
+
+# Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`.
+_SELECTED = "($1::text IS NULL OR {0}.chain_id = $1) AND ($2::text IS NULL OR {0}.criteria = $2)"
+_FIRST = "$5::date::timestamp AT TIME ZONE 'UTC'"
+_END = "$6::date::timestamp AT TIME ZONE 'UTC'"
+
+
+def not_rolled_up(measure: Measure, *more: str) -> str:
+    """
+    SELECT of what the rollups do not contain: deltas of covered days, and scores of the time that is not covered.
+
+    Args:
+        measure: It counts the row `number` times.
+        more: Further columns of `score_deltas`.
+    """
+    day, at = ("ended_day", _ENDED_AT) if measure == "ended" else ("day", "s.completed_at")
+    is_latest = "" if measure == "made" else f"AND {has_no_later('s')}"
+    columns = ("chain_id", "criteria", "judge_fingerprint", "is_doubtful", "total_score", *more)
+    return f"""
+  SELECT d.{day} AS day, {", ".join(f"d.{name}" for name in columns)}, d.{measure}::int AS number
+  FROM {{schema}}.score_deltas d
+  WHERE {_SELECTED.format("d")} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0
+  UNION ALL
+  SELECT {day}, {", ".join(columns)}, 1 FROM (
+  {_of_scores([day, *columns])}
+  WHERE NOT $7::bool AND {is_completed("s")} {is_latest} AND {_SELECTED.format("s")}
+    AND ($3::timestamptz IS NULL OR {at} >= $3) AND ($4::timestamptz IS NULL OR {at} < $4)
+    AND ({at} < {_FIRST} OR {at} >= {_END})) s"""
+
+
+def _rolled_up(table: str, *, by_chain: bool, also: str = "") -> str:
+    """FROM and WHERE of rollups `r` with their groups `g`; `also` is joined."""
+    level = "NOT g.is_all" if by_chain else "g.is_all = ($1::text IS NULL)"
+    return f"""FROM {{schema}}.score_groups g JOIN {{schema}}.{table} r USING (group_id){also}
+  WHERE {level} AND {_SELECTED.format("g")} AND r.day >= $5::date AND r.day < $6::date"""
+
+
+def count_totals(measure: Measure, *, by_chain: bool = False) -> str:
+    """SELECT of numbers of scores by total; several rows of one total add up, and -1 is no total."""
+    return f"""
+  SELECT r.day, g.chain_id, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
+  {_rolled_up("score_rollups", by_chain=by_chain)}
+  UNION ALL
+  SELECT d.day, d.chain_id, d.criteria, d.judge_fingerprint, d.is_doubtful, coalesce(d.total_score, -1), d.number
+  FROM ({not_rolled_up(measure)}) d"""
+
+
+# Sums of the categories of the latest scores by total; several rows of one total add up.
+CATEGORY_SUMS = f"""
+  SELECT g.criteria, r.total, u.category, u.sum, r.latest AS number
+  {_rolled_up("score_rollups", by_chain=False, also=", unnest(g.categories, r.category_sums) u(category, sum)")}
+    AND r.latest <> 0
+  UNION ALL
+  SELECT d.criteria, d.total_score, u.category, d.number * u.sum, d.number
+  FROM ({not_rolled_up("latest", "stated")}) d, LATERAL ({_CATEGORIES}) c,
+    unnest(c.categories, c.numbers) u(category, sum)"""
+
+# Numbers of the latest scores by failure tag and chain; several rows of one tag add up.
+TAG_COUNTS = f"""
+  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups", by_chain=True)}
+  UNION ALL
+  SELECT t.tag, d.chain_id, d.number FROM ({not_rolled_up("latest", "failure_tags")}) d, LATERAL ({_TAGS}) t"""
+
+# Numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
+SESSIONS_BY_TOOLS = f"""
+  SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.latest AS number
+  {_rolled_up("score_rollups", by_chain=True)}
+  UNION ALL
+  SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.number
+  FROM ({not_rolled_up("latest", "tools_hash")}) d"""
+
+# The same of scores that miss tools, by set of their names, with the sum of 100 - total.
+MISSED_SETS = f"""
+  SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, t.names, r.scores AS number, r.points_lost AS lost
+  {_rolled_up("missed_rollups", by_chain=True, also=" JOIN {schema}.missed_sets t USING (set_id)")}
+  UNION ALL
+  SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.tools, d.number,
+    d.number * coalesce(100 - d.total_score, 0)
+  FROM ({not_rolled_up("missed", "tools_hash", "tools")}) d WHERE d.tools <> '{{}}'"""

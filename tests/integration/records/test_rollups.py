@@ -1,0 +1,268 @@
+"""Rollups equal a recount of the scores after every change of a score, and while they are filled or rebuilt."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, connected, failure, rescore
+from stored import NOON, store_score
+from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
+from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, cover
+
+GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories"
+# The rollups with the names of their groups and sets instead of ids.
+CONTENT = (
+    f"""SELECT is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
+        FROM score_rollups JOIN score_groups USING (group_id)""",
+    f"SELECT {GROUP}, day, tag, scores FROM tag_rollups JOIN score_groups USING (group_id)",
+    f"""SELECT {GROUP}, day, names, scores, points_lost
+        FROM missed_rollups JOIN score_groups USING (group_id) JOIN missed_sets USING (set_id)""",
+)
+
+
+@pytest.fixture
+async def keeper(scoring: Scoring) -> RollupKeeper:
+    return RollupKeeper(scoring.database)
+
+
+async def content(scoring: Scoring) -> list[list[str]]:
+    """What the rollups hold, in an order of its own."""
+    return [[row["t"] for row in await scoring.rows(f"SELECT t::text FROM ({sql}) t ORDER BY 1")] for sql in CONTENT]
+
+
+async def assert_recounted(scoring: Scoring, keeper: RollupKeeper) -> None:
+    """The folded rollups are those of a recount, which leaves nothing that counts nothing."""
+    await keeper.run_once()
+    assert not await scoring.value("SELECT count(*) FROM score_deltas")
+    found = await content(scoring)
+
+    await keeper.rebuild()
+
+    assert found == await content(scoring)
+
+
+# --- the law -------------------------------------------------------------------------------------------
+
+CATEGORIES: tuple[Any, ...] = ({"a": 10, "b": 7.5}, {"a": 3}, {"b": "no number", "c": 0.1}, None)
+FLAGS = ([], ["ungrounded"], ["outcome_score_mismatch"], ["tampering_suspected"])
+TAGS = ([], ["slow"], ["slow", "wrong_tool", "slow"])
+TOOLS = ((), ("get_logs",), ("get_logs", "Get Logs"), ("trace", "get_logs", "trace"))
+
+
+class Changes:
+    """Random changes of few sessions, as the service and a database administrator make them."""
+
+    def __init__(self, scoring: Scoring, keeper: RollupKeeper, draw: random.Random) -> None:
+        self.scoring, self.keeper, self.draw = scoring, keeper, draw
+        self.all: list[Callable[[], Awaitable[Any]]] = [
+            *[self.score] * 12,
+            *[self.move] * 3,
+            self.score_together,
+            self.fail,
+            self.ended_earlier,
+            self.relabel,
+            self.erase,
+            self.prune,
+            self.delete_scores,
+            self.store_tools_late,
+            self.keeper.run_once,
+            self.keeper.fold,
+            self.keeper.rebuild,
+            self.forget_filled,
+        ]
+
+    @property
+    def session(self) -> str:
+        return f"session-{self.draw.randrange(5)}"
+
+    def ending(self, claimed: Any) -> Any:
+        choose = self.draw.choice
+        return completion(
+            claimed,
+            missing_tools=[MissingTool(name, "because") for name in choose(TOOLS)],
+            total_score=choose((None, 0, 40, 67, 100)),
+            score_breakdown=choose(CATEGORIES),
+            rubric=choose((None, {"scores": {"depth": 0.3}})),
+            flags=choose(FLAGS),
+            failure_tags=choose(TAGS),
+            judge_fingerprint=choose((None, "judge-1", "judge-2")),
+            tools_hash=choose((None, "tools-1")),
+        )
+
+    async def claimed(self) -> Any:
+        asked = rescore(
+            self.session,
+            chain_id=self.draw.choice(("k", "l", None)),
+            criteria=self.draw.choice((DEFAULT_CRITERIA, OTHER_CRITERIA)),
+            purpose=self.draw.choice(("production",) * 5 + ("shadow",)),
+        )
+        await self.scoring.accept(asked)
+        return await self.scoring.claim()
+
+    async def score(self) -> None:
+        for claimed in await self.claimed():
+            await self.scoring.store.end(self.ending(claimed))
+
+    async def score_together(self) -> None:
+        claimed = [one for _ in range(3) for one in await self.claimed()]
+        await asyncio.gather(*(self.scoring.store.end(self.ending(one)) for one in claimed))
+
+    async def fail(self) -> None:
+        for claimed in await self.claimed():
+            await self.scoring.store.end(failure(claimed))
+
+    async def move(self) -> None:
+        """Let all scores of a session end some days earlier, so that several change in one statement."""
+        earlier = "UPDATE session_scores SET completed_at = completed_at - $2::interval WHERE session_id = $1"
+        await self.scoring.rows(earlier, self.session, timedelta(days=self.draw.randrange(-1, 4)))
+
+    async def ended_earlier(self) -> None:
+        at = datetime.now(UTC) - timedelta(days=self.draw.randrange(5))
+        await self.scoring.rows("UPDATE sessions SET completed_at = $2 WHERE session_id = $1", self.session, at)
+
+    async def relabel(self) -> None:
+        """Complete, or take back, several scores of several sessions in one statement."""
+        status = self.draw.choice(("completed", "cancelled"))
+        await self.scoring.rows(
+            "UPDATE session_scores SET status = $1, total_score = NULL "
+            "WHERE status IN ('completed', 'cancelled', 'failed') AND abs(hashtext(score_id::text)) % 7 = 0",
+            status,
+        )
+
+    async def erase(self) -> None:
+        await erase(self.scoring.database, self.scoring.leases, self.session, by="ada", relay_wait_s=0)
+
+    async def prune(self) -> None:
+        await self.scoring.rows("UPDATE scoring_events SET published_at = now()")
+        await self.scoring.rows("UPDATE session_scores SET created_at = completed_at WHERE completed_at IS NOT NULL")
+        await Pruner(self.scoring.database, Keep(scores_days=3), rest=lambda _: asyncio.sleep(0)).run()
+
+    async def delete_scores(self) -> None:
+        await self.scoring.rows("DELETE FROM session_scores WHERE abs(hashtext(score_id::text)) % 11 = 0")
+
+    async def store_tools_late(self) -> None:
+        await self.scoring.rows(
+            "INSERT INTO score_missing_tools SELECT score_id, 9, 'late', '' FROM session_scores "
+            "WHERE abs(hashtext(score_id::text)) % 5 = 0 ON CONFLICT DO NOTHING"
+        )
+
+    async def forget_filled(self) -> None:
+        """Begin as after the migration of a database in use."""
+        await self.scoring.rows("UPDATE rollups_filled SET since = 'infinity'")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_rollups_equal_a_recount_after_any_changes(scoring: Scoring, keeper: RollupKeeper, seed: int) -> None:
+    draw = random.Random(seed)
+    changes = Changes(scoring, keeper, draw)
+    for _ in range(40):
+        await draw.choice(changes.all)()
+
+    await assert_recounted(scoring, keeper)
+
+
+async def test_an_empty_database_has_empty_rollups(scoring: Scoring, keeper: RollupKeeper) -> None:
+    """After all sessions are erased, folding leaves no row that counts nothing."""
+    changes = Changes(scoring, keeper, random.Random(0))
+    for _ in range(10):
+        await changes.score()
+    await keeper.run_once()
+    await scoring.rows("DELETE FROM sessions")
+
+    await keeper.run_once()
+
+    assert await content(scoring) == [[], [], []]
+
+
+async def test_changes_of_open_scores_append_nothing(scoring: Scoring) -> None:
+    claimed = await scoring.claimed()
+    await scoring.store.end(failure(claimed))
+
+    assert not await scoring.value("SELECT count(*) FROM score_deltas")
+
+
+async def test_a_second_process_leaves_the_rollups_alone(scoring: Scoring, keeper: RollupKeeper) -> None:
+    async with connected(scoring.url) as connection, connection.transaction():
+        await KEEPER_LOCK.acquire(connection, "public")
+
+        assert not await keeper.run_once()
+
+
+# --- upgrade -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stored(scoring: Scoring) -> Scoring:
+    """Scores of three days, of which one was scored again."""
+    for n in range(6):
+        await store_score(scoring, f"s{n}", 10 * n, at=NOON + timedelta(days=n // 2), missing_tools=("get_logs",))
+    await store_score(scoring, "s0", 90, at=NOON + timedelta(days=9), failure_tags=["slow"])
+    return scoring
+
+
+async def test_an_upgrade_fills_the_rollups_of_stored_scores(stored: Scoring, keeper: RollupKeeper) -> None:
+    """A score of the version before, which ends after the migration, counts once."""
+    await keeper.run_once()
+    before = await content(stored)
+    await asyncio.to_thread(migrate, stored.url, down="0019")
+    await asyncio.to_thread(migrate, stored.url)
+    assert await content(stored) == [[], [], []]
+    await store_score(stored, "late", 55, at=NOON + timedelta(days=3))
+    await stored.rows("DELETE FROM sessions WHERE session_id = 'late'")
+
+    await keeper.run_once()
+
+    assert await content(stored) == before
+    assert await stored.value("SELECT since = '-infinity' FROM rollups_filled")
+
+
+async def test_scores_that_end_during_a_rebuild_count_once(scoring: Scoring, keeper: RollupKeeper) -> None:
+    of = Changes(scoring, keeper, random.Random(7))
+
+    async def work() -> None:
+        for _ in range(30):
+            await of.score()
+
+    async def rebuild() -> None:
+        for _ in range(6):
+            await keeper.rebuild()
+
+    await asyncio.gather(work(), rebuild())
+
+    await assert_recounted(scoring, keeper)
+
+
+# --- which days rollups cover --------------------------------------------------------------------------
+
+DAY = date(2026, 3, 10)
+MIDNIGHT = datetime(2026, 3, 10, tzinfo=UTC)
+HOUR, ONE = timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "filled", "expected"),
+    [
+        pytest.param(None, None, FIRST_DAY, (FIRST_DAY, NO_DAY, True), id="all"),
+        pytest.param(MIDNIGHT, MIDNIGHT + ONE, FIRST_DAY, (DAY, DAY + ONE, True), id="one-day"),
+        pytest.param(MIDNIGHT - HOUR, None, FIRST_DAY, (DAY, NO_DAY, False), id="part-of-the-first-day"),
+        pytest.param(None, MIDNIGHT + HOUR, FIRST_DAY, (FIRST_DAY, DAY, False), id="part-of-the-last-day"),
+        pytest.param(MIDNIGHT + HOUR, MIDNIGHT + 2 * HOUR, FIRST_DAY, (NO_DAY, NO_DAY, False), id="within-a-day"),
+        pytest.param(None, None, NO_DAY, (NO_DAY, NO_DAY, False), id="not-filled"),
+        pytest.param(None, None, DAY, (DAY, NO_DAY, False), id="filled-in-part"),
+        pytest.param(MIDNIGHT, None, DAY, (DAY, NO_DAY, True), id="filled-where-it-counts"),
+    ],
+)
+def test_rollups_cover_whole_filled_days(
+    since: datetime | None, until: datetime | None, filled: date, expected: tuple[Any, ...]
+) -> None:
+    found = cover(since, until, filled)
+
+    assert (found.first_day, found.end_day, found.is_all) == expected
