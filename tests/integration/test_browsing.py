@@ -12,11 +12,12 @@ import pytest
 from builders import connected
 from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
-from tarsy_scoring.drift import anchors, findings, report
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records import analytics, export, session_list
 from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.records.session_list import Filters
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
@@ -153,10 +154,11 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
 ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "trends": (analytics.TRENDS, (["tampering_suspected"], "scored")),
+    "trends": (analytics.TRENDS["scored"], ()),
+    "trends-by-end": (analytics.TRENDS["ended"], ()),
+    "totals-made": (analytics.TOTALS_MADE, ()),
     "bands": (analytics.BANDS, ENDS),
     "categories": (analytics.CATEGORIES, ENDS),
-    "called": (analytics.CALLED, (5000,)),
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
 }
@@ -168,14 +170,24 @@ SELECTIONS = [
 ]
 
 
-async def test_analytics_find_their_scores(connection: asyncpg.Connection) -> None:
+async def test_analytics_of_whole_days_read_no_scores(connection: asyncpg.Connection) -> None:
+    """However many scores there are, only rollups and deltas are read."""
     for name, (statement, arguments) in ANALYTICS.items():
-        for selection, index in SELECTIONS:
-            nodes = await plan_of(connection, statement, *selection.arguments, *arguments)
+        for chain in ("chain-77", None):
+            nodes = await plan_of(connection, statement, chain, None, None, None, FIRST_DAY, NO_DAY, True, *arguments)
+            assert {n.get("Relation Name") for n in nodes} & BIG == set(), (name, chain)
+
+
+async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.Connection) -> None:
+    """Also before the rollups are filled after an upgrade."""
+    for name, (statement, arguments) in ANALYTICS.items():
+        for selection, by_score in SELECTIONS:
+            index = "sessions_recent" if name == "trends-by-end" and by_score == BY_TIME else by_score
+            nodes = await plan_of(connection, statement, *selection.arguments, NO_DAY, NO_DAY, False, *arguments)
             assert_found_by(nodes, index, (name, selection))
-    selection = Selection(since=NOW - timedelta(minutes=90))
-    nodes = await plan_of(connection, analytics.TRENDS, *selection.arguments, ["tampering_suspected"], "ended")
-    assert_found_by(nodes, "sessions_recent", "trends by the end of sessions")
+    for selection, index in SELECTIONS:
+        nodes = await plan_of(connection, analytics.CALLED, *selection.arguments, 5000)
+        assert_found_by(nodes, index, ("called", selection))
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
@@ -186,7 +198,6 @@ DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
         ("kubernetes", "investigation-methodology", [], 3000),
         "session_scores_of_chain|session_scores_of_criteria",
     ),
-    "totals": (report.DAILY_TOTALS, ("chain-77", None, None, None, []), "session_scores_of_chain"),
     "judges": (anchors.NEWEST_JUDGES, ([], [], "investigation-methodology"), "session_scores_of_chain"),
     "anchors": (anchors.STANDING, (["kubernetes"], ["judge-1"], 3600.0, []), "session_scores_of_session"),
     "judgements": (anchors.JUDGEMENTS, ([],), "session_scores_of_session|session_scores_latest"),

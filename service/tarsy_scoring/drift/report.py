@@ -13,27 +13,11 @@ from tarsy_scoring.drift import anchors, detection, findings
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.detection import DAYS_TO_LOOK, TENURE, Look, Situation
 from tarsy_scoring.drift.findings import MOST_SHOWN, Finding
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.records.analytics import Selection, TrendPoint
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import Cause
 from tarsy_scoring.timeline.text import one_line
-
-# Totals of a chain by day, judge and criteria. Every score counts on its day, also several of one session.
-DAILY_TOTALS = """
-SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
-       avg(s.total_score)::float8 AS average, min(s.total_score) AS minimum, max(s.total_score) AS maximum,
-       count(*) AS count
-FROM {schema}.session_scores s
-WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1
-  AND ($2::text IS NULL OR s.criteria = $2)
-  AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)
-  AND s.total_score IS NOT NULL AND NOT s.flags ?| $5
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-"""
 
 MOST_ANCHORS_SHOWN = 100
 CAUSES: Mapping[Cause | None, str] = {
@@ -115,25 +99,6 @@ async def _chain_standing(database: Database, policy: Policy, chain: str, standi
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
     return standing_of(found, await findings.looks_made(database, found, now), now)
-
-
-async def daily_totals(database: Database, selection: Selection) -> list[TrendPoint]:
-    """
-    Read the totals of a chain per UTC day and judge, without scores flagged as doubtful.
-
-    Args:
-        selection: `chain` is set.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-
-    async def work(connection: Connection) -> list[TrendPoint]:
-        await connection.execute(CUSTOM_PLAN)
-        arguments = (*selection.arguments, sorted(DOUBTFUL_FLAGS))
-        return [TrendPoint(**dict(r)) for r in await connection.fetch(database.sql(DAILY_TOTALS), *arguments)]
-
-    return await database.once(work)
 
 
 def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> ChainStanding:

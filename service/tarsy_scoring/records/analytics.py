@@ -2,7 +2,7 @@
 Analytics over many scores: trends, distribution, missing tools, failure tags.
 
 A session counts once, by its latest completed score. Filters apply to that score, so a session that was
-scored again under other criteria no longer counts for the former ones.
+scored again under other criteria no longer counts for the former ones. Numbers are read from the rollups.
 """
 
 from collections import Counter, defaultdict
@@ -16,9 +16,9 @@ from pydantic import Field
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
+from tarsy_scoring.records.rollups import CATEGORY_SUMS, TAG_COUNTS, Measure, count_totals, read_cover
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 DayOf = Literal["scored", "ended"]
 ToolSort = Literal["sessions", "points_lost"]
@@ -29,42 +29,45 @@ _LATEST = f"""{is_latest("s")}
 SELECTED = f"""{_LATEST}
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 
-# The time by which a score counts ($6): when it was scored, or when its session ended.
-_TIME = "CASE WHEN $6 = 'ended' THEN least(m.completed_at, m.first_seen_at) ELSE s.completed_at END"
-TRENDS = f"""
-SELECT ({_TIME} AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
-       avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average,
-       min(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS minimum,
-       max(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS maximum,
-       count(*) FILTER (WHERE NOT s.flags ?| $5) AS count, count(*) FILTER (WHERE s.flags ?| $5) AS doubtful
-FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
-WHERE {_LATEST} AND s.total_score IS NOT NULL
-  AND ($3::timestamptz IS NULL OR {_TIME} >= $3) AND ($4::timestamptz IS NULL OR {_TIME} < $4)
+
+def _trends(measure: Measure) -> str:
+    return f"""
+SELECT day, judge_fingerprint, criteria,
+       (sum(number * total) FILTER (WHERE NOT is_doubtful) / sum(number) FILTER (WHERE NOT is_doubtful))::float8
+         AS average,
+       min(total) FILTER (WHERE NOT is_doubtful) AS minimum, max(total) FILTER (WHERE NOT is_doubtful) AS maximum,
+       coalesce(sum(number) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
+       coalesce(sum(number) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
+FROM (SELECT day, judge_fingerprint, criteria, is_doubtful, total, sum(number) AS number
+      FROM ({count_totals(measure)}) c WHERE total >= 0 GROUP BY 1, 2, 3, 4, 5 HAVING sum(number) <> 0) t
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# Totals by band ($5 ids, $6 lowest and $7 highest totals). A row without a band
-# counts totals between bands, or scores without a total.
+
+TRENDS: Mapping[DayOf, str] = {"scored": _trends("latest"), "ended": _trends("ended")}
+# Totals of every score, also of several scores of a session.
+TOTALS_MADE = _trends("made")
+
+# Totals by band ($8 ids, $9 lowest and $10 highest totals). A row without a band counts totals between bands, or
+# scores without a total.
 BANDS = f"""
-SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
-FROM {{schema}}.session_scores s
-LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
-WHERE {SELECTED}
+SELECT b.id AS band, t.total >= 0 AS has_total, sum(t.number)::bigint AS count
+FROM (SELECT total, sum(number) AS number FROM ({count_totals("latest")}) c GROUP BY 1 HAVING sum(number) <> 0) t
+LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high)
+  ON t.total >= 0 AND t.total BETWEEN b.low AND b.high
 GROUP BY 1, 2
 """
 
 # The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a
 # breakdown has points, a rubric has values 0-1.
 CATEGORIES = f"""
-SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,
-       avg((c.value #>> '{{}}')::float8) AS average, count(*) AS count
-FROM {{schema}}.session_scores s
-CROSS JOIN LATERAL (SELECT coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated) d
-CROSS JOIN LATERAL jsonb_each(CASE jsonb_typeof(d.stated) WHEN 'object' THEN d.stated ELSE '{{}}' END) c
-LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
-WHERE {SELECTED} AND s.total_score IS NOT NULL AND jsonb_typeof(c.value) = 'number'
-GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))
-ORDER BY s.criteria, c.key
+SELECT b.id AS band, grouping(b.id) = 1 AS is_all, c.criteria, c.category,
+       (sum(c.sum)::float8 / sum(c.number)::float8) AS average, sum(c.number)::bigint AS count
+FROM (SELECT criteria, total, category, sum(sum) AS sum, sum(number) AS number
+      FROM ({CATEGORY_SUMS}) c GROUP BY 1, 2, 3 HAVING sum(number) <> 0) c
+LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high) ON c.total BETWEEN b.low AND b.high
+GROUP BY GROUPING SETS ((b.id, c.criteria, c.category), (c.criteria, c.category))
+ORDER BY c.criteria, c.category
 """
 
 # Tools that agents called in the sessions that were judged last ($5 of them).
@@ -77,15 +80,12 @@ LATERAL jsonb_object_keys(l.tools) AS k(tool)
 """
 
 SCORES_OF_CHAINS = f"""
-SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {SELECTED} GROUP BY s.chain_id
+SELECT chain_id, sum(number)::bigint AS scores FROM ({count_totals("latest", by_chain=True)}) c
+GROUP BY 1 HAVING sum(number) <> 0
 """
 
 FAILURE_TAGS = f"""
-SELECT t.tag, s.chain_id, count(DISTINCT s.score_id) AS scores
-FROM {{schema}}.session_scores s
-CROSS JOIN LATERAL jsonb_array_elements_text(
-  CASE jsonb_typeof(s.failure_tags) WHEN 'array' THEN s.failure_tags ELSE '[]' END) AS t(tag)
-WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
+SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({TAG_COUNTS}) c GROUP BY 1, 2 HAVING sum(number) <> 0
 """
 
 # Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
@@ -148,10 +148,26 @@ async def trends(database: Database, selection: Selection, day_of: DayOf = "scor
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    [rows] = await _fetch(database, (TRENDS, (*selection.arguments, sorted(DOUBTFUL_FLAGS), day_of)))
+    [rows] = await count(database, selection, (TRENDS[day_of], ()))
+    return Trends(_points(rows), sum(row["doubtful"] for row in rows))
+
+
+async def totals_made(database: Database, selection: Selection) -> list[TrendPoint]:
+    """
+    Read the totals per day and fingerprint of every score, also of several scores of one session.
+
+    Scores flagged as doubtful are left out.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    [rows] = await count(database, selection, (TOTALS_MADE, ()))
+    return _points(rows)
+
+
+def _points(rows: Iterable[Mapping[str, Any]]) -> list[TrendPoint]:
     names = TrendPoint.__slots__
-    points = [TrendPoint(**{name: row[name] for name in names}) for row in rows if row["count"]]
-    return Trends(points, sum(row["doubtful"] for row in rows))
+    return [TrendPoint(**{name: row[name] for name in names}) for row in rows if row["count"]]
 
 
 # --- distribution --------------------------------------------------------------------------------------
@@ -198,8 +214,7 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
         DatabaseAway: See `Database.once`.
     """
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    arguments = (*selection.arguments, *ends)
-    counted, averaged = await _fetch(database, (BANDS, arguments), (CATEGORIES, arguments))
+    counted, averaged = await count(database, selection, (BANDS, ends), (CATEGORIES, ends))
     counts = {(row["band"], row["has_total"]): row["count"] for row in counted}
     averages: defaultdict[tuple[str | None, bool], list[CategoryAverage]] = defaultdict(list)
     for row in averaged:
@@ -326,8 +341,7 @@ async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    arguments = selection.arguments
-    scores, tagged = await _fetch(database, (SCORES_OF_CHAINS, arguments), (FAILURE_TAGS, arguments))
+    scores, tagged = await count(database, selection, (SCORES_OF_CHAINS, ()), (FAILURE_TAGS, ()))
     return tag_shares({row["chain_id"]: row["scores"] for row in scores}, tagged)
 
 
@@ -353,11 +367,18 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
     return FailureTags(total, sorted(found, key=lambda tag: (-tag.count, tag.tag)))
 
 
-async def _fetch(database: Database, *statements: tuple[str, Sequence[Any]]) -> list[list[Any]]:
-    """The rows of each statement, all in one transaction."""
+async def count(database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]) -> list[list[Any]]:
+    """
+    The rows of statements that count, each with its arguments from $8 on, all in one transaction.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
 
     async def work(connection: Connection) -> list[list[Any]]:
         await connection.execute(CUSTOM_PLAN)
-        return [await connection.fetch(database.sql(sql), *arguments) for sql, arguments in statements]
+        covered = await read_cover(database, connection, selection.since, selection.until)
+        counting = (*selection.arguments, covered.first_day, covered.end_day, covered.is_all)
+        return [await connection.fetch(database.sql(sql), *counting, *more) for sql, more in statements]
 
     return await database.once(work)

@@ -3,19 +3,24 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from dataclasses import asdict
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, get_args
 
 import pytest
 
+import counted_again
 from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, connected, failure, rescore
 from stored import NOON, store_score
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring.records import analytics
+from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
 from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, cover
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories"
 # The rollups with the names of their groups and sets instead of ids.
@@ -167,6 +172,54 @@ async def test_rollups_equal_a_recount_after_any_changes(scoring: Scoring, keepe
         await draw.choice(changes.all)()
 
     await assert_recounted(scoring, keeper)
+
+
+async def assert_counted(scoring: Scoring, of: Selection) -> None:
+    """The figures of a selection are those of the scores."""
+    names = TrendPoint.__slots__
+    for day_of in get_args(DayOf):
+        found = await analytics.trends(scoring.database, of, day_of)
+        points = await counted_again.trends(scoring, of, day_of)
+        assert [asdict(p) for p in found.points] == [{n: p[n] for n in names} for p in points if p["count"]], day_of
+        assert found.left_out == sum(p["doubtful"] for p in points)
+    made = [{n: p[n] for n in names} for p in await counted_again.totals_made(scoring, of) if p["count"]]
+    assert [asdict(p) for p in await analytics.totals_made(scoring.database, of)] == made
+
+    shown = await analytics.distribution(scoring.database, of, DEFAULT_BANDS)
+    counts, averages = await counted_again.distribution(scoring, of, DEFAULT_BANDS)
+    by_band = {(row["band"], row["has_total"]): row["count"] for row in counts}
+    assert [b.count for b in shown.bands] == [by_band.get((b.id, True), 0) for b in DEFAULT_BANDS]
+    assert shown.without_total == by_band.get((None, False), 0)
+    listed = {(b.band, c.criteria, c.category): (c.average, c.count) for b in shown.bands for c in b.categories}
+    listed |= {(None, c.criteria, c.category): (c.average, c.count) for c in shown.categories}
+    expected = {(r["band"], r["criteria"], r["category"]): (r["average"], r["count"]) for r in averages}
+    assert listed == {key: (pytest.approx(average), count) for key, (average, count) in expected.items()}
+
+    chains, tagged = await counted_again.failure_tags(scoring, of)
+    tags = await analytics.failure_tags(scoring.database, of)
+    assert tags == analytics.tag_shares({row["chain_id"]: row["scores"] for row in chains}, tagged)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: RollupKeeper, seed: int) -> None:
+    """With deltas that are not folded, days that are not filled, and ranges that begin within a day."""
+    draw = random.Random(seed)
+    changes = Changes(scoring, keeper, draw)
+    now = datetime.now(UTC)
+    for _ in range(8):
+        for _ in range(6):
+            await draw.choice(changes.all)()
+        filled = draw.choice((NO_DAY, now.date() - timedelta(days=1), FIRST_DAY))
+        await keeper.run_once()
+        await scoring.rows("UPDATE rollups_filled SET since = $1", filled)
+        await changes.score()
+
+        midnight = datetime.combine(now.date(), time(), UTC)
+        for since in (None, now - timedelta(days=1, hours=3), midnight - timedelta(days=1)):
+            chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))
+            until = draw.choice((None, midnight, now - timedelta(hours=1)))
+            await assert_counted(scoring, Selection(chain, criteria, since, until))
+        await scoring.rows("UPDATE rollups_filled SET since = '-infinity'")
 
 
 async def test_an_empty_database_has_empty_rollups(scoring: Scoring, keeper: RollupKeeper) -> None:

@@ -9,7 +9,8 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.drift.findings import Finding
-from tarsy_scoring.drift.report import CAUSES, STATES, daily_totals, in_points, read_report
+from tarsy_scoring.drift.report import CAUSES, STATES, in_points, read_report
+from tarsy_scoring.records import analytics
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.charts import WIDTH, Tone, draw
@@ -41,7 +42,7 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
     if chain is not None:
-        points = await daily_totals(database, replace(chosen, chain=chain))
+        points = await analytics.totals_made(database, replace(chosen, chain=chain))
         shown = chain, trend_view(points, f"Totals per day, {form.period}")
     return await period_page(
         request,

@@ -1,0 +1,77 @@
+"""The numbers of trends, distribution, failure tags and missing tools, counted from the scores and not from rollups."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from builders import Scoring
+from tarsy_scoring.queue.latest import is_completed, is_latest
+from tarsy_scoring.records.analytics import DayOf, Selection
+from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+
+_CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"
+_IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"
+SELECTED = f"{is_latest('s')} AND {_CHOSEN} AND {_IN_TIME.format('s.completed_at')}"
+
+
+def _points(time: str, counts: str) -> str:
+    return f"""
+SELECT ({time} AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
+       avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average,
+       min(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS minimum,
+       max(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS maximum,
+       count(*) FILTER (WHERE NOT s.flags ?| $5) AS count, count(*) FILTER (WHERE s.flags ?| $5) AS doubtful
+FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
+WHERE {counts} AND {_CHOSEN} AND s.total_score IS NOT NULL AND {_IN_TIME.format(time)}
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+
+
+BANDS = f"""
+SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
+FROM {{schema}}.session_scores s
+LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
+WHERE {SELECTED} GROUP BY 1, 2"""
+
+CATEGORIES = f"""
+SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,
+       avg((c.value #>> '{{}}')::float8) AS average, count(*) AS count
+FROM {{schema}}.session_scores s
+CROSS JOIN LATERAL (SELECT coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated) d
+CROSS JOIN LATERAL jsonb_each(CASE jsonb_typeof(d.stated) WHEN 'object' THEN d.stated ELSE '{{}}' END) c
+LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
+WHERE {SELECTED} AND s.total_score IS NOT NULL AND jsonb_typeof(c.value) = 'number'
+GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))"""
+
+TAGS = f"""
+SELECT t.tag, s.chain_id, count(DISTINCT s.score_id) AS scores
+FROM {{schema}}.session_scores s
+CROSS JOIN LATERAL jsonb_array_elements_text(
+  CASE jsonb_typeof(s.failure_tags) WHEN 'array' THEN s.failure_tags ELSE '[]' END) AS t(tag)
+WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY 1, 2"""
+
+CHAINS = f"SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {SELECTED} GROUP BY 1"
+
+Rows = list[dict[str, Any]]
+
+
+async def _rows(scoring: Scoring, sql: str, *arguments: Any) -> Rows:
+    return await scoring.rows(scoring.database.sql(sql), *arguments)
+
+
+async def trends(scoring: Scoring, of: Selection, day_of: DayOf = "scored") -> Rows:
+    time = "least(m.completed_at, m.first_seen_at)" if day_of == "ended" else "s.completed_at"
+    return await _rows(scoring, _points(time, is_latest("s")), *of.arguments, sorted(DOUBTFUL_FLAGS))
+
+
+async def totals_made(scoring: Scoring, of: Selection) -> Rows:
+    return await _rows(scoring, _points("s.completed_at", is_completed("s")), *of.arguments, sorted(DOUBTFUL_FLAGS))
+
+
+async def distribution(scoring: Scoring, of: Selection, bands: Sequence[Band]) -> tuple[Rows, Rows]:
+    ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
+    counts = await _rows(scoring, BANDS, *of.arguments, *ends)
+    return counts, await _rows(scoring, CATEGORIES, *of.arguments, *ends)
+
+
+async def failure_tags(scoring: Scoring, of: Selection) -> tuple[Rows, Rows]:
+    return await _rows(scoring, CHAINS, *of.arguments), await _rows(scoring, TAGS, *of.arguments)
