@@ -6,22 +6,27 @@ is picked is known and does not change. The first reader of the queue makes the 
 not drawn from within `DAYS` days never is, so labels on its scores do not count.
 """
 
-import asyncio
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
-from tarsy_scoring.statistics.sampling import Candidate, Pick, pick_for_review
+from tarsy_scoring.statistics.sampling import (
+    EDGE_POINTS,
+    SAMPLES_APART_POINTS,
+    Candidate,
+    Place,
+    choose_places,
+    reasons_to_review,
+)
 
 DAYS = 7
 PICKS_A_DAY = 10  # for each judge; about half an hour of work
-MOST_CANDIDATES = 50_000  # of one day, over all judges; ranking them takes two seconds
+MOST_CANDIDATES = 50_000  # of one day, over all judges; ranking them takes half a second
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 
@@ -44,18 +49,43 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """
 
-JUDGES = f"SELECT count(DISTINCT (s.criteria_hash, s.judge_fingerprint)) {_OF_DAY}"
+_JUDGE = "coalesce(s.criteria_hash, '')", "coalesce(s.judge_fingerprint, '')"
 
-# The scores of a day, of each judge at most $2, which are a random sample of its scores: `share` is the
-# probability that a score of this judge is in it. The order by a digest makes the sample repeatable.
-CANDIDATES = f"""
-SELECT *, least(1, $2 / of_judge::float8) AS share FROM (
-  SELECT s.score_id, s.total_score, s.criteria_hash, s.judge_fingerprint, s.flags, s.spread, s.judge_outcome,
-         s.outcome, s.gates_passed, s.gates_total,
-         count(*) OVER (PARTITION BY s.criteria_hash, s.judge_fingerprint) AS of_judge,
-         row_number() OVER (PARTITION BY s.criteria_hash, s.judge_fingerprint ORDER BY md5(s.score_id::text)) AS place
-  {_OF_DAY}) c
-WHERE place <= $2
+# The judges of a day, with the number of their scores.
+JUDGES = f"""
+SELECT {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, count(*) AS scores {_OF_DAY} GROUP BY 1, 2
+"""
+
+# The scores of a day at chosen places of the ranking of their judge ($3 hashes, $4 fingerprints, $5 places). Of each
+# judge at most $2 scores are ranked, which are a random sample: the order by a digest makes it repeatable. The
+# ranking is that of `statistics.sampling`; $6 to $10 are bands: hash, id, low, high, and whether it is an edge.
+RANKED = f"""
+WITH bands AS MATERIALIZED (
+  SELECT * FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::bool[]) AS b(hash, id, low, high, is_edge)
+), candidates AS (
+  SELECT * FROM (
+    SELECT s.score_id, s.total_score, {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, s.flags, s.spread,
+           s.judge_outcome, s.outcome, s.gates_passed, s.gates_total,
+           row_number() OVER (PARTITION BY {", ".join(_JUDGE)} ORDER BY md5(s.score_id::text)) AS n
+    {_OF_DAY}) c
+  WHERE n <= $2
+), properties AS (
+  SELECT c.*, p.to_edge,
+    (c.flags ? '{MISMATCH}' OR p.is_outside OR c.gates_total > 0 AND c.gates_passed = c.gates_total
+      AND c.outcome = 'fail') IS TRUE AS is_contradictory
+  FROM candidates c, LATERAL (
+    SELECT min(abs(c.total_score - b.low)) FILTER (WHERE b.is_edge) AS to_edge,
+           bool_or(b.id = c.judge_outcome AND c.total_score NOT BETWEEN b.low AND b.high) AS is_outside
+    FROM bands b WHERE b.hash = c.criteria_hash) p
+), ranked AS (
+  SELECT *, row_number() OVER (PARTITION BY criteria_hash, judge_fingerprint ORDER BY
+    is_contradictory::int + (flags - '{MISMATCH}' <> '[]')::int
+      + (spread > {SAMPLES_APART_POINTS} IS TRUE)::int + (to_edge <= {EDGE_POINTS} IS TRUE)::int DESC,
+    coalesce(spread, 0) DESC, to_edge NULLS LAST, score_id) - 1 AS rank
+  FROM properties
+)
+SELECT r.* FROM ranked r JOIN unnest($3::text[], $4::text[], $5::int[]) AS w(criteria_hash, judge_fingerprint, rank)
+  USING (criteria_hash, judge_fingerprint, rank)
 """
 
 # Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out.
@@ -99,6 +129,10 @@ class Queue:
         return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
 
 
+Chosen = dict[tuple[str, str, int], tuple[int, Place]]
+"""The place in the queue and the pick, by criteria hash, fingerprint and place in the ranking of that judge."""
+
+
 async def queue(database: Database, criteria: str | None = None) -> Queue:
     """
     Make the missing draws, and read the scores to review of the last `DAYS` days.
@@ -134,42 +168,39 @@ async def draw(database: Database, day: date) -> bool:
     async def work(connection: Connection) -> bool:
         if not await connection.fetchval(database.sql(TAKE_DAY), day):
             return False
-        judges = await connection.fetchval(database.sql(JUDGES), day)
-        of_each = max(10 * PICKS_A_DAY, MOST_CANDIDATES // max(judges, 1))
-        rows = await connection.fetch(database.sql(CANDIDATES), day, of_each)
-        bands = await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
-        # In a thread: ranking many scores would block the event loop.
-        picked = await asyncio.to_thread(pick, [*map(dict, rows)], bands, day)
-        picks = [{"place": place, **asdict(one)} for place, one in picked]
-        await connection.execute(database.sql(KEEP_PICKS), day, picks)
+        judges = await connection.fetch(database.sql(JUDGES), day)
+        of_each = max(10 * PICKS_A_DAY, MOST_CANDIDATES // max(len(judges), 1))
+        chosen = Chosen()
+        for criteria_hash, fingerprint, scores in judges:
+            ranked = min(scores, of_each)
+            places = choose_places(ranked, PICKS_A_DAY, seed=_seed(day, (criteria_hash, fingerprint)))
+            for n, pick in enumerate(places):
+                probability = ranked / scores * pick.inclusion_probability
+                chosen[criteria_hash, fingerprint, pick.place] = n, replace(pick, inclusion_probability=probability)
+        if not chosen:
+            return True
+        stored = await fetch_bands(database, connection, {judge[0] for judge in judges})
+        bands = {judge[0]: stored.get(judge[0], DEFAULT_BANDS) for judge in judges}
+        edges = [(key, b.id, b.low, b.high, n > 0) for key, of in bands.items() for n, b in enumerate(of)]
+        columns = *zip(*chosen, strict=True), *zip(*edges, strict=True)
+        rows = await connection.fetch(database.sql(RANKED), day, of_each, *columns)
+        await connection.execute(database.sql(KEEP_PICKS), day, [pick_of(dict(r), chosen, bands) for r in rows])
         return True
 
     return await database.once(work)
 
 
-def pick(
-    rows: Sequence[Mapping[str, Any]], bands_by_hash: Mapping[str, tuple[Band, ...]], day: date
-) -> list[tuple[int, Pick]]:
-    """
-    Pick up to `PICKS_A_DAY` scores of each judge, each with its place in the queue.
-
-    The same scores on the same day always give the same picks.
-
-    Args:
-        rows: Rows of `CANDIDATES`.
-    """
-    # By judge, because each judge has its own trust card.
-    by_judge = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
-    for row in rows:
-        by_judge[row["criteria_hash"] or "", row["judge_fingerprint"] or ""].append(row)
-    picks = list[tuple[int, Pick]]()
-    for judge, judged in sorted(by_judge.items()):
-        bands = bands_by_hash.get(judge[0], DEFAULT_BANDS)
-        candidates = [candidate(row, bands) for row in judged]
-        picked = pick_for_review(candidates, PICKS_A_DAY, bands, seed=_seed(day, judge))
-        share = judged[0]["share"]
-        picks += enumerate(replace(one, inclusion_probability=share * one.inclusion_probability) for one in picked)
-    return picks
+def pick_of(row: Mapping[str, Any], chosen: Chosen, bands: Mapping[str, Sequence[Band]]) -> dict[str, Any]:
+    """A row of `RANKED` as a row of `review_picks`."""
+    of = bands[row["criteria_hash"]]
+    place, pick = chosen[row["criteria_hash"], row["judge_fingerprint"], row["rank"]]
+    return {
+        "score_id": str(row["score_id"]),
+        "place": place,
+        "is_random": pick.is_random,
+        "inclusion_probability": pick.inclusion_probability,
+        "reasons": reasons_to_review(candidate(row, of), of),
+    }
 
 
 def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:

@@ -81,22 +81,44 @@ def pick_for_review(candidates: Iterable[Candidate], count: int, bands: Sequence
         D. G. Horvitz, D. J. Thompson, Journal of the American Statistical Association 47 (1952), 663-685.
     """
     ranked = sorted(candidates, key=lambda c: _rank(c, bands))
-    count = min(count, len(ranked))
+    return [
+        Pick(
+            ranked[chosen.place].score_id,
+            chosen.is_random,
+            chosen.inclusion_probability,
+            reasons_to_review(ranked[chosen.place], bands),
+        )
+        for chosen in choose_places(len(ranked), count, seed=seed)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the ranking, from 0, that is picked; see `Pick`."""
+
+    place: int
+    is_random: bool
+    inclusion_probability: float
+
+
+def choose_places(size: int, count: int, *, seed: int) -> list[Place]:
+    """
+    Choose which places of a ranking of `size` candidates `pick_for_review` picks, in its order.
+
+    The choice depends on nothing else, so the candidates may be ranked elsewhere.
+    """
+    count = min(count, size)
     drawn = math.ceil(count * RANDOM_SHARE)
     draw = random.Random(seed)  # noqa: S311 - sampling, not security
-    random_places = set(draw.sample(range(len(ranked)), drawn))
-    informative = [place for place in range(len(ranked)) if place not in random_places][: count - drawn]
-    picks = [
-        Pick(
-            ranked[place].score_id,
-            place in random_places,
-            _inclusion_probability(place, len(ranked), drawn, count - drawn),
-            reasons_to_review(ranked[place], bands),
-        )
+    random_places = set(draw.sample(range(size), drawn))
+    first = range(min(size, count))  # no more than `drawn` of them are random, so enough remain
+    informative = [place for place in first if place not in random_places][: count - drawn]
+    chosen = [
+        Place(place, place in random_places, _inclusion_probability(place, size, drawn, count - drawn))
         for place in (*random_places, *informative)
     ]
-    draw.shuffle(picks)
-    return picks
+    draw.shuffle(chosen)
+    return chosen
 
 
 def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reason, ...]:
