@@ -51,6 +51,22 @@ WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY 1, 2"""
 
 CHAINS = f"SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {SELECTED} GROUP BY 1"
 
+# The sessions that request any of these names ($5), by chain.
+MISSED = f"""
+SELECT s.chain_id, count(*) AS sessions, coalesce(sum(100 - s.total_score), 0) AS points_lost
+FROM {{schema}}.session_scores s
+WHERE {SELECTED} AND NOT s.flags ? 'tampering_suspected' AND EXISTS (
+  SELECT FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id AND t.tool_name = ANY($5))
+GROUP BY 1"""
+
+# Sessions by chain, judge, set of tools and day, and how many of them request any of these names ($5).
+YEAR = f"""
+SELECT s.chain_id, s.judge_fingerprint, l.tools_hash, (s.completed_at AT TIME ZONE 'UTC')::date AS day, count(*),
+  count(*) FILTER (WHERE NOT s.flags ? 'tampering_suspected' AND EXISTS (
+    SELECT FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id AND t.tool_name = ANY($5))) AS asked
+FROM {{schema}}.session_scores s LEFT JOIN {{schema}}.tool_lists l USING (tools_hash) WHERE {SELECTED}
+GROUP BY 1, 2, 3, 4"""
+
 Rows = list[dict[str, Any]]
 
 
@@ -75,3 +91,11 @@ async def distribution(scoring: Scoring, of: Selection, bands: Sequence[Band]) -
 
 async def failure_tags(scoring: Scoring, of: Selection) -> tuple[Rows, Rows]:
     return await _rows(scoring, CHAINS, *of.arguments), await _rows(scoring, TAGS, *of.arguments)
+
+
+async def missed(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
+    return await _rows(scoring, MISSED, *of.arguments, names)
+
+
+async def year(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
+    return await _rows(scoring, YEAR, *of.arguments, names)

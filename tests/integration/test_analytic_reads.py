@@ -13,10 +13,8 @@ from builders import connected
 from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.missing_tools import demand
-from tarsy_scoring.missing_tools.demand import Question, ToolRequestsCache
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
 from tarsy_scoring.records import review
-from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.web.pages import labelling
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
@@ -113,16 +111,16 @@ async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, mo
 # --- memory --------------------------------------------------------------------------------------------
 
 
-async def test_missing_tools_of_too_many_sessions_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sessions of a selection are in memory at once, so there is a limit; decisions need no session."""
-    monkeypatch.setattr(demand, "MOST_SESSIONS", 2)
+async def test_too_many_kinds_of_requests_for_tools_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sets of names of a selection are in memory at once, so there is a limit; decisions need none."""
+    monkeypatch.setattr(demand, "MOST_ROWS", 1)
     for n, chain in enumerate(("kubernetes", "kubernetes", "network")):
         await store_score(
             api.scoring, f"s{n}", 40, missing_tools=("node_cpu", "node_cpus"), session={"chain_id": chain}
         )
 
     refused = await api.get("missing-tools")
-    page = await api.client.get("/missing-tools", headers=AS_BROWSER)
+    page = await api.client.get("/missing-tools?since=", headers=AS_BROWSER)
     of_chain = await api.get("missing-tools", chain="kubernetes")
     said = await api.client.post(f"{JSON}/missing-tools/states", json={"tool": "node_cpus", "state": "planned"})
 
@@ -131,30 +129,6 @@ async def test_missing_tools_of_too_many_sessions_are_refused(api: Api, monkeypa
     assert "choose one chain, or criteria" in page.text
     assert [tool["sessions"] for tool in of_chain.json()["entries"]] == [2]
     assert said.status_code == 201, said.text
-
-
-async def test_cached_counts_hold_a_limited_number_of_sessions_together(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demand, "KEPT_FROM", 1)
-    monkeypatch.setattr(demand, "MOST_SESSIONS", 3)
-    cache, database, reads = ToolRequestsCache(), api.scoring.analytics.database, 0
-    really_read = demand.read_tool_requests
-
-    async def count(*arguments: object) -> object:
-        nonlocal reads
-        reads += 1
-        return await really_read(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(demand, "read_tool_requests", count)
-    for n, chain in enumerate(("one", "one", "two", "two")):
-        await store_score(api.scoring, f"s{n}", 40, missing_tools=("node_cpu",), session={"chain_id": chain})
-    one, two = (Question(Selection(chain=chain), demand.first_measured_day()) for chain in ("one", "two"))
-
-    for question in (one, one, two, two, one):
-        await cache.read(database, question)
-
-    assert reads == 3, "the count of one chain displaced that of the other"
 
 
 async def test_review_draws_from_a_sample_of_a_day_of_many_scores(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

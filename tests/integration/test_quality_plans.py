@@ -8,7 +8,7 @@ import pytest
 from benchmarks.quality import filling
 
 from builders import connected
-from full_database import filled_database, indexes, nodes_of, plan_of, scanned
+from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
 from tarsy_scoring.records import labels, retention, review
@@ -18,17 +18,8 @@ SCORES = 24_000
 # Tables that may be read whole: they hold decisions of people and sets of tools, which are few.
 FEW = {"review_days", "scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
 NOW = datetime.now(UTC)
-YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
 A_SCORE = "md5('score-23999')::uuid"
 LAST_DAY = f"DATE '{NOW.date() - timedelta(days=20)}'"
-
-
-def _time(moment: datetime) -> str:
-    return f"'{moment.isoformat()}'::timestamptz"
-
-
-def _look(chain: str) -> str:
-    return f"{chain}, NULL, {_time(YEAR)}, NULL, {_time(QUARTER)}, NULL, 'sessions', 2000, 500001"
 
 
 # Name: statement, its arguments as SQL, the indexes that must carry it.
@@ -40,15 +31,13 @@ STATEMENTS = {
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
     "review-to-draw": (review.TO_DRAW, "", set()),
     "review-take-day": (review.TAKE_DAY, LAST_DAY, set()),
-    "review-candidates": (review.CANDIDATES, f"{LAST_DAY}, 1000", {"session_scores_by_time"}),
+    "review-ranked": (
+        review.RANKED,
+        f"{LAST_DAY}, 1000, '{{hash-1}}', '{{judge-1}}', '{{0}}', '{{hash-1}}', '{{low}}', '{{0}}', '{{50}}', '{{f}}'",
+        {"session_scores_by_time"},
+    ),
     "review-judges": (review.JUDGES, LAST_DAY, {"session_scores_by_time"}),
     "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
-    "look-at-all": (
-        demand.REQUESTS_OF_ALL,
-        _look("NULL"),
-        {"session_scores_looked_at", "score_missing_tools_looked_at"},
-    ),
-    "look-at-chain": (demand.REQUESTS_OF_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
     "ledger-said": (decisions.LAST_SAID, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
@@ -89,11 +78,10 @@ async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection
     assert "session_scores" not in scanned(await plan_of(connection, labels.COUNTED, "'criteria-0', 'judge-2'"))
 
 
-async def test_counting_requests_for_tools_needs_only_indexes(connection: asyncpg.Connection) -> None:
-    """Counting all requests for tools reads no row of the table of scores."""
-    await connection.execute("SET plan_cache_mode = force_custom_plan")
-    await connection.execute(f"PREPARE it AS {demand.REQUESTS_OF_ALL.format(schema='public')}")
+@pytest.mark.parametrize("chain", ["NULL", "'chain-7'"], ids=["all", "chain"])
+async def test_counting_requests_for_tools_reads_no_scores(connection: asyncpg.Connection, chain: str) -> None:
+    of = f"{chain}, NULL, NULL, NULL, '-infinity', 'infinity', true, 1000"
+    for statement, more in ((demand.SETS, ""), (demand.NAMES, ""), (demand.YEAR, ""), (demand.ASKED, ", '{get}'")):
+        nodes = await plan_of(connection, statement, of + more)
 
-    [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it({_look('NULL')})")
-
-    assert [n["Heap Fetches"] for n in nodes_of(plan) if n["Node Type"] == "Index Only Scan"] == [0, 0], plan
+        assert {n.get("Relation Name") for n in nodes} & {"session_scores", "sessions", "score_missing_tools"} == set()

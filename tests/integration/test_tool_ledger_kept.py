@@ -14,14 +14,11 @@ from api_site import Api, open_api
 from attempting import a_timeline, open_service
 from builders import Scoring
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.missing_tools import decisions, demand
-from tarsy_scoring.missing_tools.demand import FRESH_S, OLDEST_S, Question, ToolRequests, ToolRequestsCache
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
@@ -326,59 +323,6 @@ async def test_demand_is_measured_over_scores_before_the_selection(api: Api) -> 
     assert [(m.name, m.is_automatic) for m in tool.merges] == [("node_pressures", True)]
     assert tool.demand is not None
     assert (tool.demand.asked_without, tool.demand.asked_with) == (20, 1)
-
-
-async def test_counts_over_many_sessions_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "KEPT_FROM", 2)
-    now, looked = [0.0], list[float]()
-    looks, really_look = ToolRequestsCache(clock=lambda: now[0]), demand.read_tool_requests
-
-    async def look(database: Database, question: Question) -> ToolRequests:
-        looked.append(now[0])
-        return await really_look(database, question)
-
-    monkeypatch.setattr(demand, "read_tool_requests", look)
-
-    async def read_at(at_s: float) -> tuple[int, datetime]:
-        now[0] = at_s
-        found = await read_ledger(api.scoring.database, Selection(), read=looks.read)
-        return found.entries[0].sessions, found.as_of
-
-    await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
-    assert (await read_at(0))[0] == 1
-    await store_score(api.scoring, "s2", 40, missing_tools=("node_cpu",))
-    few = await read_at(0)  # the first count was of too few sessions to be cached
-    await store_score(api.scoring, "s3", 40, missing_tools=("node_cpu",))
-
-    assert few[0] == 2
-    assert await read_at(FRESH_S) == few
-    assert looked == [0, 0]
-    assert await read_at(FRESH_S + 1) == few
-    await wait_until(lambda: _is_repeated(read_at, FRESH_S + 2, 3), 30, "the look is repeated")
-    await store_score(api.scoring, "s4", 40, missing_tools=("node_cpu",))
-    assert (await read_at(FRESH_S + OLDEST_S + 3))[0] == 4
-    assert looked == [0, 0, FRESH_S + 1, FRESH_S + OLDEST_S + 3]
-
-
-async def test_a_decision_does_not_count_all_sessions_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "KEPT_FROM", 1)
-    monkeypatch.setattr(demand, "FRESH_S", 1e9)
-    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "node_cpu"))
-    assert (await api.client.get(LEDGER, headers=AS_BROWSER)).status_code == 200
-    await store_score(api.scoring, "s2", 40, missing_tools=("disk_io",))
-
-    async def look_again(database: Database, question: Question) -> ToolRequests:
-        raise AssertionError("it is looked at all sessions again")
-
-    monkeypatch.setattr(demand, "read_tool_requests", look_again)
-
-    assert (await set_state(api, tool="query_metric", state="planned"))["tool"] == "query_metric"
-    assert (await set_state(api, tool="disk_io", state="planned"))["tool"] == "disk_io"
-    assert (await merge(api, name="disk_io", tool="node_cpu"))["tool"] == "node_cpu"
-
-
-async def _is_repeated(read_at: Callable[[float], Awaitable[tuple[int, datetime]]], at_s: float, sessions: int) -> bool:
-    return (await read_at(at_s))[0] == sessions
 
 
 async def test_a_set_of_tools_is_removed_with_its_last_score(api: Api) -> None:

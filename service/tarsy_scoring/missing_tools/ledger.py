@@ -17,13 +17,7 @@ from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, normalise
 from tarsy_scoring.missing_tools.decisions import Decisions, Merge, Saying, read_decisions
-from tarsy_scoring.missing_tools.demand import (
-    Question,
-    ReadToolRequests,
-    ToolRequests,
-    first_measured_day,
-    read_tool_requests,
-)
+from tarsy_scoring.missing_tools.demand import Measured, ToolRequests, read_measured, read_tool_requests
 from tarsy_scoring.missing_tools.tool_effect import Demand
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection, ToolSort, WantedTool, wanted_tools
@@ -85,24 +79,24 @@ async def read_ledger(
     selection: Selection,
     sort: ToolSort = "sessions",
     limit: int = 100,
-    read: ReadToolRequests = read_tool_requests,
 ) -> Ledger:
     """
     Read the ledger: counts over the selection, states measured over the last year of its chain and criteria.
 
     Args:
         limit: Maximum number of tools besides planned and built ones.
-        read: Where the scores come from; a cache may return them somewhat late. Decisions are always current.
 
     Raises:
+        TooManySets: See `read_tool_requests`.
         DatabaseAway: See `Database.once`.
     """
-    question = Question(selection, first_measured_day(), sort)
-    requests, decisions = await asyncio.gather(read(database, question), read_decisions(database))
-    # In threads: many sessions, or adversarial names, take long enough to block the event loop.
+    requests, decisions = await asyncio.gather(read_tool_requests(database, selection, sort), read_decisions(database))
+    # In threads: many names, or adversarial ones, take long enough to block the event loop.
     rows, left_out = await asyncio.to_thread(_list, requests, decisions, sort, limit)
     offered = await _offered(database, rows)
-    entries = await asyncio.to_thread(_measure, requests, rows, offered)
+    names = {name for one, has in zip(rows, offered, strict=True) if has for name in one.names}
+    measured = await read_measured(database, selection, names) if names else None
+    entries = await asyncio.to_thread(_measure, measured, rows, offered)
     return Ledger(requests.as_of, entries, left_out, requests.names_left_out)
 
 
@@ -114,7 +108,7 @@ def _list(requests: ToolRequests, decisions: Decisions, sort: ToolSort, limit: i
     counts = (
         row | {"tool": n}
         for n, tool in enumerate(asked_for)
-        for row in requests.by_chain(requests.sessions_of(name for name, _ in tool.spellings))
+        for row in requests.by_chain(name for name, _ in tool.spellings)
     )
     found = {normalise(tool.tool_name): tool for tool in wanted_tools(asked_for, counts, requests.called, sort)}
     decided = {key: said for key, said in decisions.said.items() if said.state != "open"}
@@ -149,13 +143,13 @@ async def _offered(database: Database, rows: Sequence[_Row]) -> list[set[str]]:
     return offered
 
 
-def _measure(requests: ToolRequests, rows: Iterable[_Row], offered: Iterable[set[str]]) -> list[LedgerEntry]:
+def _measure(measured: Measured | None, rows: Iterable[_Row], offered: Iterable[set[str]]) -> list[LedgerEntry]:
     entries = []
     for one, has in zip(rows, offered, strict=True):
         demand, has_other_judge = None, False
-        if has:
-            built = None if one.built is None else one.built.toordinal()
-            demand, has_other_judge = requests.year.demand(has, requests.sessions_of(one.names), built=built)
+        if has and measured is not None:
+            asked = measured.sessions_of(one.names)
+            demand, has_other_judge = measured.year.demand(has, asked, built=one.built)
         counts = {f.name: getattr(one.tool, f.name) for f in fields(one.tool)}
         state = state_of(one.said, demand)
         entries.append(

@@ -9,7 +9,6 @@ from starlette.requests import HTTPConnection
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.missing_tools.demand import ToolRequestsCache
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.queue.inbox import Inbox
@@ -41,7 +40,6 @@ class AppContext:
         analytics: Reads over many scores, in a pool of their own.
         source: None where no timeline source is configured.
         gateway: None where the process serves no WebSockets.
-        tool_requests: Cached readings of the tool ledger.
         analytic_requests: Held by each request that reads many scores until its answer has been sent.
         session_reads: Held by each page while it reads a session from the source.
         exports: Held by each export until its last byte has been sent.
@@ -56,7 +54,6 @@ class AppContext:
     metrics: Metrics
     source: TimelineSource | None
     gateway: Gateway | None = None
-    tool_requests: ToolRequestsCache = field(default_factory=ToolRequestsCache)
     analytic_requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS))
     session_reads: Places = field(default_factory=lambda: Places(MAX_SESSION_READS, MAX_SESSION_READS_WAITING))
     exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))

@@ -85,8 +85,7 @@ async def test_rescoring_estimates_and_pruning(tied: Scoring) -> None:
     assert {r["score_id"] for r in old} == {SAME_TIME, OLDER}
 
 
-@pytest.mark.parametrize("look", [demand.REQUESTS_OF_ALL, demand.REQUESTS_OF_CHAIN], ids=["all", "chain"])
-async def test_missing_tools(tied: Scoring, look: str) -> None:
-    rows = await tied.rows(look.format(schema="public"), None, None, None, None, None, None, "sessions", 10, 10)
+async def test_missing_tools(tied: Scoring) -> None:
+    requests = await demand.read_tool_requests(tied.database, Selection(), "sessions")
 
-    assert {r["tool_name"] for r in rows if r["tool_name"]} == {"tool-80"}
+    assert requests.spellings() == {"tool-80": 1}

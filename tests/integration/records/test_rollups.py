@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, date, datetime, time, timedelta
@@ -13,6 +14,8 @@ import counted_again
 from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, connected, failure, rescore
 from stored import NOON, store_score
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.missing_tools import demand
+from tarsy_scoring.missing_tools.tool_year import Group
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
@@ -199,6 +202,30 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
     tags = await analytics.failure_tags(scoring.database, of)
     assert tags == analytics.tag_shares({row["chain_id"]: row["scores"] for row in chains}, tagged)
 
+    requests = await demand.read_tool_requests(scoring.database, of, "sessions")
+    for names in (["get_logs"], ["Get Logs", "get_logs"], ["trace", "late"]):
+        found = {(row["chain_id"], row["sessions"], row["points_lost"]) for row in requests.by_chain(names)}
+        expected = {tuple(row.values()) for row in await counted_again.missed(scoring, of, names)}
+        assert found == expected, names
+
+
+async def assert_measured(scoring: Scoring) -> None:
+    """The sessions of the year, and those that requested a tool by any of its names, are those of the scores."""
+    names = ["Get Logs", "get_logs"]
+    [found], measured = (
+        await analytics.count(scoring.database, Selection(), (demand.YEAR, (1000,))),
+        await demand.read_measured(scoring.database, Selection(), names),
+    )
+    asked = Counter[Group]()
+    for sessions in measured.sessions_of(names):
+        asked[sessions.group] += sessions.number
+    rows = await counted_again.year(scoring, Selection(), names)
+    assert {tuple(row.values()) for row in found} == {tuple(row.values())[:5] for row in rows}
+    expected = Counter[Group]()
+    for chain, judge, tools, _, _, number in (row.values() for row in rows):
+        expected[Group(chain, judge, tools)] += number
+    assert +asked == +expected
+
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: RollupKeeper, seed: int) -> None:
@@ -214,6 +241,7 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
         await scoring.rows("UPDATE rollups_filled SET since = $1", filled)
         await changes.score()
 
+        await assert_measured(scoring)
         midnight = datetime.combine(now.date(), time(), UTC)
         for since in (None, now - timedelta(days=1, hours=3), midnight - timedelta(days=1)):
             chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))

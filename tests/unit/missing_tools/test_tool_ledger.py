@@ -8,7 +8,7 @@ from tables import table
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
 from tarsy_scoring.missing_tools.ledger import state_of
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
-from tarsy_scoring.missing_tools.tool_year import Group, Year
+from tarsy_scoring.missing_tools.tool_year import Group, Sessions, Year
 
 FIRST = date(2026, 3, 1)
 WITH_IT, WITHOUT = "tools-with-it", "tools-without"
@@ -34,15 +34,12 @@ def measured(
     sessions: Mapping[Day, int], asked: Mapping[Day, int], *, built: int | None = None
 ) -> tuple[Demand | None, bool]:
     """The demand in these sessions, of which some asked; `built` is a day, counted from the first."""
-    rows, those = list[tuple[Group, range, list[int]]](), set[int]()
-    begin = 0
-    for one, count in sessions.items():
-        numbers = range(begin, begin + count)
-        rows.append((one.group, numbers, [(FIRST + timedelta(days=one.day)).toordinal()] * count))
-        those |= set(numbers[: asked.get(one, 0)])
-        begin += count
-    day = None if built is None else (FIRST + timedelta(days=built)).toordinal()
-    return Year(rows, FIRST).demand({WITH_IT}, those, built=day)
+
+    def counted(numbers: Mapping[Day, int]) -> list[Sessions]:
+        return [Sessions(one.group, FIRST + timedelta(days=one.day), number) for one, number in numbers.items()]
+
+    day = None if built is None else FIRST + timedelta(days=built)
+    return Year(counted(sessions), FIRST).demand({WITH_IT}, counted(asked), built=day)
 
 
 def sides(*what: Mapping[Day, int], **said: int | None) -> tuple[int, ...] | None:

@@ -65,13 +65,8 @@ async def read_ledger(request: Request, _: Analysing, query: Annotated[MissingTo
 
 
 async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
-    """
-    Read the ledger of missing tools.
-
-    Its counts of many scores may be up to ten minutes old (see `ToolRequestsCache`); decisions are current.
-    """
-    context = context_of(request)
-    return await ledger.read_ledger(context.analytics.database, selection, sort, limit, context.tool_requests.read)
+    """Read the ledger of missing tools."""
+    return await ledger.read_ledger(context_of(request).analytics.database, selection, sort, limit)
 
 
 @router.post(
