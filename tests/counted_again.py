@@ -99,3 +99,21 @@ async def missed(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
 
 async def year(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
     return await _rows(scoring, YEAR, *of.arguments, names)
+
+
+# Rows of the rollups and their deltas that differ from a count of the scores, on the days that are filled.
+DIFFERENCES = f"""
+WITH scores AS (
+  SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.criteria, s.judge_fingerprint,
+         coalesce(s.total_score, -1) AS total, count(*) AS made, count(*) FILTER (WHERE {is_latest("s")}) AS latest
+  FROM {{schema}}.session_scores s WHERE {is_completed("s")} GROUP BY 1, 2, 3, 4
+), counted AS (
+  SELECT day, criteria, judge_fingerprint, total, sum(made)::bigint AS made, sum(latest)::bigint AS latest
+  FROM (SELECT day, criteria, judge_fingerprint, total, made, latest
+        FROM {{schema}}.score_rollups JOIN {{schema}}.score_groups USING (group_id) WHERE is_all
+        UNION ALL
+        SELECT day, criteria, judge_fingerprint, coalesce(total_score, -1), made, latest FROM {{schema}}.score_deltas) c
+  GROUP BY 1, 2, 3, 4 HAVING sum(made) <> 0 OR sum(latest) <> 0
+)
+SELECT * FROM ((TABLE scores EXCEPT TABLE counted) UNION ALL (TABLE counted EXCEPT TABLE scores)) d
+WHERE day >= (SELECT since FROM {{schema}}.rollups_filled)""".replace("{schema}", "public")

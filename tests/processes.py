@@ -23,6 +23,7 @@ import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+import counted_again
 from infrastructure import Topics, wait_until
 from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 
@@ -429,7 +430,7 @@ async def assert_whole(
     earlier_events: int = 0,
 ) -> list[Seen]:
     """
-    Assert that no request or score is lost, doubled or stuck, and that the topic agrees with the tables.
+    Assert that no request or score is lost, doubled or stuck, and that topic and rollups agree with the tables.
 
     Args:
         completed: Event ids of requests that must have made one completed score each.
@@ -442,6 +443,7 @@ async def assert_whole(
     """
     expected = dict.fromkeys(completed, "completed") | dict.fromkeys(failed, "failed")
     await _everything_is_published(service)
+    assert not await service.rows(counted_again.DIFFERENCES), "the rollups count each score"
     scores = {
         r["score_id"]: r for r in await service.rows("SELECT * FROM session_scores WHERE session_id LIKE $1", sessions)
     }

@@ -41,6 +41,16 @@ CREATE TABLE score_rollups (
 CREATE INDEX score_rollups_of_day ON score_rollups (day);
 CREATE INDEX score_rollups_empty ON score_rollups (day) WHERE made = 0 AND latest = 0 AND ended = 0;
 
+-- The latest scores of a day: the sum over `score_rollups`, which have many rows for few scores of many chains.
+CREATE TABLE chain_rollups (
+  group_id uuid NOT NULL,
+  day      date NOT NULL,
+  scores   bigint NOT NULL,
+  PRIMARY KEY (group_id, day)
+);
+CREATE INDEX chain_rollups_of_day ON chain_rollups (day);
+CREATE INDEX chain_rollups_empty ON chain_rollups (day) WHERE scores = 0;
+
 -- The latest scores of a day with a failure tag.
 CREATE TABLE tag_rollups (
   group_id uuid NOT NULL,
@@ -252,5 +262,6 @@ def downgrade() -> None:
     op.execute("DROP FUNCTION count_moved_session, count_deleted_session, count_missing_tools, count_score")
     op.execute("DROP FUNCTION append_score_delta")
     op.execute(
-        "DROP TABLE rollups_filled, score_deltas, missed_rollups, missed_sets, tag_rollups, score_rollups, score_groups"
+        "DROP TABLE rollups_filled, score_deltas, missed_rollups, missed_sets, tag_rollups, chain_rollups, "
+        "score_rollups, score_groups"
     )

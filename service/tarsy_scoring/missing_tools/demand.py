@@ -15,7 +15,7 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.missing_tools.tool_year import Group, Sessions, Year
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import MISSED_SETS, SESSIONS_BY_TOOLS
+from tarsy_scoring.records.rollups import CHAIN_COUNTS, MISSED_SETS
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
@@ -39,7 +39,7 @@ ORDER BY 2 DESC, 1 LIMIT $8
 # Sessions by chain, judge, set of tools and day. Tools whose set is not stored are unknown.
 YEAR = f"""
 SELECT chain_id, judge_fingerprint, t.tools_hash, day, sum(number)::bigint AS sessions
-FROM ({SESSIONS_BY_TOOLS}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
+FROM ({CHAIN_COUNTS}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
 GROUP BY 1, 2, 3, 4 HAVING sum(number) <> 0 LIMIT $8
 """
 

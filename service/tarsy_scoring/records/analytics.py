@@ -16,7 +16,7 @@ from pydantic import Field
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
-from tarsy_scoring.records.rollups import CATEGORY_SUMS, TAG_COUNTS, Measure, count_totals, read_cover
+from tarsy_scoring.records.rollups import CATEGORY_SUMS, CHAIN_COUNTS, TAG_COUNTS, Measure, count_totals, read_cover
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
 
@@ -80,7 +80,7 @@ LATERAL jsonb_object_keys(l.tools) AS k(tool)
 """
 
 SCORES_OF_CHAINS = f"""
-SELECT chain_id, sum(number)::bigint AS scores FROM ({count_totals("latest", by_chain=True)}) c
+SELECT chain_id, sum(number)::bigint AS scores FROM ({CHAIN_COUNTS}) c
 GROUP BY 1 HAVING sum(number) <> 0
 """
 

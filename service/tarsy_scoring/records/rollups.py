@@ -122,6 +122,10 @@ facts AS MATERIALIZED (
     category_sums = CASE WHEN excluded.category_sums IS NULL THEN r.category_sums ELSE (
       SELECT array_agg(coalesce(u.old, 0) + u.more ORDER BY u.n)
       FROM unnest(r.category_sums, excluded.category_sums) WITH ORDINALITY AS u(old, more, n)) END
+), chains AS (
+  INSERT INTO {{schema}}.chain_rollups AS r (group_id, day, scores)
+  SELECT group_id, day, sum(latest) FROM facts WHERE latest <> 0 AND NOT is_all GROUP BY 1, 2
+  ON CONFLICT (group_id, day) DO UPDATE SET scores = r.scores + excluded.scores
 ), tags AS (
   INSERT INTO {{schema}}.tag_rollups AS r (group_id, day, tag, scores)
   SELECT d.group_id, d.day, t.tag, sum(d.latest) FROM facts d, LATERAL ({_TAGS}) t
@@ -147,11 +151,12 @@ FOLD = _fold(
     "(SELECT delta_id FROM {schema}.score_deltas ORDER BY delta_id LIMIT $1) RETURNING *"
 )
 RECOUNT_DAY = _fold(_RECOUNTED)
-ROLLUPS = ("score_rollups", "tag_rollups", "missed_rollups")
+ROLLUPS = ("score_rollups", "chain_rollups", "tag_rollups", "missed_rollups")
 
 # Rows that count nothing, after erasures and retention.
 REMOVE_EMPTY = (
     "DELETE FROM {schema}.score_rollups WHERE made = 0 AND latest = 0 AND ended = 0",
+    "DELETE FROM {schema}.chain_rollups WHERE scores = 0",
     "DELETE FROM {schema}.tag_rollups WHERE scores = 0",
     "DELETE FROM {schema}.missed_rollups WHERE scores = 0",
 )
@@ -261,13 +266,13 @@ def _rolled_up(table: str, *, by_chain: bool, also: str = "") -> str:
   WHERE {level} AND {_SELECTED.format("g")} AND r.day >= $5::date AND r.day < $6::date"""
 
 
-def count_totals(measure: Measure, *, by_chain: bool = False) -> str:
+def count_totals(measure: Measure) -> str:
     """SELECT of numbers of scores by total; several rows of one total add up, and -1 is no total."""
     return f"""
-  SELECT r.day, g.chain_id, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
-  {_rolled_up("score_rollups", by_chain=by_chain)}
+  SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
+  {_rolled_up("score_rollups", by_chain=False)}
   UNION ALL
-  SELECT d.day, d.chain_id, d.criteria, d.judge_fingerprint, d.is_doubtful, coalesce(d.total_score, -1), d.number
+  SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, coalesce(d.total_score, -1), d.number
   FROM ({not_rolled_up(measure)}) d"""
 
 
@@ -288,9 +293,9 @@ TAG_COUNTS = f"""
   SELECT t.tag, d.chain_id, d.number FROM ({not_rolled_up("latest", "failure_tags")}) d, LATERAL ({_TAGS}) t"""
 
 # Numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
-SESSIONS_BY_TOOLS = f"""
-  SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.latest AS number
-  {_rolled_up("score_rollups", by_chain=True)}
+CHAIN_COUNTS = f"""
+  SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.scores AS number
+  {_rolled_up("chain_rollups", by_chain=True)}
   UNION ALL
   SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.number
   FROM ({not_rolled_up("latest", "tools_hash")}) d"""

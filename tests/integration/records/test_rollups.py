@@ -30,6 +30,7 @@ GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categor
 CONTENT = (
     f"""SELECT is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
         FROM score_rollups JOIN score_groups USING (group_id)""",
+    f"SELECT {GROUP}, day, scores FROM chain_rollups JOIN score_groups USING (group_id)",
     f"SELECT {GROUP}, day, tag, scores FROM tag_rollups JOIN score_groups USING (group_id)",
     f"""SELECT {GROUP}, day, names, scores, points_lost
         FROM missed_rollups JOIN score_groups USING (group_id) JOIN missed_sets USING (set_id)""",
@@ -260,7 +261,7 @@ async def test_an_empty_database_has_empty_rollups(scoring: Scoring, keeper: Rol
 
     await keeper.run_once()
 
-    assert await content(scoring) == [[], [], []]
+    assert await content(scoring) == [[]] * 4
 
 
 async def test_changes_of_open_scores_append_nothing(scoring: Scoring) -> None:
@@ -295,7 +296,7 @@ async def test_an_upgrade_fills_the_rollups_of_stored_scores(stored: Scoring, ke
     before = await content(stored)
     await asyncio.to_thread(migrate, stored.url, down="0019")
     await asyncio.to_thread(migrate, stored.url)
-    assert await content(stored) == [[], [], []]
+    assert await content(stored) == [[]] * 4
     await store_score(stored, "late", 55, at=NOON + timedelta(days=3))
     await stored.rows("DELETE FROM sessions WHERE session_id = 'late'")
 
