@@ -110,7 +110,7 @@ WITH scores AS (
 ), counted AS (
   SELECT day, criteria, judge_fingerprint, total, sum(made)::bigint AS made, sum(latest)::bigint AS latest
   FROM (SELECT day, criteria, judge_fingerprint, total, made, latest
-        FROM {{schema}}.score_rollups JOIN {{schema}}.score_groups USING (group_id) WHERE is_all
+        FROM {{schema}}.score_rollups JOIN {{schema}}.score_groups USING (group_id) WHERE score_rollups.is_all
         UNION ALL
         SELECT day, criteria, judge_fingerprint, coalesce(total_score, -1), made, latest FROM {{schema}}.score_deltas) c
   GROUP BY 1, 2, 3, 4 HAVING sum(made) <> 0 OR sum(latest) <> 0

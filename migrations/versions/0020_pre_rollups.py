@@ -27,17 +27,21 @@ CREATE TABLE score_groups (
   categories        text[] NOT NULL           -- names of the elements of `category_sums`
 );
 
--- Production scores of a UTC day with a total; -1: without one.
+-- Production scores of a UTC day with a total; -1: without one. The rows over all chains are few and read most, so
+-- they have pages of their own.
 CREATE TABLE score_rollups (
+  is_all        boolean NOT NULL,
   group_id      uuid NOT NULL,
   day           date NOT NULL,
   total         smallint NOT NULL,
-  made          bigint NOT NULL,              -- completed on this day
-  latest        bigint NOT NULL,              -- of them, the latest of their sessions
-  ended         bigint NOT NULL,              -- the latest of the sessions that ended on this day
+  made          int NOT NULL,                 -- completed on this day
+  latest        int NOT NULL,                 -- of them, the latest of their sessions
+  ended         int NOT NULL,                 -- the latest of the sessions that ended on this day
   category_sums numeric[],                    -- over `latest`
-  PRIMARY KEY (group_id, day, total)
-);
+  PRIMARY KEY (is_all, group_id, day, total)
+) PARTITION BY LIST (is_all);
+CREATE TABLE score_rollups_of_all PARTITION OF score_rollups FOR VALUES IN (true);
+CREATE TABLE score_rollups_of_chains PARTITION OF score_rollups FOR VALUES IN (false);
 CREATE INDEX score_rollups_of_day ON score_rollups (day);
 CREATE INDEX score_rollups_empty ON score_rollups (day) WHERE made = 0 AND latest = 0 AND ended = 0;
 
@@ -45,7 +49,7 @@ CREATE INDEX score_rollups_empty ON score_rollups (day) WHERE made = 0 AND lates
 CREATE TABLE chain_rollups (
   group_id uuid NOT NULL,
   day      date NOT NULL,
-  scores   bigint NOT NULL,
+  scores   int NOT NULL,
   PRIMARY KEY (group_id, day)
 );
 CREATE INDEX chain_rollups_of_day ON chain_rollups (day);
@@ -56,7 +60,7 @@ CREATE TABLE tag_rollups (
   group_id uuid NOT NULL,
   day      date NOT NULL,
   tag      text NOT NULL,
-  scores   bigint NOT NULL,
+  scores   int NOT NULL,
   PRIMARY KEY (group_id, day, tag)
 );
 CREATE INDEX tag_rollups_of_day ON tag_rollups (day);
@@ -73,7 +77,7 @@ CREATE TABLE missed_rollups (
   group_id    uuid NOT NULL,
   day         date NOT NULL,
   set_id      uuid NOT NULL,
-  scores      bigint NOT NULL,
+  scores      int NOT NULL,
   points_lost bigint NOT NULL,
   PRIMARY KEY (group_id, day, set_id)
 );
@@ -110,7 +114,12 @@ SELECT CASE WHEN EXISTS (SELECT FROM sessions) THEN 'infinity' ELSE '-infinity' 
 """
 
 # They run with the rights of their owner, so that a program that may change scores needs no right on deltas.
-_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp'
+# Connections keep the plans of functions, and one that was made while a table was small would read it whole until the
+# next ANALYZE. So no plan may read a table whole, and scores are looked up by their session alone (MATERIALIZED,
+# OFFSET 0): beside a status, the planner would take a partial index that holds the scores of all sessions.
+_AS_OWNER = (
+    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
+)
 
 FUNCTIONS = (
     # Appends how often a score counts from now on. A session that is being deleted is gone already when its scores
@@ -146,9 +155,11 @@ DECLARE
   of_score uuid := CASE TG_OP WHEN 'DELETE' THEN OLD.score_id ELSE NEW.score_id END;
   other record;
 BEGIN
-  SELECT score_id, completed_at INTO other FROM session_scores
-  WHERE session_id = of_session AND status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL
-    AND score_id <> of_score
+  WITH mine AS MATERIALIZED (
+    SELECT score_id, completed_at, status, purpose FROM session_scores WHERE session_id = of_session
+  )
+  SELECT score_id, completed_at INTO other FROM mine
+  WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL AND score_id <> of_score
   ORDER BY completed_at DESC, score_id LIMIT 1;
   IF did_count THEN
     was_latest := other.score_id IS NULL OR OLD.completed_at > other.completed_at
@@ -180,15 +191,16 @@ BEGIN
     s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.total_score,
     s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
     coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', w.tools
-  FROM (SELECT DISTINCT score_id FROM added) a JOIN session_scores s USING (score_id), LATERAL (VALUES
+  FROM (SELECT DISTINCT score_id FROM added) a
+  CROSS JOIN LATERAL (SELECT * FROM session_scores WHERE score_id = a.score_id OFFSET 0) s, LATERAL (VALUES
     (-1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
                AND t.ordinal NOT IN (SELECT n.ordinal FROM added n WHERE n.score_id = s.score_id) ORDER BY 1)),
     (1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
               ORDER BY 1))) w(missed, tools)
   WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at IS NOT NULL
     AND NOT s.flags ? 'tampering_suspected' AND w.tools <> '{{}}'
-    AND NOT EXISTS (SELECT FROM session_scores later WHERE later.session_id = s.session_id
-      AND later.status = 'completed' AND later.purpose = 'production' AND later.completed_at >= s.completed_at
+    AND NOT EXISTS (SELECT FROM (SELECT * FROM session_scores WHERE session_id = s.session_id OFFSET 0) later
+      WHERE later.status = 'completed' AND later.purpose = 'production' AND later.completed_at >= s.completed_at
       AND (later.completed_at > s.completed_at OR later.score_id < s.score_id));
   RETURN NULL;
 END $$
@@ -196,10 +208,11 @@ END $$
     f"""
 CREATE FUNCTION count_deleted_session() RETURNS trigger {_AS_OWNER} AS $$
 BEGIN
-  PERFORM append_score_delta(s, -1, -(row_number() OVER (ORDER BY s.completed_at DESC, s.score_id) = 1)::int)
-  FROM session_scores s
-  WHERE s.session_id = OLD.session_id AND s.status = 'completed' AND s.purpose = 'production'
-    AND s.completed_at IS NOT NULL;
+  PERFORM append_score_delta(s, -1, -(c.place = 1)::int)
+  FROM (SELECT score_id, row_number() OVER (ORDER BY completed_at DESC, score_id) AS place
+        FROM (SELECT * FROM session_scores WHERE session_id = OLD.session_id OFFSET 0) s
+        WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL) c
+  JOIN session_scores s USING (score_id);
   RETURN OLD;
 END $$
 """,
@@ -212,9 +225,8 @@ BEGIN
     s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.total_score,
     s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
     coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', '{{}}'
-  FROM (SELECT * FROM session_scores
-        WHERE session_id = NEW.session_id AND status = 'completed' AND purpose = 'production'
-          AND completed_at IS NOT NULL
+  FROM (SELECT * FROM (SELECT * FROM session_scores WHERE session_id = NEW.session_id OFFSET 0) s
+        WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL
         ORDER BY completed_at DESC, score_id LIMIT 1) s,
     (VALUES (-1, least(OLD.completed_at, OLD.first_seen_at)), (1, least(NEW.completed_at, NEW.first_seen_at)))
       w(ended, at);

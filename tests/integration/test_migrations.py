@@ -92,7 +92,7 @@ INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerp
 VALUES ('watch', 'k', 'c', 'h', 'f', true, '{{}}', '{{}}', '{{}}', 0, 0, 0, 0, '[]', false);
 INSERT INTO drift_watches VALUES ('k', 'c', now());
 INSERT INTO score_groups VALUES (gen_random_uuid(), true, 'k', 'c', 'f', NULL, false, '{{}}');
-INSERT INTO score_rollups VALUES (gen_random_uuid(), '2026-03-01', 67, 1, 1, 1);
+INSERT INTO score_rollups SELECT n = 1, gen_random_uuid(), '2026-03-01', 67, 1, 1, 1 FROM generate_series(0, 1) n;
 INSERT INTO chain_rollups VALUES (gen_random_uuid(), '2026-03-01', 1);
 INSERT INTO tag_rollups VALUES (gen_random_uuid(), '2026-03-01', 'slow', 1);
 INSERT INTO missed_sets VALUES (gen_random_uuid(), '{{logs}}');

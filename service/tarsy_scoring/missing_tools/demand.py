@@ -5,10 +5,12 @@ A score requests a set of names. Each session has one set, so counts of sets add
 tool.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import chain
 from typing import Any
 
 from tarsy_scoring.errors import ScoringError
@@ -31,9 +33,9 @@ FROM ({MISSED_SETS}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $8
 
 # All names, with the number of sessions that requested them.
 NAMES = f"""
-SELECT n.name, sum(number)::bigint AS sessions FROM ({MISSED_SETS}) m, unnest(m.names) AS n(name)
-GROUP BY 1 HAVING sum(number) <> 0
-ORDER BY 2 DESC, 1 LIMIT $8
+SELECT n.name, sum(number)::bigint AS sessions
+FROM (SELECT names, sum(number) AS number FROM ({MISSED_SETS}) m GROUP BY 1) m, unnest(m.names) AS n(name)
+GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $8
 """
 
 # Sessions by chain, judge, set of tools and day. Tools whose set is not stored are unknown.
@@ -115,11 +117,11 @@ class Measured:
     """The sessions of the last `MEASURED_DAYS` days, and those of them that requested some names."""
 
     year: Year
-    asked: Sequence[tuple[frozenset[str], Sessions]]
+    asked: Mapping[frozenset[str], Sequence[Sessions]]
 
-    def sessions_of(self, names: Collection[str]) -> list[Sessions]:
+    def sessions_of(self, names: Collection[str]) -> Iterator[Sessions]:
         """The sessions that requested any of these names."""
-        return [sessions for found, sessions in self.asked if not found.isdisjoint(names)]
+        return chain.from_iterable(found for one, found in self.asked.items() if not one.isdisjoint(names))
 
 
 def first_measured_day() -> date:
@@ -139,18 +141,21 @@ async def read_tool_requests(database: Database, selection: Selection, sort: Too
         TooManySets: See `MOST_ROWS`.
         DatabaseAway: See `Database.once`.
     """
-    [found] = await _rows(database, selection, (SETS, ()))
     since = selection.since
     if since is not None:
         since = min(since, _midnight(first_measured_day()))
     longer = Selection(selection.chain, selection.criteria, since)
-    [names] = await count(database, longer, (NAMES, (MOST_ROWS,)))
 
     async def find_called(connection: Connection) -> list[Any]:
         await connection.execute(CUSTOM_PLAN)
         return await connection.fetch(database.sql(CALLED), *selection.arguments, LATEST_CALLERS)
 
-    called = frozenset(row["tool"] for row in await database.once(find_called))
+    [found], [names], tools = await asyncio.gather(
+        _rows(database, selection, (SETS, ())),
+        count(database, longer, (NAMES, (MOST_ROWS,))),
+        database.once(find_called),
+    )
+    called = frozenset(row["tool"] for row in tools)
     sets = [RequestedSet(frozenset(r["names"]), r["chain_id"], r["sessions"], r["points_lost"]) for r in found]
     measured = {row["name"]: row["sessions"] for row in names}
     requests = ToolRequests(sets, measured, called)
@@ -169,7 +174,10 @@ async def read_measured(database: Database, selection: Selection, names: Collect
     first_day = first_measured_day()
     of = Selection(selection.chain, selection.criteria, _midnight(first_day))
     year, asked = await _rows(database, of, (YEAR, ()), (ASKED, (list(names),)))
-    return Measured(Year(map(_sessions, year), first_day), [(frozenset(row["names"]), _sessions(row)) for row in asked])
+    by_set = defaultdict[frozenset[str], list[Sessions]](list)
+    for row in asked:
+        by_set[frozenset(row["names"])].append(_sessions(row))
+    return Measured(Year(map(_sessions, year), first_day), by_set)
 
 
 def _sessions(row: Mapping[str, Any]) -> Sessions:

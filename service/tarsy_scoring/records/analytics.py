@@ -88,6 +88,8 @@ FAILURE_TAGS = f"""
 SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({TAG_COUNTS}) c GROUP BY 1, 2 HAVING sum(number) <> 0
 """
 
+# Sorts and hashes here exceed PostgreSQL's default of a few MB per step.
+ROOM = "SET LOCAL work_mem = '32MB'"
 # Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
 MOST_SPELLINGS = 2000
 # A tool counts as existing if one of this many latest sessions called it.
@@ -377,6 +379,7 @@ async def count(database: Database, selection: Selection, *statements: tuple[str
 
     async def work(connection: Connection) -> list[list[Any]]:
         await connection.execute(CUSTOM_PLAN)
+        await connection.execute(ROOM)
         covered = await read_cover(database, connection, selection.since, selection.until)
         counting = (*selection.arguments, covered.first_day, covered.end_day, covered.is_all)
         return [await connection.fetch(database.sql(sql), *counting, *more) for sql, more in statements]

@@ -104,20 +104,20 @@ facts AS MATERIALIZED (
     group_id, is_all, of_chain, criteria, judge_fingerprint, of_tools, is_doubtful, categories
   FROM facts ON CONFLICT (group_id) DO NOTHING
 ), counts AS (
-  SELECT group_id, day, total, sum(made) AS made, sum(latest) AS latest, sum(ended) AS ended
-  FROM (SELECT group_id, day, total, made, latest, 0 AS ended FROM facts WHERE made <> 0 OR latest <> 0
-        UNION ALL SELECT group_id, ended_day, total, 0, 0, ended FROM facts WHERE ended <> 0) f
-  GROUP BY group_id, day, total
+  SELECT is_all, group_id, day, total, sum(made) AS made, sum(latest) AS latest, sum(ended) AS ended
+  FROM (SELECT is_all, group_id, day, total, made, latest, 0 AS ended FROM facts WHERE made <> 0 OR latest <> 0
+        UNION ALL SELECT is_all, group_id, ended_day, total, 0, 0, ended FROM facts WHERE ended <> 0) f
+  GROUP BY is_all, group_id, day, total
 ), sums AS (
   SELECT group_id, day, total, array_agg(sum ORDER BY n) AS category_sums
   FROM (SELECT f.group_id, f.day, f.total, u.n, sum(f.latest * u.number)
         FROM facts f, unnest(f.numbers) WITH ORDINALITY AS u(number, n) WHERE f.latest <> 0 GROUP BY 1, 2, 3, 4) f
   GROUP BY group_id, day, total
 ), totals AS (
-  INSERT INTO {{schema}}.score_rollups AS r (group_id, day, total, made, latest, ended, category_sums)
-  SELECT group_id, day, total, made, latest, ended, category_sums
+  INSERT INTO {{schema}}.score_rollups AS r (is_all, group_id, day, total, made, latest, ended, category_sums)
+  SELECT is_all, group_id, day, total, made, latest, ended, category_sums
   FROM counts LEFT JOIN sums USING (group_id, day, total)
-  ON CONFLICT (group_id, day, total) DO UPDATE SET
+  ON CONFLICT (is_all, group_id, day, total) DO UPDATE SET
     made = r.made + excluded.made, latest = r.latest + excluded.latest, ended = r.ended + excluded.ended,
     category_sums = CASE WHEN excluded.category_sums IS NULL THEN r.category_sums ELSE (
       SELECT array_agg(coalesce(u.old, 0) + u.more ORDER BY u.n)
@@ -259,18 +259,19 @@ def not_rolled_up(measure: Measure, *more: str) -> str:
     AND ({at} < {_FIRST} OR {at} >= {_END})) s"""
 
 
-def _rolled_up(table: str, *, by_chain: bool, also: str = "") -> str:
+def _rolled_up(table: str, also: str = "") -> str:
     """FROM and WHERE of rollups `r` with their groups `g`; `also` is joined."""
-    level = "NOT g.is_all" if by_chain else "g.is_all = ($1::text IS NULL)"
+    # No condition on `g.is_all`: the planner would take it for another one, and expect too few rows.
+    level = "r.is_all = ($1::text IS NULL) AND" if table == "score_rollups" else ""
     return f"""FROM {{schema}}.score_groups g JOIN {{schema}}.{table} r USING (group_id){also}
-  WHERE {level} AND {_SELECTED.format("g")} AND r.day >= $5::date AND r.day < $6::date"""
+  WHERE {level} {_SELECTED.format("g")} AND r.day >= $5::date AND r.day < $6::date"""
 
 
 def count_totals(measure: Measure) -> str:
     """SELECT of numbers of scores by total; several rows of one total add up, and -1 is no total."""
     return f"""
   SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
-  {_rolled_up("score_rollups", by_chain=False)}
+  {_rolled_up("score_rollups")} AND r.{measure} <> 0
   UNION ALL
   SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, coalesce(d.total_score, -1), d.number
   FROM ({not_rolled_up(measure)}) d"""
@@ -279,7 +280,7 @@ def count_totals(measure: Measure) -> str:
 # Sums of the categories of the latest scores by total; several rows of one total add up.
 CATEGORY_SUMS = f"""
   SELECT g.criteria, r.total, u.category, u.sum, r.latest AS number
-  {_rolled_up("score_rollups", by_chain=False, also=", unnest(g.categories, r.category_sums) u(category, sum)")}
+  {_rolled_up("score_rollups", also=", unnest(g.categories, r.category_sums) u(category, sum)")}
     AND r.latest <> 0
   UNION ALL
   SELECT d.criteria, d.total_score, u.category, d.number * u.sum, d.number
@@ -288,14 +289,14 @@ CATEGORY_SUMS = f"""
 
 # Numbers of the latest scores by failure tag and chain; several rows of one tag add up.
 TAG_COUNTS = f"""
-  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups", by_chain=True)}
+  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups")}
   UNION ALL
   SELECT t.tag, d.chain_id, d.number FROM ({not_rolled_up("latest", "failure_tags")}) d, LATERAL ({_TAGS}) t"""
 
 # Numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
 CHAIN_COUNTS = f"""
   SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.scores AS number
-  {_rolled_up("chain_rollups", by_chain=True)}
+  {_rolled_up("chain_rollups")}
   UNION ALL
   SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.number
   FROM ({not_rolled_up("latest", "tools_hash")}) d"""
@@ -303,7 +304,7 @@ CHAIN_COUNTS = f"""
 # The same of scores that miss tools, by set of their names, with the sum of 100 - total.
 MISSED_SETS = f"""
   SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, t.names, r.scores AS number, r.points_lost AS lost
-  {_rolled_up("missed_rollups", by_chain=True, also=" JOIN {schema}.missed_sets t USING (set_id)")}
+  {_rolled_up("missed_rollups", also=" JOIN {schema}.missed_sets t USING (set_id)")}
   UNION ALL
   SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.tools, d.number,
     d.number * coalesce(100 - d.total_score, 0)

@@ -28,8 +28,8 @@ from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories"
 # The rollups with the names of their groups and sets instead of ids.
 CONTENT = (
-    f"""SELECT is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
-        FROM score_rollups JOIN score_groups USING (group_id)""",
+    f"""SELECT g.is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
+        FROM score_rollups r JOIN score_groups g ON g.group_id = r.group_id AND g.is_all = r.is_all""",
     f"SELECT {GROUP}, day, scores FROM chain_rollups JOIN score_groups USING (group_id)",
     f"SELECT {GROUP}, day, tag, scores FROM tag_rollups JOIN score_groups USING (group_id)",
     f"""SELECT {GROUP}, day, names, scores, points_lost
