@@ -22,7 +22,7 @@ latest of each session, by the day on which the session ended. `missed`: like `l
 """
 
 FIRST_DAY, NO_DAY = date.min, date.max  # PostgreSQL's -infinity and infinity
-FOLDED_AT_ONCE = 5000  # deltas; folding as many takes a quarter of a second
+FOLDED_AT_ONCE = 5000  # deltas; folding as many takes half a second
 
 FILLED_SINCE = "SELECT since FROM {schema}.rollups_filled"
 
