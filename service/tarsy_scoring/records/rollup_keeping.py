@@ -13,7 +13,7 @@ from datetime import date
 
 import structlog
 
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.records.rollups import (
@@ -85,14 +85,17 @@ class RollupKeeper:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run passes until `stopping` is set; the next process takes over an interrupted pass."""
-        patience = self._database.patience()
         while not stopping.is_set():
-            with patience:
-                await unless_stopped(self._pass(), stopping)
+            await unless_stopped(self._pass(), stopping)
             await unless_stopped(asyncio.sleep(FOLD_EVERY_S), stopping)
 
     async def _pass(self) -> None:
-        await self.run_once()
+        try:
+            await self.run_once()
+        except DatabaseAway as error:
+            self._database.note_away(error)
+        except Exception as error:  # outermost loop: the numbers stay exact without it
+            log.error("rollups.failed", error=type(error).__name__, exc_info=True)
 
     async def run_once(self) -> bool:
         """

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, get_args
 
 import pytest
+from structlog.testing import capture_logs
 
 import counted_again
 from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, connected, failure, rescore
@@ -17,7 +18,7 @@ from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.missing_tools.tool_year import Group
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.records import analytics
+from tarsy_scoring.records import analytics, rollup_keeping
 from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
@@ -276,6 +277,24 @@ async def test_a_second_process_leaves_the_rollups_alone(scoring: Scoring, keepe
         await KEEPER_LOCK.acquire(connection, "public")
 
         assert not await keeper.run_once()
+
+
+async def test_a_pass_that_fails_ends_no_worker(keeper: RollupKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers stay exact without folding, so scoring goes on, and the next pass tries again."""
+    stopping, passes = asyncio.Event(), list[int]()
+
+    async def fail() -> bool:
+        passes.append(1)
+        if len(passes) == 3:
+            stopping.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rollup_keeping, "FOLD_EVERY_S", 0)
+    monkeypatch.setattr(keeper, "run_once", fail)
+    with capture_logs() as logged:
+        await asyncio.wait_for(keeper.run(stopping), 30)
+
+    assert {line["event"] for line in logged} == {"rollups.failed"}
 
 
 # --- upgrade -------------------------------------------------------------------------------------------
