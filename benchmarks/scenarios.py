@@ -23,6 +23,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.queue.outbox import IS_UNPUBLISHED
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file
@@ -326,7 +327,7 @@ async def _count_service(connection: asyncpg.Connection) -> _Count:
     row = await connection.fetchrow(
         "SELECT count(*) FILTER (WHERE status = 'completed'), "
         "count(*) FILTER (WHERE status NOT IN ('completed', 'pending', 'in_progress')), "
-        "(SELECT count(*) FROM scoring_events WHERE published_at IS NULL) FROM session_scores"
+        f"(SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}) FROM session_scores".format(schema="public")
     )
     assert row is not None
     return _Count(*row)

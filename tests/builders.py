@@ -16,13 +16,14 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
-from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.queue.outbox import IS_UNPUBLISHED, NewEvent
 from tarsy_scoring.queue.store import Ending, Step, Store, StoredTurn
 from tarsy_scoring.records.scores import Reader
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
 HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}
 LEASE_S = 600.0  # outlasts any test
+UNPUBLISHED = f"SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}".format(schema="public")
 
 
 def session_completed(session_id: str = "session-1", **changes: Any) -> Request:

@@ -24,6 +24,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 import counted_again
+from builders import UNPUBLISHED
 from infrastructure import Topics, wait_until
 from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 
@@ -469,7 +470,7 @@ async def assert_whole(
 
 async def _everything_is_published(service: Service) -> None:
     async def published() -> bool:
-        return not await service.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL")
+        return not await service.value(UNPUBLISHED)
 
     await wait_until(published, PATIENCE_S, "every event is published")
 

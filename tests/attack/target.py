@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from builders import UNPUBLISHED
 from infrastructure import wait_until
 from processes import ANSWER_S, PATIENCE_S, Process, Service
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
@@ -102,7 +103,7 @@ class Target:
         """Everything on the topic of scoring events, once every event is there."""
 
         async def is_published() -> bool:
-            return not await self.service.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL")
+            return not await self.service.value(UNPUBLISHED)
 
         await wait_until(is_published, PATIENCE_S, "all events are published")
         return "\n".join(map(str, await self.service.records(self.service.topics.scoring_events)))

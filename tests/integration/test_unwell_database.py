@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from attempting import Service, open_service, watched
-from builders import connected, session_completed
+from builders import UNPUBLISHED, connected, session_completed
 from fakes import FakeSessions
 from infrastructure import Postgres, wait_until
 from pooler import TransactionPooler
@@ -301,8 +301,7 @@ async def test_worker_relay_and_inbox_wait_for_locks_of_others(
 
             await asyncio.wait_for(accepting, 30)
             await wait_until(lambda: len(scorer.begun) == 2, 30, "both scores are claimed")
-            unmarked = "SELECT count(*) FROM scoring_events WHERE published_at IS NULL"
-            await wait_until(lambda: is_zero(other, unmarked), 30, "the relay has published everything")
+            await wait_until(lambda: is_zero(other, UNPUBLISHED), 30, "the relay has published everything")
             stopping.set()
 
     assert [line["event"] for line in lines if line["event"].startswith("database.")] == ["database.away"]

@@ -25,7 +25,7 @@ KNOWN_COLUMNS = """
 SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns
 FROM information_schema.columns WHERE table_schema = 'public' AND table_name IN (
   'sessions', 'session_scores', 'scoring_requests', 'judge_turns', 'scoring_events', 'score_missing_tools',
-  'score_labels')
+  'score_labels') AND column_name <> 'published_at'  -- the two versions know differently what is published
 GROUP BY 1
 """
 

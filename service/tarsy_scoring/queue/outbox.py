@@ -6,10 +6,13 @@ back. `sequence` grows by one within a score, because the emitting transaction h
 relay reads rows without a position and keeps no cursor over ids: ids are assigned before commit, so a cursor
 could skip a row that commits late.
 
-`relay_floor` says below which position and entry no event waits. Without it a pass reads the index entries of
+`relay_floor` says up to which position and entry no event waits. Without it a pass reads the index entries of
 all events that were published since the oldest open snapshot, because vacuum may not remove them. Positions
-have no gaps and commit in order, so the lowest unpublished one bounds all others. An entry needs a proof,
-since a smaller one may commit later:
+have no gaps and commit in order, so the lowest unpublished one bounds all others. An event is published if its
+position is at most `relay_floor.published`. A mark in its own row would write the whole row again, so only
+events above the floor have one: those that brokers acknowledged before an earlier event.
+
+An entry needs a proof, since a smaller one may commit later:
 
 - An event with entry e is placed by a transaction P. A transaction W writes an event with a smaller entry.
 - Entries are assigned in order. W took its entry before e was taken, so before P's snapshot, which shows e.
@@ -31,8 +34,12 @@ from tarsy_scoring.events import EventType
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 
-# A floor rises by this many events at once, so that its row has few versions.
+# The floor of entries rises by this many events at once.
 FLOOR_STEP = 1000
+
+# Condition that no broker has acknowledged the event `e`. The version before marks each event.
+IS_UNPUBLISHED = """e.published_at IS NULL
+  AND (e.position IS NULL OR e.position > (SELECT published FROM {schema}.relay_floor))"""
 
 # Append events to scores whose rows this transaction has locked, in the order given per score.
 EMIT = """
@@ -104,21 +111,23 @@ WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_
 ORDER BY position LIMIT $1
 """
 
-# The last position that was assigned, and whether an event waits for a relay.
+# The last position that was assigned, and whether an event waits for a relay. With EXISTS for the second kind
+# PostgreSQL may read the whole table, because nearly every row matches in part.
 LOOK = """
 SELECT p.position AS last_position, (
          EXISTS (SELECT FROM {schema}.scoring_events WHERE position IS NULL AND entry > f.entry)
-         OR EXISTS (SELECT FROM {schema}.scoring_events WHERE published_at IS NULL AND position > f.published)
+         OR (SELECT position FROM {schema}.scoring_events WHERE published_at IS NULL AND position > f.published
+             ORDER BY position LIMIT 1) IS NOT NULL
        ) AS is_waiting
 FROM {schema}.relay_position p, {schema}.relay_floor f
 """
 
-# Also raises the floor of positions by a step to $2.
-MARK_PUBLISHED = f"""
-WITH floor AS (
-  UPDATE {{schema}}.relay_floor SET published = $2 WHERE published + {FLOOR_STEP} <= $2
-)
-UPDATE {{schema}}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
+# Every event with a position up to $1 is published.
+RAISE_PUBLISHED = "UPDATE {schema}.relay_floor SET published = $1 WHERE published < $1"
+
+# Marks events above the floor.
+MARK_PUBLISHED = """
+UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
 """
 
 RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")
@@ -210,4 +219,6 @@ async def mark_published(
     positions = {e.position for e in done}
     left = [e.position for e in waiting if e.position not in positions]
     up_to = left[0] - 1 if left else waiting[-1].position
-    await connection.execute(database.sql(MARK_PUBLISHED), list(positions), up_to)
+    await connection.execute(database.sql(RAISE_PUBLISHED), up_to)
+    if above := [position for position in positions if position > up_to]:
+        await connection.execute(database.sql(MARK_PUBLISHED), above)

@@ -60,7 +60,9 @@ SELECT score_id FROM {schema}.session_scores
 WHERE session_id = $1 AND status IN ('pending', 'in_progress') ORDER BY created_at, score_id
 """
 
-UNPUBLISHED = "SELECT count(*) FROM {schema}.scoring_events WHERE session_id = $1 AND published_at IS NULL"
+UNPUBLISHED = f"""
+SELECT count(*) FROM {{schema}}.scoring_events e WHERE e.session_id = $1 AND {outbox.IS_UNPUBLISHED}
+"""
 
 LOCK_SESSION = "SELECT session_id FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
 

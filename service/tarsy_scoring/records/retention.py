@@ -21,6 +21,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.idempotency import KEPT_H
 from tarsy_scoring.queue.latest import is_latest
+from tarsy_scoring.queue.outbox import IS_UNPUBLISHED
 from tarsy_scoring.records.erasure import forget_sessions
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
@@ -84,7 +85,7 @@ SELECT count(*) AS removed, max(at) AS ended_at FROM gone
 _HAS_NO_OPEN_SCORE = f"""NOT EXISTS (
     SELECT FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id AND o.{_IS_OPEN})"""
 
-_UNPUBLISHED = "SELECT FROM {schema}.scoring_events e WHERE e.published_at IS NULL"
+_UNPUBLISHED = f"SELECT FROM {{schema}}.scoring_events e WHERE {IS_UNPUBLISHED}"
 
 # Nothing has happened to the session since the cutoff, all of its events are published, and it is no anchor.
 _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
@@ -118,7 +119,7 @@ _REQUEST = f"s.disposition <> 'deferred' AND {_HAS_NO_OPEN_SCORE}"
 _REPLY = f"s.reply <> '' AND {_HAS_NO_OPEN_SCORE}"
 _BLANK = "UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page"
 _ENDED = "least(s.completed_at, s.first_seen_at)"
-_SENT = "s.published_at IS NOT NULL"
+_SENT = "(s.published_at IS NOT NULL OR s.position <= (SELECT published FROM {schema}.relay_floor))"
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
