@@ -94,15 +94,16 @@ async def measure(seconds: int, parts: int, *, has_snapshot: bool) -> dict[str, 
         if has_snapshot:
             await dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM scoring_events")
         pids = {"measured": os.getpid()} | _servers()
-        rates = []
+        rates, times = [], list[float]()
         async with metered(pids) as meter:
             first, since = await other.fetchrow(FIGURES), time.time()
             assert first is not None
             for _ in range(parts):
                 before, part_since = relay.published, time.time()
                 await asyncio.sleep(seconds / parts)
-                rates.append(round((relay.published - before) / (time.time() - part_since)))
-            until = time.time()
+                times.append(time.time())
+                rates.append(round((relay.published - before) / (times[-1] - part_since)))
+            until = times[-1]
             await asyncio.sleep(1.5)  # statistics of tables are a second late
             last = await other.fetchrow(FIGURES)
         assert last is not None
@@ -112,11 +113,17 @@ async def measure(seconds: int, parts: int, *, has_snapshot: bool) -> dict[str, 
         await relaying
         events = last["position"] - first["position"]
         change = {name: float(last[name] - first[name]) / events for name in dict(first) if name != "position"}
+        starts = [since, *times[:-1]]
+        [postgres] = [name for name in meter.pids if name.startswith("postgres")]
         return {
             "broker": stack.broker,
             "events": events,
             "events_per_s": round(sum(rates) / len(rates)),
             "events_per_s_by_part": rates,
+            "postgres_us_per_event_by_part": [
+                round(meter.used_s(postgres, a, b) / (rate * (b - a)) * 1e6)
+                for a, b, rate in zip(starts, times, rates, strict=True)
+            ],
             "per_event": {name: round(value, 2) for name, value in change.items()},
             "cpu_us_per_event": {
                 name.rpartition("-")[0] or name: round(

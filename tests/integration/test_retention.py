@@ -23,7 +23,7 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.records import retention
 from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.records.retention import PARTS, Keep, Pruner
+from tarsy_scoring.records.retention import EVENTS, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -310,6 +310,17 @@ class TestPrune:
         ]
         assert await prune(scoring, Keep(replies_days=30)) == {}
 
+    async def test_replies_of_a_session_that_is_removed_are_not_rewritten_before(self, scoring: Scoring) -> None:
+        await fill(scoring, "old")
+        for table, column in (("sessions", "first_seen_at"), ("scoring_requests", "received_at")):
+            await scoring.rows(f"UPDATE {table} SET {column} = $1", YEAR)
+        await scoring.rows("UPDATE session_scores SET created_at = $1, completed_at = $1", YEAR)
+        await scoring.rows("UPDATE judge_turns SET created_at = $1", YEAR)
+        await scoring.rows("UPDATE anchor_sessions SET removed_at = $1", YEAR)
+        await scoring.rows("UPDATE scoring_events SET published_at = $1", YEAR)
+
+        assert await prune(scoring, Keep(scores_days=180, replies_days=180)) == {"sessions": 1}
+
     async def test_old_published_events_are_removed_and_the_position_is_kept(self, scoring: Scoring) -> None:
         """`forgotten` is the last removed position; it never falls."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
@@ -415,8 +426,9 @@ class TestPrune:
 
     async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
         """Its rests are at most three times as long as its work."""
-        for n in range(101):
-            await store_score(scoring, f"old-{n:03}", 67, at=YEAR)
+        score_id = await store_score(scoring, "s", 67, at=YEAR)
+        for _ in range(EVENTS.batch // 2 + 1):
+            await add_events(scoring, score_id, YEAR)
         rests: list[float] = []
 
         async def rest(seconds: float) -> None:
@@ -424,7 +436,7 @@ class TestPrune:
 
         loop = asyncio.get_running_loop()
         started = loop.time()
-        await Pruner(scoring.database, Keep(scores_days=180), rest=rest).run()
+        await Pruner(scoring.database, Keep(events_days=180), rest=rest).run()
 
         assert len(rests) == 2
         assert 0 < sum(rests) <= 3 * (loop.time() - started)

@@ -123,18 +123,21 @@ _SENT = "(s.published_at IS NOT NULL OR s.position <= (SELECT published FROM {sc
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
-EVENTS = Part("events", "events_days", "scoring_events", ("event_id",), "s.position", _SENT, is_old=_UP_TO, start=0)
-SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=100)
+# Found by their place in the table: the primary key is random, and a look-up of it for each row costs more.
+EVENTS = Part("events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0)
+SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
 SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100)
 TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
 _TURN = ("score_id", "ordinal")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
-# sessions deletes their events.
+# sessions deletes their events. Replies come after sessions and scores, so that a reply which is deleted with its
+# score is not rewritten before. A session costs a third less in batches of 500 than of 100: a batch has ten
+# statements whatever its size.
 PARTS = (
     EVENTS,
-    Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
     SESSIONS,
     SCORES,
+    Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
     TOOL_LISTS,
     Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
     Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
