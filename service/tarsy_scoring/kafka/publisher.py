@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 LOG_OUTAGE_EVERY_S = 60.0  # how often the log repeats that an outage continues
 MAX_REQUEST_BYTES = 1_048_576
-MAX_BATCH_BYTES = 16_384
+MAX_BATCH_BYTES = 65_536  # an event costs the broker half as much CPU as in batches of a quarter of this
 STOP_TIMEOUT_S = 5.0
 
 
