@@ -136,7 +136,8 @@ class StoredTurn:
 TURN_FIELDS = tuple(f.name for f in fields(Turn))
 QUESTION_FIELDS = tuple(f.name for f in fields(StoredTurn) if f.name != "turn")
 TURN_COLUMNS = (*TURN_FIELDS, *QUESTION_FIELDS, "score_id", "attempt")
-ADD_TURNS = insert_of("judge_turns", TURN_COLUMNS) + " ON CONFLICT (score_id, ordinal) DO NOTHING"
+# Without the columns of the conflict: PostgreSQL would refuse them on a partitioned table whose key they do not hold.
+ADD_TURNS = insert_of("judge_turns", TURN_COLUMNS) + " ON CONFLICT DO NOTHING"
 
 
 @dataclass(frozen=True, slots=True)
