@@ -130,16 +130,16 @@ SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.creat
 TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
 _TURN = ("score_id", "ordinal")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
-# sessions deletes their events. Replies come after sessions and scores, so that a reply which is deleted with its
-# score is not rewritten before. A session costs a third less in batches of 500 than of 100: a batch has ten
-# statements whatever its size.
+# sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that no
+# row is rewritten and then deleted: a session that goes leaves its requests without its id. A session costs a
+# third less in batches of 500 than of 100: a batch has ten statements whatever its size.
 PARTS = (
     EVENTS,
+    Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
     SESSIONS,
     SCORES,
     Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
     TOOL_LISTS,
-    Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
     Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
     Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # The sums of each day stay in `budget_days`.
