@@ -7,7 +7,7 @@ Phase: pre (additive; run before the version that needs it).
 from alembic import op
 
 revision = "0021"
-down_revision = "0019"
+down_revision = "0020"
 phase = "pre"
 
 # The version before also reads above the floor, so the index of positions serves it as well. A row is written
