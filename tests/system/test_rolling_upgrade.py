@@ -28,9 +28,10 @@ FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
 WHERE indisunique AND relnamespace = 'public'::regnamespace
 """
 
-TRIGGERS = """
+# Triggers that count scores refuse and change no row of the service.
+TRIGGERS = r"""
 SELECT tgrelid::regclass::text AS table_name, tgname::text AS name, pg_get_triggerdef(oid) AS definition
-FROM pg_trigger WHERE NOT tgisinternal
+FROM pg_trigger WHERE NOT tgisinternal AND tgname NOT LIKE 'count\_%'
 """
 
 
