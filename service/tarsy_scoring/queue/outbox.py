@@ -92,15 +92,16 @@ FROM placed
 """
 
 # Raise the floor of entries by a step, and begin the next step at an entry ($1) that this transaction placed.
-# Ids from the future are those of another server, from which this database was restored.
+# Ids from the future are those of another server, from which this database was restored. With NOT EXISTS PostgreSQL
+# may join, and then reads the whole index of waiting events, whose dead entries a long snapshot keeps.
 RAISE_ENTRY = f"""
 UPDATE {{schema}}.relay_floor f SET
   entry = CASE WHEN next_xid <= pg_snapshot_xmin(pg_current_snapshot()) THEN next_entry ELSE entry END,
   next_entry = $1, next_xid = pg_current_xact_id()
 WHERE next_entry + {FLOOR_STEP} <= $1
   AND (next_xid <= pg_snapshot_xmin(pg_current_snapshot()) OR next_xid > pg_current_xact_id())
-  AND NOT EXISTS (SELECT FROM {{schema}}.scoring_events e
-                  WHERE e.position IS NULL AND e.entry > f.entry AND e.entry <= f.next_entry)
+  AND (SELECT e.entry FROM {{schema}}.scoring_events e
+       WHERE e.position IS NULL AND e.entry > f.entry AND e.entry <= f.next_entry ORDER BY e.entry LIMIT 1) IS NULL
 """
 
 # The oldest events with a position that no broker has acknowledged.
