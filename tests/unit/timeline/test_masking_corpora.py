@@ -50,6 +50,33 @@ def test_a_table_is_masked_when_no_check_is_left(table: str) -> None:
         assert any(secret.start <= value and value + 8 <= secret.end for secret in found), left
 
 
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("acmectl session open; auth scheme plain vOltaic_Spruce_91", "vOltaic_Spruce_91"),
+        ("##[debug]Evaluating: secrets.DEPLOY_KEY\n##[debug]=> 'fLl9RRkz8D2YVCDD0qpm'", "fLl9RRkz8D2YVCDD0qpm"),
+        ("the password for user `orders_rw` is drf0rgcy89vvdkiv9vpka1fy.", "drf0rgcy89vvdkiv9vpka1fy"),
+    ],
+)
+def test_what_looks_like_a_secret_behind_an_announcing_word_is_masked(text: str, secret: str) -> None:
+    """Also on the next line. When no such word is left the other rules still hold."""
+    assert mask_secrets(text) == text.replace(secret, "[REDACTED:secret#1]")
+    assert [s.kind for s in find_secrets(f"{text}\npw=hunter2".encode(), Checks(words=0))] == ["password"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"csrfToken": "fLl9RRkz8D2YVCDD0qpm"',
+        "password: {{ randAlphaNum 16 | b64enc | quote }}",
+        "Accepted publickey for deploy, auth ok: ED25519 SHA256:fLl9RRkz8D2YVCDD0qpm",
+        "token of pod checkout-7d9c4f5b6d-x2lqp at 2024-03-03T11:22:09Z, trace 5feceb66ffc86f38d952786c6d696c79",
+    ],
+)
+def test_ids_and_values_of_other_names_behind_an_announcing_word_stay(text: str) -> None:
+    assert mask_secrets(text) == text
+
+
 NAMES = [
     *("password", "DB_PASS", "private_key", "api_key", "SIGNING_KEY", "client_secret", "access_token", "Authorization"),
     *("aws_secret_access_key", "encryption_key", "SECRET_KEY_BASE", "Passwort", "token", "secret"),

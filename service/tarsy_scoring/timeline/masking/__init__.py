@@ -2,8 +2,8 @@
 Masks secrets in untrusted text before it leaves the process.
 
 Secrets are recognised by their shapes: private keys, tokens of vendors, values behind names, headers, options and
-URLs, Kubernetes Secrets, and base64 of any of these. A secret without such a shape is not recognised. All searches
-over a text are RE2 and linear.
+URLs, Kubernetes Secrets, and base64 of any of these; and by their characters, behind a word that announces a secret.
+Another secret is not recognised. All searches over a text are RE2 and linear.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encod
 from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
+from tarsy_scoring.timeline.masking.nearby import NEARBY_PATTERN, find_nearby
 from tarsy_scoring.timeline.masking.rules import (
     COMMANDS,
     LINES,
@@ -33,7 +34,7 @@ from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
-MASKING_POLICY = "4"
+MASKING_POLICY = "5"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 SECRET_PATTERNS = (
@@ -41,7 +42,7 @@ SECRET_PATTERNS = (
     "|".join((TABLE_PATTERN, COMMANDS.pattern)),
     "|".join((NAME_PATTERN, SENTENCES.pattern)),
     "|".join((SHAPES.pattern, TOKENS.pattern)),
-    PLACES.pattern,
+    "|".join((PLACES.pattern, NEARBY_PATTERN)),
 )
 """
 One of them matches every text that `Masker` may change.
@@ -132,7 +133,8 @@ class Masker:
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     """The secrets of a text by the rules of this package; they may overlap."""
-    in_block, in_command, is_named, has_shape, has_place = (pattern.search(data) is not None for pattern in _ANY)
+    hits = (pattern.search(data) is not None for pattern in _ANY)
+    in_block, in_command, is_named, has_shape, has_place = hits
     found: list[Secret] = []
     if has_shape:
         found += SHAPES.find(data, checks)
@@ -152,6 +154,8 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
         found += LINES.find(data, checks)
     if in_command:
         found += COMMANDS.find(data, checks)
+    if has_place and depth == 0:
+        found += find_nearby(data, checks)
     if in_block and depth < _MAX_ENCODINGS:
         found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found

@@ -72,6 +72,11 @@ def level_of(name: bytes) -> Level:
     return next((level for names, level in _BY_NAME if names.search(words)), Level([]))
 
 
+def level_at(data: bytes, start: int, end: int) -> Level:
+    """What the name says whose stem or word stands at `start`."""
+    return level_of(_begin_of_name(data, start) + data[start:end])
+
+
 def _name_end(data: bytes, start: int, limit: int) -> int:
     name = _NAME.match(data, start, limit)
     return name.end() if name else limit
@@ -96,7 +101,7 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
             yield Secret(start, position, "stretch")
             continue
         position = _name_end(data, start, position)
-        level = level_of(_begin_of_name(data, start) + data[start:position])
+        level = level_at(data, start, position)
         if not level.kind or (joined := _join(data, start, position)) is None:
             continue
         link, value_start = joined
