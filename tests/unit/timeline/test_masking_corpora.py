@@ -77,6 +77,11 @@ def test_ids_and_values_of_other_names_behind_an_announcing_word_stay(text: str)
     assert mask_secrets(text) == text
 
 
+def test_a_token_is_masked_to_its_end() -> None:
+    """Vendors make their tokens longer."""
+    assert mask_secrets(f"id {'AK' + 'IA'}DFFXKTQNCK3ZX4RCBX5U.") == "id [REDACTED:aws_key#1]."
+
+
 NAMES = [
     *("password", "DB_PASS", "private_key", "api_key", "SIGNING_KEY", "client_secret", "access_token", "Authorization"),
     *("aws_secret_access_key", "encryption_key", "SECRET_KEY_BASE", "Passwort", "token", "secret"),
