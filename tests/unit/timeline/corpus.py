@@ -23,11 +23,12 @@ _SECRET = re.compile("⟦(.*?)⟧", re.DOTALL)
 
 @dataclass(frozen=True)
 class Case:
-    """A text and the secrets in it."""
+    """A text, the secrets in it, and what stands around these."""
 
     kind: str
     text: str
     secrets: tuple[str, ...]
+    around: str
 
 
 def read(name: str) -> list[Case]:
@@ -49,19 +50,20 @@ def _case(line: str, number: int) -> Case:
         return "".join(made)
 
     filled = _BODY.sub(body, text.replace("␤", "\n"))
-    return Case(kind, _SECRET.sub(r"\1", filled), tuple(_SECRET.findall(filled)))
+    return Case(kind, _SECRET.sub(r"\1", filled), tuple(_SECRET.findall(filled)), _SECRET.sub("\0", filled))
 
 
 def left_over(case: Case, masked: str, run: int = 4) -> str | None:
-    """A run of characters of a secret that is still there, and that the text around the secrets does not hold."""
-    around = case.text
-    for secret in sorted(case.secrets, key=len, reverse=True):
-        around = around.replace(secret, "\0")
+    """
+    A run of characters of a secret that is still there, more often than in the text around the secrets.
+
+    A user may have the name that is the password, too: `guest:guest@` is masked as `guest:[REDACTED:password#1]@`.
+    """
     without_markers = _MARKER.sub("", masked)
     for secret in case.secrets:
         size = min(run, len(secret))
         for start in range(len(secret) - size + 1):
             piece = secret[start : start + size]
-            if piece in without_markers and piece not in around:
+            if without_markers.count(piece) > case.around.count(piece):
                 return piece
     return None

@@ -12,10 +12,11 @@ from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
 from tarsy_scoring.timeline.masking.values import Checks
 
 SETS = ("", "_2", "_3", "_4")
+UNSEEN = (*SETS, "_5")
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
 
-@pytest.mark.parametrize("name", [*(f"secrets{n}" for n in SETS), *(f"unseen_secrets{n}" for n in SETS)])
+@pytest.mark.parametrize("name", [*(f"secrets{n}" for n in SETS), *(f"unseen_secrets{n}" for n in UNSEEN)])
 def test_no_part_of_a_secret_is_left(name: str) -> None:
     cases = corpus.read(name)
     leaks = {case.text: left for case in cases if (left := corpus.left_over(case, mask_secrets(case.text))) is not None}
@@ -23,7 +24,7 @@ def test_no_part_of_a_secret_is_left(name: str) -> None:
     assert len(leaks) <= (1 - MIN_MASKED) * len(cases), leaks
 
 
-@pytest.mark.parametrize("name", [*(f"harmless{n}" for n in SETS), *(f"unseen_harmless{n}" for n in SETS)])
+@pytest.mark.parametrize("name", [*(f"harmless{n}" for n in SETS), *(f"unseen_harmless{n}" for n in UNSEEN)])
 def test_harmless_text_stays(name: str) -> None:
     cases = corpus.read(name)
     damaged = {case.text: masked for case in cases if (masked := mask_secrets(case.text)) != case.text}
@@ -106,10 +107,10 @@ def test_secret_of_any_shape_behind_any_name_is_masked(name: str) -> None:
         twice = json.dumps({"log": once})
         forms = (f"{name} = {secret}", f"{name}={secret}", f'{name}: "{secret}"', f"{name}='{secret}'")
         for text in (*forms, once, twice, json.dumps({"log": twice})):
-            assert corpus.left_over(corpus.Case(name, text, parts), mask_secrets(text)) is None, text
+            assert corpus.left_over(corpus.Case(name, text, parts, name), mask_secrets(text)) is None, text
         encoded = base64.b64encode(once.encode()).decode()
         for text in (f"payload {encoded} end", json.dumps({"payload": encoded})):
-            assert corpus.left_over(corpus.Case(name, text, (encoded,)), mask_secrets(text)) is None, text
+            assert corpus.left_over(corpus.Case(name, text, (encoded,), name), mask_secrets(text)) is None, text
 
 
 def test_cut_key_ends_before_the_next_line() -> None:
