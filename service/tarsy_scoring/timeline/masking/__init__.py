@@ -38,10 +38,10 @@ MASKING_POLICY = "5"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 SECRET_PATTERNS = (
-    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, OUTPUTS.pattern, LINES.pattern)),
+    "|".join((OUTPUTS.pattern, LINES.pattern)),
     "|".join((TABLE_PATTERN, COMMANDS.pattern)),
     "|".join((NAME_PATTERN, SENTENCES.pattern)),
-    "|".join((SHAPES.pattern, TOKENS.pattern)),
+    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, SHAPES.pattern, TOKENS.pattern)),
     "|".join((PLACES.pattern, NEARBY_PATTERN)),
 )
 """
@@ -135,7 +135,7 @@ class Masker:
 def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     """The secrets of a text by the rules of this package; they may overlap."""
     hits = (pattern.search(data) is not None for pattern in _ANY)
-    in_block, in_command, is_named, has_shape, has_place = hits
+    is_printed, in_command, is_named, has_shape, has_place = hits
     found: list[Secret] = []
     if has_shape:
         found += SHAPES.find(data, checks)
@@ -143,21 +143,21 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     if is_named:
         found += SENTENCES.find(data, checks)
         found += find_named(data, checks)
-    if in_block:
+    if has_shape:
         found += find_keys(data)
         found += find_manifests(data, checks)
     if in_command:
         found += find_columns(data, checks)
     if has_place:
         found += PLACES.find(data, checks)
-    if in_block:
+    if is_printed:
         found += OUTPUTS.find(data, checks)
         found += LINES.find(data, checks)
     if in_command:
         found += COMMANDS.find(data, checks)
     if has_place and depth == 0:
         found += find_nearby(data, checks)
-    if in_block and depth < _MAX_ENCODINGS:
+    if has_shape and depth < _MAX_ENCODINGS:
         found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found
 
