@@ -3,6 +3,7 @@ Live events under load: outbox -> relay -> broker -> gateway -> uvicorn -> clien
 
 Every client subscribes to `sessions`; some never read. All programs run on this machine and end with this
 one. The clients use asyncio directly, because a WebSocket library for so many would occupy the whole machine.
+Before, the same clients get as many events from a bare broadcast (`benchmarks.broadcast`), to compare with.
 
     python -m benchmarks.gateway [--clients 500] [--deaf 10] [--rate 200] [--seconds 20]
 """
@@ -16,10 +17,12 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.request import urlopen
 
@@ -27,44 +30,22 @@ import psutil
 import structlog
 import uvloop
 
+from benchmarks.live_load import COMPLETED, FILL, SCORES, servers
 from benchmarks.meter import metered
+from benchmarks.programs import program
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
-from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.wiring import open_parts
 from tarsy_scoring_lab.stack import Stack
 
-SCORES = 100
 WAIT_S = 30.0
-TARGET_P99_MS = 100.0
+TARGET_P99_MS = 50.0  # on a quiet machine
 _POSITION = re.compile(rb'"position":(\d+)')
 _EMITTED = re.compile(rb'"timestamp_us":(\d+)')
-FILL = f"""
-INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SCORES}) n;
-INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, status)
-SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, 1, 'auto', 'c', 'pending'
-FROM generate_series(1, {SCORES}) n;
-"""
-# Fields of `scoring.completed` besides those of every event, at their usual length.
-COMPLETED = {
-    "total_score": 67,
-    "outcome": "pass",
-    "criteria": "investigation-methodology",
-    "criteria_hash": "0" * 64,
-    "judge_fingerprint": "1" * 64,
-    "failure_tags": ["premature_conclusion", "unverified_claim"],
-    "flags": [],
-    "usage": {"input_tokens": 24_000, "cached_input_tokens": 20_000, "output_tokens": 900, "cost_usd": 0.0123},
-    "score_triggered_by": "auto",
-    "alert_type": "PodCrashLoop",
-    "labels": {"guidance": "v2"},
-}
 
 
 @dataclass(frozen=True)
@@ -80,31 +61,6 @@ class Asked:
     @property
     def events(self) -> int:
         return self.rate * self.seconds
-
-
-# --- the server, a process of its own -------------------------------------------------------------------
-
-
-async def serve() -> None:
-    """Serve the API with a gateway on a free port until SIGTERM; the first line on stdout is the port."""
-    from tarsy_scoring.web.app import create_app
-    from tarsy_scoring.web.context import AppContext
-    from tarsy_scoring.web.server import serve as serve_app
-
-    settings, metrics = load_settings(), Metrics()
-    async with open_parts(settings, metrics) as parts:
-        gateway = Gateway(settings, parts.database, metrics)
-        reads = parts.reader, parts.analytics
-        context = AppContext(settings, parts.registry, parts.inbox, parts.leases, *reads, metrics, None, gateway)
-        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        print(listening.getsockname()[1], flush=True)
-
-        async def main(stopping: asyncio.Event) -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(gateway.run(stopping))
-                group.create_task(serve_app(create_app(context), settings, listening, stopping))
-
-        await run_until_signalled(main)
 
 
 # --- the clients, a process of their own ----------------------------------------------------------------
@@ -236,10 +192,9 @@ async def emit(database: Database, asked: Asked) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _program(role: str, env: Mapping[str, str], *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _program(module: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.gateway", role, *words),
-        env=os.environ | dict(env),
+        *(sys.executable, "-m", module, *words),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=2**20,
@@ -261,11 +216,39 @@ async def _line(process: asyncio.subprocess.Process, timeout_s: float = WAIT_S) 
     return (await asyncio.wait_for(process.stdout.readline(), timeout_s)).decode().strip()
 
 
+def _say(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+
+
+@contextlib.asynccontextmanager
+async def _listening(port: str, asked: Asked) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The clients of a server on `port`; all have subscribed."""
+    words = [port, *(f"{getattr(asked, name)}" for name in ("clients", "deaf", "rate", "seconds"))]
+    async with _program("benchmarks.gateway", "listen", *words) as clients:
+        assert await _line(clients) == "ready"
+        yield clients
+
+
+async def measure_broadcast(asked: Asked) -> dict[str, Any]:
+    """Send as many events through a bare broadcast, to clients that all read; returns what the clients saw."""
+    asked = replace(asked, deaf=0)
+    async with (
+        _program("benchmarks.broadcast", str(asked.rate), str(asked.seconds)) as server,
+        _listening(await _line(server), asked) as clients,
+    ):
+        _say(server)
+        assert await _line(server, 10 * asked.seconds + WAIT_S) == "sent"
+        _say(clients)
+        return cast(dict[str, Any], json.loads(await _line(clients, 2 * WAIT_S)))
+
+
 async def measure(asked: Asked) -> dict[str, Any]:
     """Start all programs, send the events, and return the results of clients, server and machine."""
     async with contextlib.AsyncExitStack() as started:
+        folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-")))
         stack = await started.enter_async_context(Stack(broker=asked.broker))
-        env = stack.env | {"SCORING_LOG_LEVEL": "error", "SCORING_API_PORT": "0"}
+        env = stack.env | {"SCORING_API_PORT": "0", "SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "json"}
         await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_scoring_events])
@@ -273,29 +256,30 @@ async def measure(asked: Asked) -> dict[str, Any]:
         await database.open()
         started.push_async_callback(database.close)
         await database.once(lambda c: c.execute(FILL))
-        server = await started.enter_async_context(_program("serve", env))
-        port = await _line(server)
+        bare = await measure_broadcast(asked)
+        log_file = folder / "api.log"
+        server = await started.enter_async_context(program("-m", "tarsy_scoring", "api", env=env, log_file=log_file))
+        port = (await _line(server)).rpartition(":")[2]
         memory = psutil.Process(server.pid).memory_info
         before = memory().rss
-        words = [port, *(f"{getattr(asked, name)}" for name in ("clients", "deaf", "rate", "seconds"))]
-        clients = await started.enter_async_context(_program("listen", env, *words))
-        assert await _line(clients) == "ready"
+        clients = await started.enter_async_context(_listening(port, asked))
         connected = memory().rss
         stopping = asyncio.Event()
         relay = asyncio.create_task(Relay(settings, database, Metrics()).run(stopping))
         pids = {"measured": server.pid, "clients": clients.pid, "relay": os.getpid()}
         since = time.time()
-        async with metered(pids | _servers()) as meter:
+        async with metered(pids | servers(besides=(server.pid, clients.pid))) as meter:
             await emit(database, asked)
             until = time.time()
-            assert clients.stdin is not None
-            clients.stdin.write(b"sent\n")
+            _say(clients)
             seen = json.loads(await _line(clients, 2 * WAIT_S))
         stopping.set()
         await relay
-        url = f"http://127.0.0.1:{port}/metrics"
-        metrics = (await asyncio.to_thread(lambda: urlopen(url, timeout=10).read())).decode()
+        metrics = await asyncio.to_thread(_metrics, log_file)
         return seen | {
+            "bare_p50_ms": bare["p50_ms"],
+            "bare_p99_ms": bare["p99_ms"],
+            "p99_of_bare": round(seen["p99_ms"] / bare["p99_ms"], 1),
             "broker": stack.broker,
             "rate": round(asked.events / (until - since), 1),
             "hearing": asked.clients - asked.deaf,
@@ -313,15 +297,12 @@ async def measure(asked: Asked) -> dict[str, Any]:
         }
 
 
-def _servers() -> dict[str, int]:
-    """Process ids of the children besides server and clients: PostgreSQL, the broker, and their watchers."""
-    names = {}
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            words = " ".join(child.cmdline())
-            if "benchmarks.gateway" not in words:
-                names[f"{child.name()}-{child.pid}"] = child.pid
-    return names
+def _metrics(log_file: Path) -> str:
+    """The metrics of the API, at the port that its log names."""
+    lines = (json.loads(line) for line in log_file.read_text("utf-8").splitlines())
+    port = next(line["metrics_port"] for line in lines if line["event"] == "api.listening")
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return cast(bytes, answer.read()).decode()
 
 
 def _sample(metrics: str, name: str) -> float:
@@ -339,9 +320,6 @@ def main() -> int:
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    if sys.argv[1:2] == ["serve"]:
-        uvloop.run(serve())
-        return 0
     if sys.argv[1:2] == ["listen"]:
         port, clients, deaf, rate, seconds = map(int, sys.argv[2:])
         uvloop.run(listen(port, Asked(clients, deaf, rate, seconds, "auto")))

@@ -21,7 +21,7 @@ import asyncpg
 import structlog
 import uvloop
 
-from benchmarks.gateway import COMPLETED, FILL, _servers
+from benchmarks.live_load import COMPLETED, FILL, servers
 from benchmarks.meter import metered
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.postgres import migrate
@@ -93,7 +93,7 @@ async def measure(seconds: int, parts: int, *, has_snapshot: bool) -> dict[str, 
         await asyncio.sleep(5)  # caches, plans and connections
         if has_snapshot:
             await dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM scoring_events")
-        pids = {"measured": os.getpid()} | _servers()
+        pids = {"measured": os.getpid()} | servers()
         rates, times = [], list[float]()
         async with metered(pids) as meter:
             first, since = await other.fetchrow(FIGURES), time.time()

@@ -243,8 +243,8 @@ class Bench:
     # --- consumers of Kafka ----------------------------------------------------------------------------
 
     async def _measure_consumer(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
-        env = await self._environment(scenario, asked)
-        await self._announce(env, scenario.scores)
+        env = await self.environment(scenario, asked)
+        await self.announce(env, scenario.scores)
         log_file = self.folder / f"{scenario.name}.log"
         is_service = scenario.kind in ("service", "plumbing")
         connection = await asyncpg.connect(env["SCORING_DATABASE_URL"], timeout=10)
@@ -272,7 +272,7 @@ class Bench:
         result = _result(scenario, since, first_claim, completions, meter, await asked.calls())
         return replace(result, own=own.per(result.completed), tarsy=of_tarsy.per(result.completed))
 
-    async def _environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
+    async def environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
         """Create a database for a scenario; returns its settings, with its own topics and consumer group."""
         prefix = f"{scenario.name}-{time.time_ns() // 10**6}"
         database = await create_database(self.stack.postgres.url, prefix, template="scoring")
@@ -292,7 +292,7 @@ class Bench:
             "APP_DATADIR": str(self.folder),  # Faust would otherwise write into the current directory
         }
 
-    async def _announce(self, env: Mapping[str, str], scores: int) -> None:
+    async def announce(self, env: Mapping[str, str], scores: int) -> None:
         """Publish the events of ended sessions. Raises: ProgramFailed: the broker did not take them."""
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_session_completed, settings.topic_scoring_events])
