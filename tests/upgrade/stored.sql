@@ -1,10 +1,12 @@
--- 100,000 ended scores of 80,000 sessions over a year: copies of the only score, which the previous version has stored,
--- with its request, its turns, the first and the last of its events, and with labels and failures.
+-- Ended scores of `:sessions` sessions over a year, every fourth session with two: copies of the only score, which the
+-- previous version has stored, with its request, its turns, the first and the last of its events, and with labels and
+-- failures.
 CREATE TEMP TABLE first_score AS SELECT * FROM session_scores;
 
 INSERT INTO sessions (session_id, chain_id, alert_type, labels, status, completed_at, first_seen_at)
 SELECT 'stored-' || n, 'chain-' || n % 20, 'Alert-' || n % 40, '{"guidance": "v1"}', 'completed', at, at
-FROM generate_series(1, 80000) n, LATERAL (SELECT now() - make_interval(secs => (80001 - n) * 394.0) AS at) t;
+FROM generate_series(1, :sessions) n,
+  LATERAL (SELECT now() - (:sessions + 1 - n) * interval '1 year' / :sessions AS at) t;
 
 INSERT INTO session_scores (score_id, session_id, request_id, chain_id, status, priority, score_triggered_by,
   created_at, started_at, completed_at, attempt, attempts_burned, criteria, criteria_hash, judge_fingerprint,
@@ -20,11 +22,11 @@ SELECT md5('score-' || n)::uuid, s.session_id, md5('request-' || n)::uuid, s.cha
   grounding, interaction, diagnosis, coverage, evidence, usage,
   CASE WHEN NOT is_completed THEN 'judge_unavailable' END,
   CASE WHEN NOT is_completed THEN 'the judge did not answer' END, tools_hash
-FROM generate_series(1, 99999) n
-JOIN sessions s ON s.session_id = 'stored-' || 1 + n % 80000
+FROM generate_series(1, :sessions * 5 / 4 - 1) n
+JOIN sessions s ON s.session_id = 'stored-' || 1 + n % :sessions
 CROSS JOIN first_score f,
   LATERAL (SELECT CASE WHEN n % 50 = 0 THEN 'timed_out' WHEN n % 10 = 0 THEN 'failed' ELSE 'completed' END AS status,
-             s.first_seen_at + CASE WHEN n > 80000 THEN interval '1 min' ELSE interval '1 s' END AS at) e,
+             s.first_seen_at + CASE WHEN n > :sessions THEN interval '1 min' ELSE interval '1 s' END AS at) e,
   LATERAL (SELECT e.status = 'completed' AS is_completed) c;
 
 INSERT INTO scoring_requests (request_id, event_id, session_id, source, disposition, score_id, received_at, chain_id,

@@ -1,11 +1,12 @@
 """
-An upgrade from the previous version and the way back, under load, on 100,000 stored and 2,000 open scores.
+An upgrade from the previous version and the way back, under load, on 20,000 stored and 600 open scores.
 
 Both directions replace the processes one by one, so that old and new ones work on one database, one broker and one
-consumer group.
+consumer group. The environment enlarges the run: `UPGRADE_STORED` and `UPGRADE_OPEN`, the numbers of scores.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,8 @@ from upgrade.conftest import CountingJudge
 from upgrade.fleet import LOAD_S, Fleet, Load, Version
 
 STORED = Path(__file__).with_name("stored.sql").read_text(encoding="utf-8")
-STORED_SCORES, OPEN_SCORES = 100_000, 2_000
+STORED_SCORES = int(os.environ.get("UPGRADE_STORED", "20000"))
+OPEN_SCORES = int(os.environ.get("UPGRADE_OPEN", "600"))
 KNOWN_COLUMNS = """
 SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns
 FROM information_schema.columns WHERE table_schema = 'public' AND table_name IN (
@@ -56,7 +58,7 @@ async def known_ids(service: Service) -> dict[str, str]:
 
 
 async def store_scores(service: Service, version: Version) -> None:
-    """Let this version score one session, and copy the score 99,999 times."""
+    """Let this version score one session, and copy its score."""
     # On a topic of its own, because the copies have no records on the topic.
     topic = {"SCORING_TOPIC_SCORING_EVENTS": f"{service.topics.scoring_events}-first", "SCORING_CREATE_TOPICS": "true"}
     worker = service.worker(**version, **topic)
@@ -64,7 +66,7 @@ async def store_scores(service: Service, version: Version) -> None:
     await service.score_becomes("stored-0000", "completed")
     assert await worker.stop() == 0
     async with connected(service.database_url) as connection:
-        await connection.execute(STORED, timeout=LOAD_S)
+        await connection.execute(STORED.replace(":sessions", f"{STORED_SCORES * 4 // 5}"), timeout=LOAD_S)
         await connection.execute("VACUUM ANALYZE", timeout=LOAD_S)
 
 
