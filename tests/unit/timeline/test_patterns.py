@@ -1,0 +1,25 @@
+"""Patterns that are compiled at their first use."""
+
+import gc
+
+from tarsy_scoring.timeline import fence
+from tarsy_scoring.timeline.patterns import BytesPattern, BytesSet, compile_bytes
+
+
+def test_every_shipped_pattern_compiles() -> None:
+    """A pattern that few sessions need would otherwise fail a score in production."""
+    assert fence.__name__  # imports all rules
+    shipped = [found for found in gc.get_objects() if isinstance(found, BytesPattern | BytesSet)]
+
+    assert len(shipped) > 500
+    for pattern in shipped:
+        assert pattern.compiled
+
+
+def test_a_pattern_is_compiled_at_its_first_use() -> None:
+    pattern = compile_bytes("(a)b")
+
+    assert "compiled" not in vars(pattern)
+    assert pattern.sub(rb"\1", b"xab") == b"xa"
+    assert pattern.search(b"xab") is not None
+    assert vars(pattern)["search"] == pattern.compiled.search
