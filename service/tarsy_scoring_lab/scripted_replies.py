@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.timeline.fence import fence_lines, without_prefixes
+from tarsy_scoring.timeline.fence_lines import fence_lines, without_prefixes
 from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections
 from tarsy_scoring.timeline.text import encode
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 from pydantic import ValidationError, field_validator, model_validator
@@ -23,8 +23,10 @@ from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, loca
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
-from tarsy_scoring.timeline.context import FittedContext, estimate_tokens
-from tarsy_scoring.timeline.fence import LINE_PREFIX, fence_lines
+from tarsy_scoring.timeline.fence_lines import LINE_PREFIX, fence_lines
+
+if TYPE_CHECKING:
+    from tarsy_scoring.timeline.context import FittedContext
 
 # Appended to every system prompt, so that no criteria file can omit it.
 FENCE_NOTICE = """\
@@ -68,13 +70,13 @@ class Criteria(Definition):
     def opening_tokens(self) -> int:
         """Estimated tokens of the first question without the evidence."""
         first = (self.system_prompt, FENCE_NOTICE, self.prompt, self.added_by_code.get("output_schema", ""))
-        return sum(estimate_tokens(text) for text in first)
+        return _estimated(first)
 
     @cached_property
     def prompt_tokens(self) -> int:
         """Estimated tokens of the questions of all turns without the evidence."""
         prompts = (self.system_prompt, self.prompt, self.follow_up_prompt or "", self.reminder_prompt or "")
-        return sum(estimate_tokens(text) for text in (*prompts, *self.added_by_code.values()))
+        return _estimated((*prompts, *self.added_by_code.values()))
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class Criteria(Definition):
         """SHA-256 (hex) of the content. The order of keys and the layout of the file do not change it."""
         return _sha256(json.dumps(self.content, sort_keys=True, ensure_ascii=False, separators=(",", ":")))
 
-    def open_conversation(self, context: FittedContext) -> list[Message]:
+    def open_conversation(self, context: "FittedContext") -> list[Message]:
         """
         The first messages: system prompt, then the prompt with its placeholders filled.
 
@@ -206,6 +208,13 @@ def read_criteria_file(path: Traversable) -> Criteria:
     if problems:
         raise InvalidCriteria(path, problems)
     return criteria
+
+
+def _estimated(texts: Iterable[str]) -> int:
+    # Only a process that judges needs estimates, and the rules of secrets that come with them.
+    from tarsy_scoring.timeline.context import estimate_tokens
+
+    return sum(map(estimate_tokens, texts))
 
 
 def _sha256(text: str) -> str:

@@ -22,7 +22,8 @@ from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.records.analytics import SELECTED, Selection
 from tarsy_scoring.timeline.context import estimate_tokens
-from tarsy_scoring.timeline.fence import Sanitizer, fence, new_nonce
+from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.fence_lines import fence, new_nonce
 from tarsy_scoring.timeline.masking import SHIPPED, Masking
 
 LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first

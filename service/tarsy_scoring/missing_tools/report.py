@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
 from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading, cut
-from tarsy_scoring.missing_tools.tool_effect import CONFIDENCE, Demand
+from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
 from tarsy_scoring.timeline.text import one_line
@@ -150,28 +150,6 @@ def _chain(chain_id: str | None) -> str:
 
 def _analyses(number: int) -> str:
     return f"{number:,} {'analysis' if number == 1 else 'analyses'}"
-
-
-def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
-    """Describe the measured demand and the verdict in two or three sentences."""
-    text = (
-        f"Without it {demand.asked_without:,} of {demand.sessions_without:,} sessions requested it, with it "
-        f"{demand.asked_with:,} of {demand.sessions_with:,}, where {demand.expected:,.1f} were expected."
-    )
-    confidence = f"{CONFIDENCE:.0%} confidence"
-    if has_other_judge:
-        text += " No judge has judged both sides: the change may be the judge's and shows nothing about the tool."
-    elif demand.verdict == "confirmed":
-        text += f" So less than a quarter of the demand is left ({confidence})."
-    elif demand.verdict == "still_missed":
-        text += (
-            f" So more than half of the demand is left ({confidence}): the reasons in its scores show what is missing."
-        )
-    elif demand.sessions_needed is not None:
-        text += f" {demand.sessions_needed:,} more sessions that do not request it would confirm it."
-    else:
-        text += " No session requested it before, so nothing can be concluded."
-    return text
 
 
 def document_of(report: ToolReport) -> Mapping[str, Any]:

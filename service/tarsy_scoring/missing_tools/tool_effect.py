@@ -127,3 +127,25 @@ def _at_most(successes: int, trials: int, chance: float) -> float:
     from scipy import special
 
     return float(special.bdtr(successes, trials, chance)) if successes >= 0 else 0.0
+
+
+def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
+    """Describe the measured demand and the verdict in two or three sentences."""
+    text = (
+        f"Without it {demand.asked_without:,} of {demand.sessions_without:,} sessions requested it, with it "
+        f"{demand.asked_with:,} of {demand.sessions_with:,}, where {demand.expected:,.1f} were expected."
+    )
+    confidence = f"{CONFIDENCE:.0%} confidence"
+    if has_other_judge:
+        text += " No judge has judged both sides: the change may be the judge's and shows nothing about the tool."
+    elif demand.verdict == "confirmed":
+        text += f" So less than a quarter of the demand is left ({confidence})."
+    elif demand.verdict == "still_missed":
+        text += (
+            f" So more than half of the demand is left ({confidence}): the reasons in its scores show what is missing."
+        )
+    elif demand.sessions_needed is not None:
+        text += f" {demand.sessions_needed:,} more sessions that do not request it would confirm it."
+    else:
+        text += " No session requested it before, so nothing can be concluded."
+    return text

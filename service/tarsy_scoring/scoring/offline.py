@@ -26,7 +26,7 @@ from tarsy_scoring.scoring.providers import Judges, context_budget, judge
 from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
-from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 

@@ -8,7 +8,8 @@ import hashlib
 from dataclasses import dataclass
 
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.fence import LINE_PREFIX, Injection, Sanitizer, fence, prefix_lines
+from tarsy_scoring.timeline.fence import Injection, Sanitizer
+from tarsy_scoring.timeline.fence_lines import LINE_PREFIX, fence, prefix_lines
 from tarsy_scoring.timeline.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering

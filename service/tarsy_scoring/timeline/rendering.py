@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence, prefix_lines
+from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
+from tarsy_scoring.timeline.fence_lines import prefix_lines
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tarsy_scoring.timeline.fence import without_prefixes
+from tarsy_scoring.timeline.fence_lines import without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
 from unit.timeline.sessions import call, event, execution, stage, timeline
 

@@ -16,7 +16,7 @@ from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
-from tarsy_scoring.timeline.fence import fence_lines, prefix_lines, without_prefixes
+from tarsy_scoring.timeline.fence_lines import fence_lines, prefix_lines, without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 
 SESSIONS_PER_SHAPE = 60

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.missing_tools.ledger import State
-from tarsy_scoring.missing_tools.report import demand_in_words
+from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.records.analytics import ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger

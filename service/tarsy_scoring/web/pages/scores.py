@@ -17,7 +17,6 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.queue import audit
-from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score
 from tarsy_scoring.web.context import AppContext, Caller, context_of
@@ -86,8 +85,14 @@ async def _score_page(
     row = await context.reader.newest_score(session_id)
     requested_by = await _requested_by(context, document) if document else None
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
-    masking = masking_of(context.settings.config.masking.extra_patterns)
-    session = await read_session(context.source, session_id, cited, cut, places=context.session_reads, masking=masking)
+    session = await read_session(
+        context.source,
+        session_id,
+        cited,
+        cut,
+        places=context.session_reads,
+        extra_patterns=context.settings.config.masking.extra_patterns,
+    )
     if document is None and isinstance(session, Unreadable) and not session.is_running:
         if session.is_gone or context.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")

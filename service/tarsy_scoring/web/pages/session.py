@@ -6,15 +6,18 @@ Nothing is stored.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
-from tarsy_scoring.timeline.context import FittedContext, build_context
-from tarsy_scoring.timeline.fence import new_nonce, without_prefixes
-from tarsy_scoring.timeline.masking import SHIPPED, Masking, mask_secrets
+from tarsy_scoring.timeline.fence_lines import new_nonce, without_prefixes
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 from tarsy_scoring.web.places import NoPlace, Places
+
+if TYPE_CHECKING:
+    from tarsy_scoring.timeline.context import FittedContext
 
 READ_S = 5.0  # after this the page is shown without its session
 NO_LIMIT_TOKENS = 10**12  # a page has no context window, so nothing is shortened
@@ -84,7 +87,7 @@ async def read_session(
     cut: Collection[str] = (),
     *,
     places: Places,
-    masking: Masking = SHIPPED,
+    extra_patterns: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownSession | Unreadable:
     """
     Read what a page shows of a session. A failure of the source is a result, not an exception.
@@ -93,7 +96,7 @@ async def read_session(
         cited: Ids of the entries to show.
         cut: Ids of entries that were shortened for the judge.
         places: One is held while the session is in memory.
-        masking: The rules of secrets.
+        extra_patterns: The shapes of the operator's own secrets.
     """
     if source is None:
         return Unreadable("this process has no timeline source")
@@ -101,7 +104,7 @@ async def read_session(
         async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
-            return await asyncio.to_thread(show, timeline, cited, cut, masking)
+            return await asyncio.to_thread(show, timeline, cited, cut, extra_patterns)
     except NoPlace:
         return Unreadable("too many sessions are being shown now: reload the page shortly")
     except SessionNotFound:
@@ -115,9 +118,17 @@ async def read_session(
 
 
 def show(
-    timeline: Timeline, cited: Sequence[str], cut: Collection[str] = (), masking: Masking = SHIPPED
+    timeline: Timeline,
+    cited: Sequence[str],
+    cut: Collection[str] = (),
+    extra_patterns: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownSession:
     """The parts of a timeline that a page shows. Blocks for a time that grows with the session."""
+    # The rules of secrets take 15 MB and a quarter of a second, which an API that shows no session saves.
+    from tarsy_scoring.timeline.context import build_context
+    from tarsy_scoring.timeline.masking import mask_secrets, masking_of
+
+    masking = masking_of(extra_patterns)
     context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS, masking=masking)
     analysis = mask_secrets(timeline.final_analysis or "", masking)
     wanted = [entry for entry in cited if entry != ALERT][:MAX_ENTRIES]
@@ -134,7 +145,7 @@ def show(
     )
 
 
-def _entry(context: FittedContext, entry_id: str, cut: Collection[str]) -> Entry:
+def _entry(context: "FittedContext", entry_id: str, cut: Collection[str]) -> Entry:
     start, end = context.entries[entry_id]
     whole = context.alert if entry_id == ALERT else context.conversation
     heading, _, text = without_prefixes(whole[start:end]).partition("\n")
