@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
 from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.packaged import FAST_LOADER
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, locate_keys, syntax_problem
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
@@ -192,7 +193,7 @@ def read_criteria_file(path: Traversable) -> Criteria:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        root, loaded = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+        root, loaded = _read_yaml(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidCriteria(path, [CriteriaProblem(f"cannot be read: {reason}")]) from None
@@ -208,6 +209,22 @@ def read_criteria_file(path: Traversable) -> Criteria:
     if problems:
         raise InvalidCriteria(path, problems)
     return criteria
+
+
+def _read_yaml(text: str) -> tuple[yaml.Node | None, Any]:
+    """The tree of a text, and its value. Raises: yaml.YAMLError: Not YAML; with the words of the loader in Python."""
+    try:
+        return _parsed(FAST_LOADER(text))
+    except yaml.YAMLError:
+        return _parsed(yaml.SafeLoader(text))
+
+
+def _parsed(loader: Any) -> tuple[yaml.Node | None, Any]:
+    try:
+        root = loader.get_single_node()
+        return root, None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 def _estimated(texts: Iterable[str]) -> int:
