@@ -19,7 +19,7 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Estimate, band_of
 from tarsy_scoring.statistics.sentences import sentence
-from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, TrustCard, trust_card
+from tarsy_scoring.statistics.trust_card import ASSUMED_KAPPA, Rating, TrustCard
 
 # Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest,
 # the middle and the highest band, whatever the criteria call these.
@@ -155,6 +155,9 @@ def _calibrate_judge(
     scored: Mapping[str, LabelledScore],
     bands: tuple[Band, ...],
 ) -> Calibration:
+    # Loads numpy: 15 MB that a process without labels does not need.
+    from tarsy_scoring.statistics.trust import trust_card
+
     ids = [b.id for b in bands]
     ratings, unmatched, unplaced = list[Rating](), list[str](), list[str]()
     picked = disputed = 0
