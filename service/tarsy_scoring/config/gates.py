@@ -1,7 +1,7 @@
 """
 Gates as the operator declares them: one record per type, validated at the start.
 
-Patterns, JSONPaths and assertions are defined here, for loading and for deciding.
+Patterns and assertions are defined here, and JSONPaths in `json_paths`, for loading and for deciding.
 """
 
 import json
@@ -12,8 +12,6 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import re2
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
-from jsonpath_rfc9535.function_extensions import Match
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 TITLE_CHARACTERS = 80
@@ -25,7 +23,7 @@ def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-# --- patterns, paths and assertions -----------------------------------------------------------
+# --- patterns and assertions ------------------------------------------------------------------
 
 
 def compile_pattern(pattern: str) -> "re2._Regexp":
@@ -45,49 +43,6 @@ def compile_pattern(pattern: str) -> "re2._Regexp":
         reason = error.args[0] if error.args else "unknown reason"
         words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise ValueError(f"not a regular expression of RE2: {words}") from None
-
-
-class _LinearMatch(Match):
-    """`match()` of RFC 9535 by RE2: a backtracking search over an agent's data could block the process."""
-
-    whole = True
-
-    def __call__(self, string: object, pattern: object) -> bool:
-        """False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error."""
-        if not isinstance(string, str) or not isinstance(pattern, str):
-            return False
-        try:
-            compiled = compile_pattern(pattern)
-        except ValueError:
-            return False
-        data = string.encode("utf-8", "replace")
-        return (compiled.fullmatch(data) if self.whole else compiled.search(data)) is not None
-
-
-class _LinearSearch(_LinearMatch):
-    """`search()` of RFC 9535 by RE2."""
-
-    whole = False
-
-
-class _Environment(JSONPathEnvironment):
-    def setup_function_extensions(self) -> None:
-        super().setup_function_extensions()
-        self.function_extensions |= {"match": _LinearMatch(), "search": _LinearSearch()}
-
-
-def compile_path(path: str) -> JSONPathQuery:
-    """
-    Compile a JSONPath of RFC 9535; its `match` and `search` use RE2.
-
-    Raises:
-        ValueError: Not a JSONPath; with the reason and the position.
-    """
-    try:
-        return _Environment().compile(path)
-    except (JSONPathError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"not a JSONPath of RFC 9535: {reason}") from None
 
 
 class NestedTooDeeply(ValueError):
@@ -187,6 +142,12 @@ def _readable_by(parse: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _is_json_path(text: str) -> None:
+    from tarsy_scoring.config.json_paths import compile_path  # only for settings that hold a JSONPath
+
+    compile_path(text)
+
+
 def _stays_inside(path: str) -> str:
     if path.startswith("/"):
         raise ValueError("must be relative to the work directory")
@@ -210,7 +171,7 @@ Pattern = Annotated[str, Field(min_length=1), _readable_by(compile_pattern)]
 Command = Annotated[str, AfterValidator(not_blank)]
 InsidePath = Annotated[str, AfterValidator(not_blank), AfterValidator(_stays_inside)]
 FilePath = Annotated[InsidePath, AfterValidator(_names_a_file)]
-JsonPath = Annotated[str, _readable_by(compile_path)]
+JsonPath = Annotated[str, _readable_by(_is_json_path)]
 AssertionText = Annotated[str, AfterValidator(not_blank), _readable_by(parse_assertion)]
 
 
