@@ -32,6 +32,7 @@ from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
+from tarsy_scoring.web.addresses import is_loopback
 
 log = structlog.get_logger()
 
@@ -187,8 +188,6 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
 
 def _warn_of_clear_text(provider: str, base_url: str) -> None:
     """Sessions and keys can be read on the way to a judge that is not asked over TLS."""
-    from tarsy_scoring.web.sites import is_loopback
-
     place = urlsplit(base_url)
     if place.scheme.lower() == "http" and not is_loopback(place.hostname or ""):
         log.warning("settings.judge_in_clear", provider=provider, advice="use https")

@@ -18,11 +18,12 @@ from starlette.requests import HTTPConnection
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.queue.audit import Origin
+from tarsy_scoring.web.addresses import address_of, is_loopback
 from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
 from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
-from tarsy_scoring.web.sites import Hosts, address_of, is_loopback, peer_address, require_same_site
+from tarsy_scoring.web.sites import Hosts, peer_address, require_same_site
 from tarsy_scoring.web.tokens import TokensFile, bearer_token, utc_today
 
 log = structlog.get_logger()

@@ -7,12 +7,13 @@ so only configured names are answered.
 
 import re
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.web.addresses import address_of, is_loopback
 from tarsy_scoring.web.problems import Problem
 
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
@@ -112,27 +113,9 @@ def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool
 # --- names and addresses -------------------------------------------------------------------------------
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a server on `host` is reachable from this machine only. Resolves no name but localhost."""
-    name = host.strip("[]").lower().removesuffix(".")
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    address = address_of(name)
-    return address is not None and address.is_loopback
-
-
 def peer_address(connection: HTTPConnection) -> IPv4Address | IPv6Address | None:
     """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
     return address_of(connection.client.host) if connection.client else None
-
-
-def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """An address in text, an IPv4-mapped one as IPv4; None: it is none."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def _name_of(host: str) -> str:

@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.access import ANONYMOUS, Access
+from tarsy_scoring.web.addresses import is_loopback
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.rates import Rates
-from tarsy_scoring.web.sites import is_loopback
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0", "SCORING_API_HOSTS": "scoring.example, localhost"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
