@@ -4,9 +4,9 @@ The command line. Exit status 0: success; 1: failure; 2: wrong use.
 A foreseeable error prints one sentence on stderr, never a traceback.
 """
 
+import gc
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import NoReturn, cast
 
 import click
@@ -54,6 +54,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 def main() -> NoReturn:
     """Run a command and end the process with its status."""
+    # With Python's own thresholds the collector walks what has been imported again and again: a tenth of a start.
+    gc.set_threshold(50_000, 20, 20)
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -114,6 +116,8 @@ def _lab_command(name: str) -> click.Command:
     """The command that `tarsy-scoring-lab` registers; without that distribution, one that prints how to
     install it.
     """
+    from importlib.metadata import entry_points  # slow to load, and only for these commands
+
     for found in entry_points(group=ENTRY_POINTS, name=name):
         return cast(click.Command, found.load())
 

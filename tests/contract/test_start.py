@@ -1,0 +1,43 @@
+"""Libraries that a process does not load at its start: each takes time and memory, and few processes need it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+NUMBERS = ("numpy", "scipy")
+HTTP_SERVER = ("fastapi", "starlette", "uvicorn", "jinja2", "markdown_it")
+RULES_OF_TEXT = ("tarsy_scoring.timeline.fence", "tarsy_scoring.timeline.masking", "tarsy_scoring.timeline.injection")
+FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that a new process has loaded at the end of a program."""
+    program += "\nimport sys; print(*sys.modules, sep='\\n')"
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
+    return set(ended.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("start", "unneeded"),
+    [
+        pytest.param("import tarsy_scoring.cli", (*NUMBERS, *HTTP_SERVER, *RULES_OF_TEXT, *FEW_NEED), id="any command"),
+        pytest.param(
+            "import tarsy_scoring.cli, tarsy_scoring.commands.worker",
+            (*NUMBERS, *HTTP_SERVER, *FEW_NEED),
+            id="worker",
+        ),
+        pytest.param(
+            "import tarsy_scoring.cli, tarsy_scoring.commands.api, tarsy_scoring.live.gateway, tarsy_scoring.web.server;"
+            "from tarsy_scoring.web.app import application; application()",
+            (*NUMBERS, *RULES_OF_TEXT, *FEW_NEED),
+            id="api",
+        ),
+    ],
+)
+def test_a_start_loads_only_what_it_needs(start: str, unneeded: tuple[str, ...]) -> None:
+    loaded = loaded_by(start)
+
+    assert sorted(loaded.intersection(unneeded)) == []
