@@ -30,9 +30,10 @@ def loaded_by(program: str) -> set[str]:
             id="worker",
         ),
         pytest.param(
-            "import tarsy_scoring.cli, tarsy_scoring.commands.api, tarsy_scoring.live.gateway, tarsy_scoring.web.server;"
-            "from tarsy_scoring.web.app import application; application()",
-            (*NUMBERS, *RULES_OF_TEXT, *FEW_NEED),
+            "import tarsy_scoring.cli, tarsy_scoring.commands.api, tarsy_scoring.live.gateway\n"
+            "import tarsy_scoring.web.app, tarsy_scoring.web.server\n"
+            "tarsy_scoring.web.app.application()",
+            (*NUMBERS, *RULES_OF_TEXT, *FEW_NEED, "aiohttp"),
             id="api",
         ),
     ],

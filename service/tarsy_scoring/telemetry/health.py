@@ -5,13 +5,16 @@ Signals of the operating system, readiness, and the HTTP server for `/metrics`, 
 import asyncio
 import errno
 import gc
+import json
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import h11
 import structlog
-from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tarsy_scoring.config.settings import Settings
@@ -25,6 +28,8 @@ METRICS_PORT, API_METRICS_PORT = 9090, 9091
 # A connection serves one request, so that its whole life has one time limit. A scrape takes some milliseconds.
 CONNECTION_S = 10.0
 MAX_CONNECTIONS = 64
+MAX_HEAD_BYTES = 16_384
+JSON = "application/json; charset=utf-8"
 
 
 async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -166,7 +171,8 @@ class HealthServer:
 
     `/healthz` answers as long as the event loop runs; it checks nothing else, because a loop of the service
     that fails ends the process. `/readyz` asks `health`. Each connection serves one request and ends after
-    `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off.
+    `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off. It is so small that it needs a parser of HTTP, not a
+    server with a quarter of a second and 10 MB for its start.
 
     Args:
         settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
@@ -181,17 +187,15 @@ class HealthServer:
         self._may_move = settings.metrics_port is None
         self._registry = registry
         self._health = health
-        self._runner: web.ServerRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
     async def start(self) -> None:
         """Start to listen. Raises: StartRefused: The configured address or port cannot be used."""
-        self._runner = web.ServerRunner(_Server(self._answer, access_log=None))
-        await self._runner.setup()
         try:
-            await self._listen(self._runner)
+            self._server = await self._listen()
         except OSError as error:
             if not self._may_move or error.errno != errno.EADDRINUSE:
-                await self.stop()
                 raise StartRefused(
                     f"cannot listen on {self._host}, port {self.port}, for /metrics: {error.strerror or error}; "
                     "set SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free "
@@ -199,50 +203,80 @@ class HealthServer:
                 ) from error
             log.warning("service.metrics_port_taken", port=self.port, effect="listening on another one")
             self.port = 0
-            await self._listen(self._runner)
-        self.port = self._runner.addresses[0][1]
+            self._server = await self._listen()
+        self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _listen(self, runner: web.ServerRunner) -> None:
-        await web.TCPSite(runner, self._host, self.port).start()
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, self._host, self.port)
 
     async def stop(self) -> None:
-        """Stop listening. Safe to call twice."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        """Stop listening, and cut off open connections. Safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._open:
+            writer.transport.abort()
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        answer = web.Response(status=404, text="not found\n")
-        if request.method not in ("GET", "HEAD"):
-            answer = web.Response(status=405, text="use GET\n", headers={"Allow": "GET, HEAD"})
-        elif request.path == "/metrics":
-            headers = {"Content-Type": CONTENT_TYPE_LATEST}
-            answer = web.Response(body=generate_latest(self._registry), headers=headers)
-        elif self._health is not None and request.path == "/healthz":
-            answer = web.json_response({"status": "running"})
-        elif self._health is not None and request.path == "/readyz":
-            answer = await self._readyz(self._health)
-        answer.force_close()
-        return answer
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > MAX_CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        try:
+            async with asyncio.timeout(CONNECTION_S):
+                await self._serve_one(reader, writer)
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError):
+            pass
+        finally:
+            del self._open[writer]
+            writer.transport.abort()  # does nothing after a close
 
-    async def _readyz(self, health: Health) -> web.Response:
-        missing = await health.missing()
-        answer: dict[str, Any] = {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
-        if notes := health.notes():
-            answer["notes"] = notes
-        return web.json_response(answer, status=200 if missing is None else 503)
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        is_head = False
+        try:
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await reader.read(MAX_HEAD_BYTES))
+            if not isinstance(event, h11.Request):  # the peer closed the connection
+                return
+            is_head = event.method == b"HEAD"
+            answer = await self._answer(event.method, event.target.partition(b"?")[0])
+        except h11.RemoteProtocolError as error:
+            answer = _Answer("not HTTP\n", error.error_status_hint)
+        body = answer.body.encode()
+        headers = {"Content-Type": answer.media_type, "Content-Length": str(len(body)), "Connection": "close"}
+        head = h11.Response(
+            status_code=answer.status,
+            reason=HTTPStatus(answer.status).phrase,
+            headers=[*headers.items(), *answer.headers.items()],
+        )
+        writer.write(connection.send(head) or b"")
+        if not is_head:
+            writer.write(body)
+
+    async def _answer(self, method: bytes, path: bytes) -> "_Answer":
+        if method not in (b"GET", b"HEAD"):
+            return _Answer("use GET\n", 405, headers={"Allow": "GET, HEAD"})
+        if path == b"/metrics":
+            return _Answer(generate_latest(self._registry).decode(), 200, CONTENT_TYPE_LATEST)
+        if self._health is not None and path == b"/healthz":
+            return _Answer(json.dumps({"status": "running"}), 200, JSON)
+        if self._health is not None and path == b"/readyz":
+            return await _readyz(self._health)
+        return _Answer("not found\n", 404)
 
 
-class _Server(web.Server):
-    """aiohttp's server, whose connections are bounded in number and in time; it has no limit for heads itself."""
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        for oldest in self.connections[:-MAX_CONNECTIONS]:
-            _cut_off(oldest)
-        self._loop.call_later(CONNECTION_S, transport.abort)
+class _Answer(NamedTuple):
+    body: str
+    status: int
+    media_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
-def _cut_off(handler: web.RequestHandler) -> None:
-    if isinstance(handler.transport, asyncio.Transport):
-        handler.transport.abort()
+async def _readyz(health: Health) -> _Answer:
+    missing = await health.missing()
+    answer: dict[str, Any] = {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
+    if notes := health.notes():
+        answer["notes"] = notes
+    return _Answer(json.dumps(answer), 200 if missing is None else 503, JSON)

@@ -6,9 +6,9 @@ import errno
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.telemetry import health as health_module
@@ -99,6 +99,47 @@ async def test_more_half_sent_requests_than_places_displace_the_oldest(monkeypat
 
 
 @pytest.mark.parametrize(
+    ("request_line", "status", "body"),
+    [
+        pytest.param("GET /healthz?verbose HTTP/1.1", 200, b'{"status": "running"}', id="healthz"),
+        pytest.param("GET /readyz HTTP/1.1", 503, b'{"status": "not ready", "reason": "starting"}', id="readyz"),
+        pytest.param("HEAD /healthz HTTP/1.1", 200, b"", id="head"),
+        pytest.param("POST /metrics HTTP/1.1", 405, b"use GET\n", id="other method"),
+        pytest.param("GET / HTTP/1.1", 404, b"not found\n", id="other path"),
+        pytest.param("GET /metrics", 400, b"not HTTP\n", id="no http"),
+    ],
+)
+async def test_answers(request_line: str, status: int, body: bytes) -> None:
+    """Each ends its connection and gives its length."""
+    async with health_server() as server:
+        answer = await (await Peer.of(server, f"{request_line}\r\nHost: a\r\n\r\n".encode())).answer()
+
+    head, _, found = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nConnection: close" in head
+    assert found == body
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with health_server() as server:
+        answer = await (await Peer.of(server, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000)).answer()
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_module, "CONNECTION_S", 0.2)
+    monkeypatch.setattr(health_module, "generate_latest", lambda _: b"x" * 50_000_000)
+    async with health_server() as server:
+        peer = await Peer.of(server, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        await wait_until(lambda: server._open, ENOUGH_S, "the connection is open")
+        await wait_until(lambda: not server._open, ENOUGH_S, "the connection is cut off")
+        answer = await peer.answer()
+
+    assert len(answer) < 50_000_000
+
+
+@pytest.mark.parametrize(
     ("env", "serves_probes", "expected"),
     [
         pytest.param({}, True, ("127.0.0.1", 9090), id="worker"),
@@ -112,11 +153,11 @@ async def test_metrics_listen_on_the_address_of_the_settings(
 ) -> None:
     listened = []
 
-    async def listen(site: web.TCPSite) -> None:
-        listened.append((site._host, site._port))
+    async def listen(_: object, host: str, port: int) -> None:
+        listened.append((host, port))
         raise OSError(errno.EACCES, "planted")
 
-    monkeypatch.setattr(web.TCPSite, "start", listen)
+    monkeypatch.setattr(asyncio, "start_server", listen)
     health = Health("starting") if serves_probes else None
     with pytest.raises(StartRefused, match="SCORING_METRICS_HOST"):
         await HealthServer(load_settings(env), CollectorRegistry(), health).start()
