@@ -24,6 +24,7 @@ from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused
 from tarsy_scoring.postgres.revisions import check_migrated
+from tarsy_scoring.processes.division import count_processes
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
@@ -169,6 +170,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
             raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
     if "judging" in roles:
         require_unreadable(settings, environ, sandbox.SYSTEM)
+        count_processes(settings)
         open_timeline_source(settings)
         for name, provider in settings.config.providers.items():
             read_api_key(settings, name, environ)

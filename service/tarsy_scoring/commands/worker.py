@@ -2,19 +2,23 @@
 
 import asyncio
 import os
+from typing import Any
 
 import click
 import structlog
 
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.settings import Processes, Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
+from tarsy_scoring.judge.connection import import_openai
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import CLOSE_S
+from tarsy_scoring.processes.division import count_processes, divide
+from tarsy_scoring.processes.supervisor import Member, fork_processes
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
@@ -54,25 +58,58 @@ STOP_S = scoring_worker.STOP_S + CLOSE_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
 
 
+class _Processes(click.ParamType):
+    name = "processes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Processes:
+        if value == "auto":
+            return "auto"
+        number: int = click.IntRange(min=1).convert(value, param, ctx)
+        return number
+
+
 @click.command()
 @click.option(
     "--only", metavar="ROLE,...", help="Run only these roles: intake, judging (or judge), relay. Default: all three."
 )
-def worker(only: str | None) -> None:
+@click.option(
+    "--processes",
+    type=_Processes(),
+    metavar="N|auto",
+    help="Judge in N processes, to use N cores; auto: one for each core. Default: SCORING_PROCESSES, or 1.",
+)
+def worker(only: str | None, processes: Processes | None) -> None:
     """
     Take in requests, judge sessions and publish scoring events, until SIGTERM.
 
     Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
     SCORING_METRICS_HOST and SCORING_METRICS_PORT.
+
+    One process uses one core. With --processes N the worker divides SCORING_SLOTS, its database connections and
+    the max_concurrency of each provider among N processes, and needs no more of them. The first process also does
+    the work that a worker does once, and serves the metrics and probes of all. A process that dies is restarted.
+    More replicas use more cores as well; processes share memory, and need only one port and one consumer. A worker
+    that does not judge has one process.
     """
     roles = _roles(only)
     settings = settings_of_environment()
+    if processes is not None:
+        settings = settings.model_copy(update={"processes": processes})
     check_database_urls(settings)
     check_settings(settings, roles, os.environ)
+    member, count = None, 1
     if "judging" in roles:
         contain_commands(settings, os.environ)
-    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
+        count = count_processes(settings)
+    if count > 1:
+        import_openai()
+        member = fork_processes(count)  # returns in each of them
+        structlog.contextvars.bind_contextvars(process=member.number)
+        settings = divide(settings, count, member.number)
+        roles = roles if member.number == 1 else ("judging",)
+    lifeline = None if member is None else member.lifeline
+    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping, member), lifeline))
 
 
 def _roles(only: str | None) -> tuple[Role, ...]:
@@ -90,11 +127,16 @@ def _roles(only: str | None) -> tuple[Role, ...]:
 # the process: a worker without one of its loops would look healthy.
 
 
-async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
+async def run_worker(
+    settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event, member: Member | None = None
+) -> None:
     """
     Run the given roles until `stopping`, then drain and flush.
 
     Judging begins as soon as the database answers, even while the brokers are away.
+
+    Args:
+        member: This process, in a worker with several.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.
@@ -102,8 +144,10 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     """
     metrics = Metrics(settings.config.chains)
     metrics.begin(*roles)
+    if member is not None:
+        metrics.process_restarts.inc(member.restarts)
     health = Health("the database has not answered yet")
-    server = HealthServer(settings, metrics.registry, health)
+    server = HealthServer(settings, metrics.registry, health, member)
     await server.start()
     log.info("service.starting", roles=roles, metrics_port=server.port)
     try:

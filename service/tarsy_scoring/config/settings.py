@@ -21,6 +21,7 @@ DEFAULT_MODEL = "gpt-4.1"
 # Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full results
 # fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
 DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
+LEAST_CONNECTIONS = 4  # of one process to our database
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -114,6 +115,7 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
 Total = Annotated[float, Field(ge=0, le=100)]
 Samples = Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"]
+Processes = Annotated[int, Field(ge=1)] | Literal["auto"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Statuses = tuple[SessionStatus, ...]
@@ -150,7 +152,7 @@ class ProviderSettings(_Frozen):
     )
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
-    max_concurrency: int | None = Field(None, ge=1, description="Calls at once per process; `null`: as many as slots.")
+    max_concurrency: int | None = Field(None, ge=1, description="Calls at once per worker; `null`: as many as slots.")
     extra_headers: dict[str, str] = Field(default_factory=dict, description="Sent with every call.")
     proxy: str | None = Field(None, description="HTTP proxy for this provider.")
     ca_file: Path | None = Field(None, description="CA bundle for a private endpoint.")
@@ -304,7 +306,9 @@ class Settings(_Frozen):
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
     database_url: DatabaseUrl | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
     database_schema: SchemaName = Field("public", description="Schema of our tables.")
-    database_connections: int = Field(16, ge=4, description="Most connections of one worker or API to our database.")
+    database_connections: int = Field(
+        16, ge=LEAST_CONNECTIONS, description="Most connections of one worker or API to our database."
+    )
     database_statement_cache: int = Field(
         100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
     )
@@ -370,6 +374,11 @@ class Settings(_Frozen):
     )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
+    processes: Processes = Field(
+        1,
+        description="Processes of one worker that judge; they share its slots, connections and `max_concurrency`. "
+        "`auto`: one for each core, at most as many as there is enough to share.",
+    )
     lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
     attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt, without its waits.")
     max_attempts: int = Field(5, ge=1, description="Attempts that may fail or be lost before the score fails.")

@@ -142,6 +142,11 @@ class Connection:
         return headers
 
 
+def import_openai() -> None:
+    """Import what the first call imports, so that processes that are forked afterwards share its memory."""
+    import openai  # noqa: F401
+
+
 def _open_client(settings: ProviderSettings, api_key: str | None) -> "AsyncOpenAI":
     from openai import AsyncOpenAI  # takes half a second and 30 MB, which a worker without work does not need
 

@@ -52,6 +52,7 @@ class Metrics:
     build_info: Gauge
     role: Gauge
     database_up: Gauge
+    process_restarts: Counter
 
     # --- intake ---
 

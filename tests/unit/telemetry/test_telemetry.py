@@ -77,7 +77,7 @@ class NoServer:
     port = 0
     registry: CollectorRegistry
 
-    def __init__(self, _settings: Any, registry: CollectorRegistry, _health: Any) -> None:
+    def __init__(self, _settings: Any, registry: CollectorRegistry, *_: Any) -> None:
         NoServer.registry = registry
 
     async def start(self) -> None:

@@ -1,0 +1,1 @@
+"""Several processes of one worker: what each may use, their supervisor, and their metrics and health as one."""
