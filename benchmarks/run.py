@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -38,8 +39,13 @@ T = TypeVar("T")
 REPORT_WIDTH = 130  # columns of the widest row
 
 
-def scenarios(*, quick: bool, peer: bool) -> list[Scenario]:
-    """All scenarios in order, the headline first; those that are compared follow each other."""
+def scenarios(*, quick: bool, peer: bool, processes: int = 1) -> list[Scenario]:
+    """
+    All scenarios in order, the headline first; those that are compared follow each other.
+
+    Args:
+        processes: With more than one, each scenario of the service is followed by one with so many processes.
+    """
     slots = 50 if quick else 200
     fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
     burst = 50 if quick else 300
@@ -60,7 +66,16 @@ def scenarios(*, quick: bool, peer: bool) -> list[Scenario]:
         Scenario("bare-2s", "bare", 2.0, slots, slow),
         Scenario("service-2s", "service", 2.0, slots, slow),
     ]
+    if processes > 1:
+        counts = {"service": (1, processes)}
+        everything = [_with_processes(s, n) for s in everything for n in counts.get(s.kind, (1,))]
     return [s for s in everything if peer or s.kind != "peer"]
+
+
+def _with_processes(scenario: Scenario, processes: int) -> Scenario:
+    if processes == 1:
+        return scenario
+    return replace(scenario, name=f"{scenario.name}-x{processes}", processes=processes)
 
 
 async def measure_all(
@@ -145,6 +160,9 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--only", metavar="NAME,...", help="of these scenarios; patterns such as 'service-*' are fine")
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="measure the worker also with N processes: service-*-xN"
+    )
     parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
     parser.add_argument("--peer", type=Path, metavar="BINARY", help="upstream's server, measured beside the service")
     parser.add_argument("--peer-model", type=Path, metavar="BINARY", help="benchmarks/peer_model, built for it")
@@ -155,7 +173,7 @@ def main() -> int:
         if not os.access(binary, os.X_OK) or binary.is_dir():
             parser.error(f"{binary} is not a program; docs/benchmarks.md says how to build it")
     peer = Peer(asked.peer.absolute(), asked.peer_model.absolute()) if asked.peer else None
-    everything = scenarios(quick=asked.quick, peer=peer is not None)
+    everything = scenarios(quick=asked.quick, peer=peer is not None, processes=asked.processes)
     patterns = asked.only.split(",") if asked.only else ["*"]
     wanted = [s for s in everything if any(fnmatch.fnmatch(s.name, p) for p in patterns)]
     if not wanted:

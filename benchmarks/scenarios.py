@@ -55,6 +55,7 @@ class Scenario:
         slots: Number of scores that are worked on at once.
         scores: Number of scores in all.
         source: Timeline source of the sessions. The bare client posts what a worker with this source would post.
+        processes: Processes of the worker; 1 for every other program.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Scenario:
     slots: int
     scores: int
     source: Source = "files"
+    processes: int = 1
 
     @property
     def ideal(self) -> float | None:
@@ -281,6 +283,7 @@ class Bench:
             "SCORING_TIMELINE_SOURCE": scenario.source,
             **({"SCORING_TIMELINE_DIR": str(self.sessions)} if scenario.source == "files" else {}),
             "SCORING_SLOTS": str(scenario.slots),
+            "SCORING_PROCESSES": str(scenario.processes),
             "SCORING_METRICS_PORT": "0",
             "SCORING_LOG_FORMAT": "json",
             "SCORING_KAFKA_GROUP": prefix,
