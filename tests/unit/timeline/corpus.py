@@ -29,6 +29,8 @@ class Case:
     text: str
     secrets: tuple[str, ...]
     around: str
+    is_random: bool = False
+    """Whether a secret has parts that a seed made."""
 
 
 def read(name: str) -> list[Case]:
@@ -50,7 +52,9 @@ def _case(line: str, number: int) -> Case:
         return "".join(made)
 
     filled = _BODY.sub(body, text.replace("␤", "\n"))
-    return Case(kind, _SECRET.sub(r"\1", filled), tuple(_SECRET.findall(filled)), _SECRET.sub("\0", filled))
+    secrets = tuple(_SECRET.findall(filled))
+    is_random = any(_BODY.search(secret) for secret in _SECRET.findall(text))
+    return Case(kind, _SECRET.sub(r"\1", filled), secrets, _SECRET.sub("\0", filled), is_random)
 
 
 def left_over(case: Case, masked: str, run: int = 4) -> str | None:

@@ -11,8 +11,8 @@ from tarsy_scoring.timeline.fence import Sanitizer
 from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
 from tarsy_scoring.timeline.masking.values import Checks
 
-SETS = ("", "_2", "_3", "_4")
-UNSEEN = (*SETS, "_5")
+SETS = ("", "_2", "_3", "_4", "_5")
+UNSEEN = (*SETS, "_6", "_7")
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
 
@@ -30,6 +30,22 @@ def test_harmless_text_stays(name: str) -> None:
     damaged = {case.text: masked for case in cases if (masked := mask_secrets(case.text)) != case.text}
 
     assert len(damaged) <= MAX_DAMAGED * len(cases), damaged
+
+
+@pytest.mark.parametrize("word", ["krokodil", "Flaschenpost", "prom-operator", "admin123", "changeme"])
+def test_a_password_of_words_is_masked_where_another_is(word: str) -> None:
+    """What a password looks like does not decide, where its place shows that it is one."""
+    cases = [
+        corpus.Case(case.kind, case.around.replace("\0", word), (word,), case.around)
+        for name in UNSEEN
+        for case in corpus.read(f"unseen_secrets{name}")
+        if not case.is_random
+        and all(3 <= len(s) <= 24 and not s.endswith("=") and not s.isdigit() for s in case.secrets)
+    ]
+    leaks = {case.text for case in cases if corpus.left_over(case, mask_secrets(case.text)) is not None}
+
+    assert len(cases) > 500
+    assert len(leaks) <= 0.025 * len(cases), leaks
 
 
 def test_masked_text_is_not_masked_again() -> None:

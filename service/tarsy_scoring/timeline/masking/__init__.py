@@ -34,7 +34,7 @@ from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
 from tarsy_scoring.timeline.masking.values import Checks, Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
-MASKING_POLICY = "5"
+MASKING_POLICY = "6"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 SECRET_PATTERNS = (

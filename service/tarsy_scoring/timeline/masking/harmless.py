@@ -102,6 +102,7 @@ def is_setting(it: "Candidate") -> bool:
 
 _TRAITS: dict[str, Callable[[Candidate], bool]] = {
     "digit": lambda it: _DIGIT.search(it.value) is not None,
+    "known": lambda it: it.value.lower() in _WORDS,
     "leet": lambda it: _LEET.search(it.value) is not None,
     "literal": lambda it: it.is_quoted and _DIGIT.search(it.value) is not None,
     "login": lambda it: is_login(it.value),

@@ -49,11 +49,11 @@ class Rules:
         self._which = compile_set([rule.searched for rule in rules])
         self._each = [compile_bytes(rule.pattern) for rule in rules]
 
-    def _which_rule(self, data: bytes, start: int, end: int) -> int:
+    def _which_rules(self, data: bytes, start: int, end: int) -> list[int]:
         # A search with captures would say it, too; over this many rules it takes 50 microseconds.
         if matching := self._which.Match(data[start:end]):
-            return int(min(matching))
-        return next((i for i, rule in enumerate(self._each) if rule.match(data, start) is not None), 0)
+            return sorted(matching)
+        return [i for i, rule in enumerate(self._each) if rule.match(data, start) is not None]
 
     def _value(self, index: int, data: bytes, start: int) -> Value | None:
         parts = self._each[index].match(data, start, start + (self._window or len(data)))
@@ -88,13 +88,13 @@ class Rules:
                 position = min(len(data), position + STRETCH_BYTES)
                 yield Secret(start, position, "stretch")
                 continue
-            index = self._which_rule(data, start, position)
-            rule = self._rules[index]
-            value = self._value(index, data, start)
-            if value is None or value[0] >= value[1] or is_harmless(Candidate(data, value), rule.unless):
-                continue
-            yield Secret(*value, rule.kind)
-            position = max(position, value[1])
+            for index in self._which_rules(data, start, position):
+                rule = self._rules[index]
+                value = self._value(index, data, start)
+                if value and value[0] < value[1] and not is_harmless(Candidate(data, value), rule.unless):
+                    yield Secret(*value, rule.kind)
+                    position = max(position, value[1])
+                    break
 
 
 def _read(group: str, window: int | None = None) -> Rules:

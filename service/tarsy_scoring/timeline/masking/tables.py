@@ -36,7 +36,7 @@ _KEY = Level([], "token", ("placeholder", "strong", "weak", "vague"))
 _MAX_ROWS = 1_000
 _MAX_HEADING_BYTES = 60
 _MAX_COLUMNS = 40
-_TITLE = re.compile(rb"(?:[A-Za-z#_@\x80-\xff][^,;|]*)?")
+_TITLE = re.compile(rb"(?!(?:u?int[0-9]*|str|string|bool|boolean|text|float|bytes)\Z)(?:[A-Za-z#_@\x80-\xff][^,;|]*)?")
 # The keys of Azure, where a primary key is not one of a database.
 _ACCOUNT_KEY = re.compile(rb"(?:Primary|Secondary)(?:Master|ReadonlyMaster)?(?:Key|ConnectionString)")
 
@@ -65,21 +65,13 @@ def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
 
 
 def _in_rows(data: bytes, levels: list[Level | None], rows: list[list[Value]], checks: Checks) -> Iterator[Secret]:
-    """The cells that hold secrets. A word in a column of passwords is one if another cell of the column is."""
-    words: dict[int, list[Secret]] = {}
-    confirmed = set()
+    """The cells that hold secrets."""
     for row in rows:
-        for column, (level, value) in enumerate(zip(levels, row, strict=False)):
-            if not level:
-                continue
-            cell = Candidate(data, value)
-            if checks.are_used_up() or not is_harmless(cell, (*level.unless, "cell")):
-                yield Secret(*value, level.kind)
-                confirmed.add(column)
-            elif level.kind == "password" and not is_harmless(cell, (*level.unless, "several_words")):
-                words.setdefault(column, []).append(Secret(*value, level.kind))
-    for column in confirmed:
-        yield from words.get(column, ())
+        for level, value in zip(levels, row, strict=False):
+            if level:
+                reasons = ("said", "amount") if level.kind == "password" else ("cell",)
+                if checks.are_used_up() or not is_harmless(Candidate(data, value), (*level.unless, *reasons)):
+                    yield Secret(*value, level.kind)
 
 
 def _level(heading: bytes) -> Level | None:
@@ -104,6 +96,9 @@ def _table(data: bytes, start: int, end: int) -> tuple[list[bytes], Iterator[lis
     cells = (
         _DRAWN if _BAR_BYTES.search(line) else next((it for mark, it in _CELLS.items() if mark in line), _CELLS[b"  "])
     )
+    above = data[max(0, start - 400) : max(0, start - 1)].rpartition(b"\n")[2]
+    if cells is _CELLS[b"|"] and above.count(b"|") == line.count(b"|") and not _RULE.fullmatch(above):
+        return [], iter(()), end  # a row within a table
     columns = [(found.start() + start, found[0]) for found in cells.finditer(data, start, end) if found[0].strip()]
     offsets = [found - start for found, _ in columns]
     return [name for _, name in columns], _lines(data, end, cells, offsets), end

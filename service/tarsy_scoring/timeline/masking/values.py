@@ -67,12 +67,21 @@ _REFERENCE = re.compile(
 )
 _TEMPLATE = re.compile(rb"\$?\{\{[^\n\"'`]{0,400}?\}\}")
 _LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
-_CHANGED = re.compile(rb"\\*[\"'] (?:[-=]>|to) \\*[\"'][^\"'\n]*")
+# The new value behind an old one: of an assignment, and of a pair of name and value in a diff.
+_CHANGED = re.compile(
+    rb"\\*[\"'] (?:[-=]>|to) \\*[\"'][^\"'\n]*|\\*[\"'](?:\n|\\n)\+[ \t]+value:[ \t]+\\*[\"'][^\"'\n]*"
+)
 _CHANGED_BARE = re.compile(rb" (?:->|to) (?=[^\s]*[0-9])[^\s\"',;]+")
 # The items of a list of YAML below a name.
 _ITEMS = re.compile(rb"[ \t]*(?:(?:\r?\n|\\+n)[ \t]*- [\"']?([^\s\"':]+)[\"']?[ \t]*(?=\r?\n|\\+n|\Z))+")
 _BLOCK = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?=\r?\n|\\+r?\\*n)")
 _HEREDOC = re.compile(rb"<<[-~]?[\"']?(\w{1,30})[\"']?(?:\r?\n|\\+n)")
+# A value of several words, in the lines of an environment.
+_VARIABLE = re.compile(rb"(?:\A|\n|\\n)[ \t]*(?:export |- )?[A-Z][A-Z0-9_]*=\Z")
+_WORDS = re.compile(
+    rb"[\w.!#@%^*+~-]+(?: [\w.!#@%^*+~][\w.!#@%^*+~-]*){1,8}"
+    rb"(?=[ \t]*(?:\r?\n|\\n)[ \t]*(?:export |- )?[A-Z][A-Z0-9_]*=)"
+)
 _LINE_END = re.compile(rb"[ \t]*(?:\r?\n|\\+r?\\*n)")
 _NEXT_LINE = re.compile(
     rb"""(?:[ \t]*(?:\r?\n|\\+r?\\*n)){1,3}[ \t]*(?![-#])["']?
@@ -156,6 +165,8 @@ def read_assigned(data: bytes, position: int) -> Value | None:
         return below and below.span(1)
     if (phrase := _PHRASE.match(data, position)) and _KEY_OF_LINE.search(data, max(0, position - 60), position):
         return phrase.span(1)
+    if (words := _WORDS.match(data, position)) and _VARIABLE.search(data, max(0, position - 80), position):
+        return words.span()
     value = _bare(_BARE, data, position)
     changed = _CHANGED_BARE.match(data, value[1]) if value else None
     return (position, changed.end()) if changed else value
