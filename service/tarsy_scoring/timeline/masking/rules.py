@@ -50,10 +50,10 @@ class Rules:
         self._each = [compile_bytes(rule.pattern) for rule in rules]
 
     def _which_rules(self, data: bytes, start: int, end: int) -> list[int]:
+        """The rules in the order in which they may match there: first those within the match of them all."""
         # A search with captures would say it, too; over this many rules it takes 50 microseconds.
-        if matching := self._which.Match(data[start:end]):
-            return sorted(matching)
-        return [i for i, rule in enumerate(self._each) if rule.match(data, start) is not None]
+        within = sorted(self._which.Match(data[start:end]) or ())
+        return [*within, *(index for index in range(len(self._rules)) if index not in within)]
 
     def _value(self, index: int, data: bytes, start: int) -> Value | None:
         parts = self._each[index].match(data, start, start + (self._window or len(data)))
