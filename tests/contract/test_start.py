@@ -7,7 +7,8 @@ import sys
 import pytest
 
 NUMBERS = ("numpy", "scipy")
-HTTP_SERVER = ("fastapi", "starlette", "uvicorn", "jinja2", "markdown_it")
+HTTP_SERVER = ("fastapi", "starlette", "uvicorn")
+PAGES = ("jinja2", "markdown_it", "nh3")
 RULES_OF_TEXT = ("tarsy_scoring.timeline.fence", "tarsy_scoring.timeline.masking", "tarsy_scoring.timeline.injection")
 FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
 
@@ -23,17 +24,19 @@ def loaded_by(program: str) -> set[str]:
 @pytest.mark.parametrize(
     ("start", "unneeded"),
     [
-        pytest.param("import tarsy_scoring.cli", (*NUMBERS, *HTTP_SERVER, *RULES_OF_TEXT, *FEW_NEED), id="any command"),
+        pytest.param(
+            "import tarsy_scoring.cli", (*NUMBERS, *HTTP_SERVER, *PAGES, *RULES_OF_TEXT, *FEW_NEED), id="any command"
+        ),
         pytest.param(
             "import tarsy_scoring.cli, tarsy_scoring.commands.worker",
-            (*NUMBERS, *HTTP_SERVER, *FEW_NEED),
+            (*NUMBERS, *HTTP_SERVER, *PAGES, *FEW_NEED),
             id="worker",
         ),
         pytest.param(
             "import tarsy_scoring.cli, tarsy_scoring.commands.api, tarsy_scoring.live.gateway\n"
             "import tarsy_scoring.web.app, tarsy_scoring.web.server\n"
             "tarsy_scoring.web.app.application()",
-            (*NUMBERS, *RULES_OF_TEXT, *FEW_NEED, "aiohttp"),
+            (*NUMBERS, *PAGES, *RULES_OF_TEXT, *FEW_NEED, "aiohttp"),
             id="api",
         ),
     ],

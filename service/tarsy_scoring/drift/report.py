@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import Field
 
 from tarsy_scoring.drift import anchors, detection, findings
@@ -180,6 +179,8 @@ def in_points(estimate: Estimate) -> str:
 
 def markdown(report: DriftReport) -> str:
     """Render the report as Markdown."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # the API reads reports as data
+
     environment = Environment(  # noqa: S701 - no HTML
         loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

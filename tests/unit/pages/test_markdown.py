@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from tarsy_scoring.web.pages import markdown
-from tarsy_scoring.web.pages.markdown import MAX_CHARACTERS, cited_entries, legible, render
+from tarsy_scoring.web.pages.legible import MAX_CHARACTERS, cited_entries, legible
+from tarsy_scoring.web.pages.markdown import render
 
 HARMLESS = {"href", "rel", "start"}
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from tarsy_scoring.records.analytics import TrendPoint
-from tarsy_scoring.web.pages.markdown import legible
+from tarsy_scoring.web.pages.legible import legible
 from tarsy_scoring.web.pages.rendering import templates
 
 Tone = Literal["weak", "fair", "good", "plain"]

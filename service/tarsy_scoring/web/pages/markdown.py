@@ -2,7 +2,8 @@
 Markdown of judges and agents as safe HTML.
 
 The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only
-http and https links. A sanitizer then removes every tag and attribute outside a short list.
+http and https links. A sanitizer then removes every tag and attribute outside a short list. Both are loaded with the
+templates, when the first page is shown.
 """
 
 import re
@@ -16,31 +17,16 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from tarsy_scoring.timeline.text import without_invisible
+from tarsy_scoring.web.pages.legible import CITATION, MAX_CHARACTERS, legible
 
-MAX_CHARACTERS = 50_000  # parses in under a second in the worst case; a reply of 8,000 tokens has about 32,000
 PAGE_HEADING = "h2"  # headings of the text begin one level below
 
 _HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _ANCHOR = re.compile(r"#E[1-9][0-9]{0,5}")
-# Not inside words, versions or paths. `judge.grounding` accepts more forms of citations.
-_CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
-_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
 TAGS = {
     *("h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "s", "a"),
     *("ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
 }
-
-
-def legible(text: str) -> str:
-    """The text without invisible characters: controls, NUL, and marks that reorder the text after them."""
-    return without_invisible(text.translate(_CONTROLS))
-
-
-def cited_entries(*texts: str | None) -> list[str]:
-    """Ids of the entries that the texts cite, each once, by number."""
-    found = {entry for text in texts if text for entry in _CITATION.findall(legible(text)[:MAX_CHARACTERS])}
-    return sorted(found, key=lambda entry: int(entry[1:]))
 
 
 def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True) -> Markup:
@@ -123,7 +109,7 @@ def _with_links(tokens: Sequence[Token], entries: Container[str]) -> list[Token]
 def _split(text: str, entries: Container[str]) -> list[Token]:
     tokens: list[Token] = []
     position = 0
-    for found in _CITATION.finditer(text):
+    for found in CITATION.finditer(text):
         if found[0] not in entries:
             continue
         tokens += (

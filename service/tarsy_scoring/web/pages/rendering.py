@@ -13,15 +13,18 @@ from decimal import Decimal
 from functools import cache
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.live.stored import END
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.pages import markdown, registry, words
+from tarsy_scoring.web.pages import registry, words
+from tarsy_scoring.web.pages.legible import legible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not
 # run.
@@ -152,7 +155,7 @@ def capitalize_first(sentence: str) -> str:
 
 def _shown(value: Any) -> Any:
     """A value without invisible characters; Jinja applies this to every value that a template prints."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else markdown.legible(value)
+    return value if isinstance(value, Markup) or not isinstance(value, str) else legible(value)
 
 
 def _static(name: str) -> str:
@@ -160,8 +163,12 @@ def _static(name: str) -> str:
 
 
 @cache
-def templates() -> Environment:
-    """The template environment of all pages."""
+def templates() -> "Environment":
+    """The template environment of all pages; the first call loads its libraries."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from tarsy_scoring.web.pages.markdown import render
+
     environment = Environment(
         loader=PackageLoader("tarsy_scoring.web.pages"),
         autoescape=True,
@@ -172,7 +179,7 @@ def templates() -> Environment:
         auto_reload=False,
     )
     filters = (when, percent, count, points, exactly, usd, seconds, coordinate, capitalize_first, spelt)
-    environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": markdown.render}
+    environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": render}
     environment.globals |= {
         "static": _static,
         "badge_of": words.badge_of,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tarsy_scoring.web.pages.markdown import cited_entries
+from tarsy_scoring.web.pages.legible import cited_entries
 from tarsy_scoring.web.pages.session import ShownSession, Unreadable
 
 T = TypeVar("T")
