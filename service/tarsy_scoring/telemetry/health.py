@@ -115,7 +115,7 @@ def calm_garbage_collector() -> None:
     """
     # A score or an answer consists of thousands of small objects, which reference counting frees. With
     # Python's own thresholds the collector walks all of them, and all imported modules, again and again.
-    gc.collect()
+    # Without a collection before: imports leave less than 0.1 MB of garbage, and the walk would take 0.05 s.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
