@@ -16,34 +16,35 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# A command `name` is the function `name` of the module `commands.name`, imported when it is called or listed.
-COMMANDS = (
-    "worker",
-    "api",
-    "bridge",
-    "insights",
-    "migrate",
-    "check-config",
-    "doctor",
-    "pause",
-    "resume",
-    "dead-letters",
-    "score",
-    "rescore",
-    "backfill",
-    "export",
-    "erase",
-    "tokens",
-    "prune",
-    "rollups",
-    "criteria",
-    "compare",
-    "consistency",
-    "calibrate",
-    "anchors",
-    "report",
-    "tools",
-)
+# A command `name` is the function `name` of the module `commands.name`, imported when it is called. The first sentence
+# of its help stands here as well, so that a list of the commands imports none of them.
+COMMANDS = {
+    "worker": "Take in requests, judge sessions and publish scoring events, until SIGTERM.",
+    "api": "Serve scores over HTTP and scoring events over WebSocket, until SIGTERM.",
+    "bridge": "Announce ended sessions of a TARSy database, until SIGTERM.",
+    "insights": "Publish rolling figures of every chain, until SIGTERM.",
+    "migrate": "Migrate the tables of SCORING_DATABASE_URL to the newest revision.",
+    "check-config": "Show the settings in force, without secrets, and report errors in them.",
+    "doctor": "Check the environment that the settings name: database, brokers, topics, source and judge.",
+    "pause": "Stop judging: everything, or the chain or provider named.",
+    "resume": "Lift pauses: all, or those of the chain or provider named.",
+    "dead-letters": "Messages that could not be processed: list, show and replay them.",
+    "score": "Score one session file; needs neither Kafka nor a database.",
+    "rescore": "Request new scores of sessions, by name or by selection.",
+    "backfill": "Request scores of finished sessions that were never scored, oldest first.",
+    "export": "Write scores to standard output, newest first.",
+    "erase": "Remove sessions from every table, with their scores, replies, events and requests.",
+    "tokens": "Bearer tokens of the API.",
+    "prune": "Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.",
+    "rollups": "Daily counts of scores that trends, distribution, missing tools, failure tags and drift are read from.",
+    "criteria": "List, show, compare and validate criteria: the instructions of the judge.",
+    "compare": "Compare two versions of the agents, or two criteria.",
+    "consistency": "Have one session judged several times and show the spread of the judgements.",
+    "calibrate": "Measure how well the judge agrees with labels, for each criteria and judge fingerprint.",
+    "anchors": "Sessions that every judge judges, to separate a change of judge from a change of agents.",
+    "report": "Documents that summarise many scores.",
+    "tools": "Missing tools: which names are one tool, and the state of each.",
+}
 MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
 # Other distributions register commands in this group. `demo` and `stack` are listed even if they are not
 # installed.
@@ -101,6 +102,14 @@ class CommandsOnDemand(click.Group):
         """All names, in alphabetical order."""
         return sorted([*COMMANDS, *LAB_COMMANDS])
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of the commands in the help, as click writes it."""
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        lab = {name: _lab_command(name).get_short_help_str(limit) for name in LAB_COMMANDS}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lab.get(name) or _short(COMMANDS[name], limit)) for name in names])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None if there is none of that name."""
         if cmd_name in LAB_COMMANDS:
@@ -110,6 +119,10 @@ class CommandsOnDemand(click.Group):
         name = cmd_name.replace("-", "_")
         module = import_module(f"tarsy_scoring.commands.{MODULE_OF.get(name, name)}")
         return cast(click.Command, getattr(module, name))
+
+
+def _short(summary: str, limit: int) -> str:
+    return click.Command(None, help=summary).get_short_help_str(limit)
 
 
 def _lab_command(name: str) -> click.Command:

@@ -1,10 +1,13 @@
-"""Libraries that a process does not load at its start: each takes time and memory, and few processes need it."""
+"""Modules that a process does not load at its start: each takes time and memory, and few processes need it."""
 
 import os
 import subprocess
 import sys
 
+import click
 import pytest
+
+from tarsy_scoring.cli import COMMANDS, cli
 
 NUMBERS = ("numpy", "scipy")
 HTTP_SERVER = ("fastapi", "starlette", "uvicorn")
@@ -45,3 +48,18 @@ def test_a_start_loads_only_what_it_needs(start: str, unneeded: tuple[str, ...])
     loaded = loaded_by(start)
 
     assert sorted(loaded.intersection(unneeded)) == []
+
+
+def test_a_list_of_the_commands_loads_none_of_them() -> None:
+    loaded = loaded_by("import tarsy_scoring.cli\ntarsy_scoring.cli.cli.main(['--help'], standalone_mode=False)")
+
+    commands = {f"tarsy_scoring.commands.{name.replace('-', '_')}" for name in COMMANDS}
+    assert loaded.isdisjoint(commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_the_commands_repeats_their_help(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+
+    assert command is not None
+    assert COMMANDS[name] == command.get_short_help_str(limit=500)

@@ -17,13 +17,13 @@ from pydantic_core import to_json
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.queue import audit
 from tarsy_scoring.telemetry.logging import set_up_logging
 from tarsy_scoring.timeline.text import one_line, without_invisible
 
 if TYPE_CHECKING:
+    from tarsy_scoring.judge.criteria import CriteriaRegistry
     from tarsy_scoring.postgres.database import Database
     from tarsy_scoring.wiring import Parts
 
@@ -174,7 +174,7 @@ def sessions_argument(*, required: bool) -> Callable[[FC], FC]:
     )
 
 
-def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] = ()) -> None:
+def require_criteria(registry: "CriteriaRegistry", name: str, also: Iterable[str] = ()) -> None:
     """
     Refuse an unknown criteria name.
 
