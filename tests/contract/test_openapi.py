@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from contracts import SCHEMAS, load_schema
+from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from tarsy_scoring.web.app import application
 from tarsy_scoring.web.middleware import PROBES
 
 DOCUMENT: dict[str, Any] = json.loads((SCHEMAS / "openapi.json").read_text("utf-8"))
@@ -32,6 +34,13 @@ def references(value: Any) -> list[str]:
 def assert_is_valid(value: Any, model: str) -> None:
     schema = {"$ref": f"urn:openapi#/components/schemas/{model}"}
     Draft202012Validator(schema, registry=REGISTRY, format_checker=FormatChecker()).validate(value)
+
+
+def test_metrics_name_a_route_as_the_document_does() -> None:
+    """The label `route` of a metric is the whole path."""
+    routes = [route for route in application().routes if isinstance(route, APIRoute) and route.include_in_schema]
+
+    assert {route.path_format for route in routes} == set(DOCUMENT["paths"])
 
 
 def test_every_operation_is_described() -> None:

@@ -48,10 +48,9 @@ def application() -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
+        # `include_router` would build each route a second time: 0.06 s of a start.
+        routes=[route for router in (*api.ROUTERS, *pages.routers()) for route in router.routes],
     )
-    for router in (*api.ROUTERS, *pages.routers()):
-        app.include_router(router)
     app.state.problem_page = pages.problem_page
     add_problem_handlers(app)
     not_found = app.router.default

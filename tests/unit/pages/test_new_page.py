@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 import httpx
 import pytest
 from jinja2 import ChoiceLoader, DictLoader
+from starlette.types import Receive, Scope, Send
 
-from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.pages import rendering
@@ -35,8 +35,11 @@ async def test_a_new_page_is_served_and_in_the_navigation(monkeypatch: pytest.Mo
 
     app = application()
     app.state.context = SimpleNamespace(policy=SimpleNamespace(hashes={"one": "hash-1"}))
-    app.dependency_overrides[may_read] = lambda: Caller("reader", frozenset({"read"}))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+
+    async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope | {"state": {"caller": Caller("reader", frozenset({"read"}))}}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(as_reader), base_url="http://test") as client:
         answer = await client.get("/criteria-names")
 
     assert answer.status_code == 200

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import date
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from tarsy_scoring.queue import audit
@@ -15,19 +15,19 @@ from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.access import Analysing
-from tarsy_scoring.web.api.common import PREFIX
+from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
 
-browsing = APIRouter(tags=["browsing"])
-figures = APIRouter(prefix="/analytics", tags=["analytics"])
+router = scoring_routes("browsing")
+figures = scoring_routes("analytics", "/analytics")
 
 EXPORT_RETRY_S = 10
 
 
-@browsing.get("/sessions", summary="List sessions with their scores")
+@router.get("/sessions", summary="List sessions with their scores")
 async def read_sessions(request: Request, _: Analysing, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
     Known sessions, each with its latest completed production score and the state of its newest one.
@@ -57,7 +57,7 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
         yield
 
 
-@browsing.get(
+@router.get(
     "/export",
     summary="Export scores",
     response_class=StreamingResponse,
@@ -158,8 +158,3 @@ async def read_failure_tags(request: Request, _: Analysing, query: Annotated[Sel
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
     """The bands of the criteria, if they are known and have bands; else those of the badges."""
     return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})
-
-
-router = APIRouter(prefix=PREFIX)
-router.include_router(browsing)
-router.include_router(figures)

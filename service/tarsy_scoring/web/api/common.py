@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Path, Response
+from fastapi import APIRouter, Depends, Path, Response
+from fastapi.routing import APIRoute
 from pydantic_core import to_json
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.queries import known_parameters_once
 
 PREFIX = "/api/v1/scoring"
 CRITERIA_HASH = r"^[A-Za-z0-9_-]+$"
@@ -19,6 +21,22 @@ NO_SUCH_SCORE = {"description": "There is no such score."}
 SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
 CriteriaHash = Annotated[str, Path(min_length=1, max_length=255, pattern=CRITERIA_HASH)]
 ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of a route in the OpenAPI document."""
+    return f"{route.tags[0]}_{route.name}"
+
+
+def scoring_routes(tag: str, path: str = "") -> APIRouter:
+    """Routes under `/api/v1/scoring`, which refuse repeated and unknown query parameters."""
+    # TARSy's spelling ignores unknown parameters as TARSy does, and a WebSocket has none.
+    return APIRouter(
+        prefix=PREFIX + path,
+        tags=[tag],
+        dependencies=[Depends(known_parameters_once)],
+        generate_unique_id_function=operation_id,
+    )
 
 
 def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

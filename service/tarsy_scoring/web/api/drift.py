@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from tarsy_scoring.drift.report import DriftReport, read_report
 from tarsy_scoring.web.access import Analysing
-from tarsy_scoring.web.api.common import PREFIX
+from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.queries import DriftQuery
 
-router = APIRouter(prefix=f"{PREFIX}/analytics", tags=["analytics"])
+router = scoring_routes("analytics", "/analytics")
 
 
 @router.get("/drift", summary="Tell changes of agents from changes of the judge")

@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tarsy_scoring.records import labels, review
@@ -16,16 +16,16 @@ from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
-    PREFIX,
     ScoreId,
     json_answer,
     no_such_score,
+    scoring_routes,
 )
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
 
-router = APIRouter(prefix=PREFIX, tags=["labels"])
+router = scoring_routes("labels")
 
 MAX_REASON = 4000
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions, ledger
@@ -12,12 +12,12 @@ from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Say
 from tarsy_scoring.missing_tools.ledger import Ledger
 from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
-from tarsy_scoring.web.api.common import PLAIN_TEXT, PREFIX
+from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import MissingToolsQuery, Moment
 
-router = APIRouter(prefix=f"{PREFIX}/missing-tools", tags=["tools"])
+router = scoring_routes("tools", "/missing-tools")
 
 MAX_NOTE = 4000
 

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.telemetry.health import Look
+from tarsy_scoring.web.api.common import operation_id
 from tarsy_scoring.web.context import AppContext
 
 READY_TIMEOUT_S = 2.0
 # A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the probes.
 LAST = {"Connection": "close"}
 
-router = APIRouter(tags=["probes"])
+router = APIRouter(tags=["probes"], generate_unique_id_function=operation_id)
 
 
 class Health(BaseModel):

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 
@@ -15,13 +15,13 @@ from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
-    PREFIX,
     CriteriaHash,
     ScoreId,
     SessionId,
     find_criteria,
     json_answer,
     no_such_score,
+    scoring_routes,
 )
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
@@ -29,7 +29,7 @@ from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
 from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, request_score
 
-router = APIRouter(prefix=PREFIX, tags=["scores"])
+router = scoring_routes("scores")
 
 _PLACE = TypeAdapter(tuple[Time, UUID])  # time and id of the score after which a page of the history begins
 MAX_REQUESTS_SHOWN = 1000

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.access import Reading, Scoring
-from tarsy_scoring.web.api.common import SessionId, json_answer
+from tarsy_scoring.web.api.common import SessionId, json_answer, operation_id
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, database_away
 from tarsy_scoring.web.score_requests import IdempotencyKey, request_score
@@ -88,7 +88,7 @@ def _refusal(problem: Problem) -> Response:
     return json_answer({"message": message}, status, problem.headers)
 
 
-router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
+router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute, generate_unique_id_function=operation_id)
 
 
 @router.post(
