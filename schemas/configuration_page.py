@@ -69,6 +69,8 @@ OUTSIDE = (
         f"`{settings.DEFAULT_BASE_URL}`",
         "Endpoint of the default provider; any OpenAI-compatible one.",
     ),
+    ("OPENAI_ORG_ID", "text", "none", "Sent to every provider as `OpenAI-Organization`."),
+    ("OPENAI_PROJECT_ID", "text", "none", "Sent to every provider as `OpenAI-Project`."),
 )
 
 # Title -> prefixes of the fields of `Settings` under it. A field goes under the first title that fits.

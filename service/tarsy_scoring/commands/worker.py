@@ -11,7 +11,6 @@ from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_
 from tarsy_scoring.config.settings import Processes, Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
-from tarsy_scoring.judge.connection import import_openai
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
@@ -103,7 +102,6 @@ def worker(only: str | None, processes: Processes | None) -> None:
         contain_commands(settings, os.environ)
         count = count_processes(settings)
     if count > 1:
-        import_openai()
         member = fork_processes(count)  # returns in each of them
         structlog.contextvars.bind_contextvars(process=member.number)
         settings = divide(settings, count, member.number)

@@ -116,7 +116,7 @@ class Endpoint:
         self.prices = Prices(settings)
         self._provider = provider
         self.settings = settings
-        self._key = api_key
+        self.key = api_key
         # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
         # `max_completion_tokens` ignore it and write without a limit.
         self._limit_parameter = "max_tokens"
@@ -221,7 +221,7 @@ class Endpoint:
 
     def _failure(self, error: ErrorResponse) -> Exception:
         after_s = error.retry_after_s()
-        said = f"{self.who} answered {error.describe(self._key)}"
+        said = f"{self.who} answered {error.describe(self.key)}"
         match error.meaning:
             case "too_long":
                 window, prompt = error.token_sizes()
@@ -237,7 +237,7 @@ class Endpoint:
                 due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
                 return TransientError(RateLimited(f"{said}: the provider asks us to wait", due_s), after_s)
             case "unavailable":
-                return self._unavailable(f"answered {error.describe(self._key)} and no chat completion", after_s)
+                return self._unavailable(f"answered {error.describe(self.key)} and no chat completion", after_s)
             case "rejected":
                 return JudgeRejectedRequest(f"{said}: check base_url, model and parameters of the provider")
 
