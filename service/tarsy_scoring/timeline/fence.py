@@ -7,7 +7,8 @@ Text that looks like a fence line (`fence_lines`), with any nonce, is removed.
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -25,7 +26,7 @@ from tarsy_scoring.timeline.injection import (
     mask_injections,
     steering,
 )
-from tarsy_scoring.timeline.masking import MARKER_PATTERN, SECRET_PATTERNS, SHIPPED, Masker, Masking, defuse_markers
+from tarsy_scoring.timeline.masking import ANY_SECRET, MARKER_PATTERN, SHIPPED, Masker, Masking, defuse_markers
 from tarsy_scoring.timeline.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
@@ -109,7 +110,7 @@ _ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
 # A few passes decide for most texts of a session that they need no change.
 _REASONS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
-_ANYTHING = [compile_bytes(p, capture=False) for p in ("|".join(f"(?:{p})" for p in _REASONS), *SECRET_PATTERNS)]
+_ANY_REASON = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
 _SEPARATOR = b"\n"
 """Joins texts that are searched together. Every pattern treats it like the edge of a text."""
 
@@ -136,11 +137,22 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
 
 def _may_change(data: bytes) -> bool:
     """Whether a text needs a change for a reason that is the same in every session."""
-    return any(anything.search(data) is not None for anything in _ANYTHING) or bool(steering([data]))
+    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or bool(steering([data]))
 
 
 _SHORT_BYTES = 200
-_may_change_short = lru_cache(maxsize=10_000)(_may_change)  # names of tools and agents return in each session
+
+
+@lru_cache(maxsize=10_000)  # names of tools and agents return in each session
+def _changes_short(data: bytes) -> bool:
+    """Whether a text changes, or holds an injection, in every session: `get_secret` may change, and does not."""
+    if not _may_change(data):
+        return False
+    alone = Sanitizer(_NO_NONCE)
+    return alone._changed("", data, defuse_markers) != data.decode() or bool(alone.injections)
+
+
+_NO_NONCE = "\0"  # no clean text holds it
 
 
 def imitates_fence(data: bytes) -> bool:
@@ -205,9 +217,9 @@ class Sanitizer:
         except UnicodeEncodeError:  # a lone surrogate
             return [self.text(entry, text) for entry, text in texts]
         safe = [text for _, text in texts]
-        for index in self._suspicious(encoded):
+        for index, groups in self._suspicious(encoded):
             entry, _ = texts[index]
-            safe[index] = self._changed(entry, encoded[index], defuse_markers)
+            safe[index] = self._changed(entry, encoded[index], defuse_markers, groups)
         return safe
 
     def neighbours(self, texts: Sequence[tuple[str, str]]) -> list[str]:
@@ -221,30 +233,41 @@ class Sanitizer:
             safe[index] = self._taken(texts[index][0], encoded[index], found).decode()
         return safe
 
-    def _suspicious(self, texts: Sequence[bytes]) -> list[int]:
-        """The sorted indices of all texts that `text` changes or finds injections in, and of some others."""
+    def _suspicious(self, texts: Sequence[bytes]) -> list[tuple[int, set[int]]]:
+        """
+        The sorted indices of all texts that `text` changes or finds injections in, and of some others; each with the
+        numbers of the `SECRET_PATTERNS` that may match it.
+        """
         joined = _SEPARATOR.join(texts)
         ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # the separator's place after each text
-        found: set[int] = set()
+        found: dict[int, set[int]] = defaultdict(set)
 
-        def add(start: int, end: int) -> int:
+        def add(start: int, end: int, *groups: int) -> int:
             # A match that touches a separator counts for the texts on both sides.
             last = min(bisect_right(ends, end - 1), len(texts) - 1)
-            found.update(range(bisect_left(ends, start), last + 1))
+            for index in range(bisect_left(ends, start), last + 1):
+                found[index].update(groups)
             return ends[last]
 
-        for anything in [*_ANYTHING, self._own] if self._own else _ANYTHING:
+        def search(anything: "re2._Regexp", *groups: int) -> None:
             position = 0
             while position < len(joined) and (match := anything.search(joined, position)) is not None:
-                position = add(*match.span())  # the texts up to there are decided
+                position = add(*match.span(), *groups)  # the texts up to there are decided
+
+        search(_ANY_REASON)
+        for group, anything in enumerate(ANY_SECRET):
+            search(anything, group)
+        if self._own:
+            search(self._own)
         lower = joined.lower()  # plain searches are faster than a pattern when there is no match
         for literal in (self._nonce, *self._names):
             position = lower.find(literal)
             while position >= 0:
                 position = lower.find(literal, add(position, position + len(literal)))
         left = [index for index in range(len(texts)) if index not in found]
-        found.update(left[number] for number in steering([texts[index] for index in left]))
-        return sorted(found)
+        for number in steering([texts[index] for index in left]):
+            found[left[number]] = set()
+        return sorted(found.items())
 
     def text(self, entry: str, text: str) -> str:
         """The safe text of an entry; injections found in it are recorded under the entry's id."""
@@ -254,16 +277,17 @@ class Sanitizer:
         data = encode(text)
         lower = data.lower()
         if (
-            (_may_change_short if len(data) <= _SHORT_BYTES else _may_change)(data)
+            (_changes_short if len(data) <= _SHORT_BYTES else _may_change)(data)
             or (self._own is not None and self._own.search(data) is not None)
             or any(literal in lower for literal in (self._nonce, *self._names))
         ):
             return self._changed(entry, data, defuse)
         return text if len(data) == len(text) else data.decode()  # the encoding replaced a lone surrogate
 
-    def _changed(self, entry: str, data: bytes, defuse: Callable[[bytes], bytes]) -> str:
-        """The safe text of an entry in which something was found."""
-        data = self._masker.mask_bytes(defuse(clean(data)))
+    def _changed(self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes], groups: Set[int] | None = None) -> str:
+        """The safe text of an entry in which something was found; `groups` are those of `_suspicious`."""
+        data = defuse(clean(raw))
+        data = self._masker.mask_bytes(data, groups if data is raw else None)
         data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
         lower = data.lower()
         if self._nonce in lower:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -51,7 +51,7 @@ Together they have more states than RE2 may store, and it searches ten times slo
 fit, for the texts of 91 recorded sessions: 1.7 ms for 100 KB.
 """
 
-_ANY = [compile_bytes(pattern, capture=False) for pattern in SECRET_PATTERNS]
+ANY_SECRET = [compile_bytes(pattern, capture=False) for pattern in SECRET_PATTERNS]
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
 _MARKER = re.compile(MARKER_PATTERN.encode())
 _RUN = re.compile(rb"(?<=[A-Za-z0-9])[A-Za-z0-9]*")
@@ -116,10 +116,15 @@ class Masker:
         self._checks = Checks()
         self._own = masking.own
 
-    def mask_bytes(self, data: bytes) -> bytes:
-        """Mask UTF-8; returns the same object if there is nothing to mask."""
+    def mask_bytes(self, data: bytes, groups: Set[int] | None = None) -> bytes:
+        """
+        Mask UTF-8; returns the same object if there is nothing to mask.
+
+        Args:
+            groups: Numbers of the `SECRET_PATTERNS` that may match, if the caller has searched for them.
+        """
         own = list(self._own.find(data, self._checks)) if self._own else []
-        secrets = _merged(data, own + find_secrets(data, self._checks))
+        secrets = _merged(data, own + find_secrets(data, self._checks, groups=groups))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -132,10 +137,11 @@ class Masker:
         return b"".join((*pieces, data[position:]))
 
 
-def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
+def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
     """The secrets of a text by the rules of this package; they may overlap."""
-    hits = (pattern.search(data) is not None for pattern in _ANY)
-    is_printed, in_command, is_named, has_shape, has_place = hits
+    if groups is None:
+        groups = {group for group, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
+    is_printed, in_command, is_named, has_shape, has_place = (group in groups for group in range(len(ANY_SECRET)))
     found: list[Secret] = []
     if has_shape:
         found += SHAPES.find(data, checks)
