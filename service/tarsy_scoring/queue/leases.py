@@ -326,7 +326,8 @@ class Leases:
             policy = self.inbox.policy
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
             arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
-            await connection.execute(self.database.sql(MOVE_CLAIM_FLOOR))
+            # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5 ms.
+            await connection.fetch(self.database.sql(MOVE_CLAIM_FLOOR))
             rows = await connection.fetch(self.database.sql(CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
             attempts = [c for c in claimed if not c.is_look]
