@@ -23,6 +23,7 @@ from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.records.rollup_keeping import RollupKeeper
+from tarsy_scoring.records.rollups import count_waiting
 from tarsy_scoring.scoring import worker as scoring_worker
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
@@ -302,13 +303,14 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
 
 
 async def _watch_backlog(parts: Parts) -> None:
-    """Keep the metrics of the database and the outbox up to date; runs until it is cancelled."""
+    """Keep the metrics of the database, the outbox and the rollups up to date; runs until it is cancelled."""
     while True:
         try:
             unpublished = await unpublished_events(parts.database)
             parts.metrics.database_up.set(1)
             parts.metrics.outbox_backlog.set(unpublished.events)
             parts.metrics.outbox_age.set(unpublished.oldest_s)
+            parts.metrics.rollups_backlog.set(await count_waiting(parts.database))
         except DatabaseAway:
             parts.metrics.database_up.set(0)
         await asyncio.sleep(BACKLOG_EVERY_S)

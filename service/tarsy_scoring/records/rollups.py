@@ -22,6 +22,7 @@ latest of each session, by the day on which the session ended. `missed`: like `l
 """
 
 FIRST_DAY, NO_DAY = date.min, date.max  # PostgreSQL's -infinity and infinity
+WAITING = "SELECT count(*) FROM (SELECT FROM {schema}.score_deltas LIMIT 100000) waiting"
 FOLDED_AT_ONCE = 5000  # deltas; folding as many takes half a second
 
 FILLED_SINCE = "SELECT since FROM {schema}.rollups_filled"
@@ -166,6 +167,12 @@ REMOVE_UNUSED = (
     "DELETE FROM {schema}.missed_sets t WHERE NOT EXISTS "
     "(SELECT FROM {schema}.missed_rollups r WHERE r.set_id = t.set_id)",
 )
+
+
+async def count_waiting(database: Database) -> int:
+    """Count the deltas that are not folded yet, up to 100,000. Raises: DatabaseAway."""
+    number: int = await database.once(lambda c: c.fetchval(database.sql(WAITING)))
+    return number
 
 
 async def fold(database: Database, connection: Connection, limit: int = FOLDED_AT_ONCE) -> int:

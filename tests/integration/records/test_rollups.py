@@ -23,7 +23,7 @@ from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
-from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, cover
+from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, count_waiting, cover
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories"
@@ -295,6 +295,15 @@ async def test_a_pass_that_fails_ends_no_worker(keeper: RollupKeeper, monkeypatc
         await asyncio.wait_for(keeper.run(stopping), 30)
 
     assert {line["event"] for line in logged} == {"rollups.failed"}
+
+
+async def test_deltas_wait_until_they_are_folded(scoring: Scoring, keeper: RollupKeeper) -> None:
+    await store_score(scoring, "s0", 50, missing_tools=("get_logs",))
+    assert await count_waiting(scoring.database) > 0
+
+    await keeper.run_once()
+
+    assert await count_waiting(scoring.database) == 0
 
 
 # --- upgrade -------------------------------------------------------------------------------------------
