@@ -34,6 +34,7 @@ from benchmarks.meter import Meter
 from benchmarks.programs import ProgramFailed, program, require_running
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher
@@ -247,8 +248,9 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         fleet.terminate()
-        async with asyncio.timeout(STOP_S):
-            await fleet.wait()
+        with contextlib.suppress(TimeoutError):  # the figures of the others count even so
+            async with asyncio.timeout(STOP_S):
+                await fleet.wait()
         return self._result(began, announced, since, _figures(folder)) | {"memory": memory}
 
     async def _connect(self) -> asyncpg.Connection:
@@ -480,7 +482,11 @@ def main() -> int:
         given.judge_seconds,
         given.keep_seconds,
     )
-    seen = uvloop.run(measure(asked))
+    try:
+        seen = uvloop.run(measure(asked))
+    except (ProgramFailed, StartRefused, TimeoutError) as error:
+        sys.stderr.write(f"benchmarks: {str(error) or 'the workers did not finish the warm-up'}\n")
+        return 1
     print(table(seen))
     if given.json:
         given.json.write_text(json.dumps(seen, indent=2) + "\n", encoding="utf-8")
