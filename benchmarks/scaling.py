@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -235,6 +236,8 @@ class Fleet:
         began, since = time.monotonic(), time.time()
         await self._sample(began)
         announcing = asyncio.create_task(self._announce(began))
+        for task in (announcing, *beside):
+            self._started.callback(task.cancel)  # before the workers end, if the run is broken off
         every_s = min(10.0, asked.seconds / 6)
         while not announcing.done():
             await asyncio.wait([announcing], timeout=every_s)
@@ -427,8 +430,7 @@ def table(seen: dict[str, Any]) -> str:
         if isinstance(value, dict) and name != "asked":
             lines.append(f"{name:<26} " + "  ".join(f"{k} {v}" for k, v in value.items()))
     names = [*TABLES]
-    lines.append("")
-    lines.append(f"{'s':>6} {'done':>7} {'pending':>8} {'running':>8} {'outbox':>7} {'deltas':>7}  MB with indexes:")
+    lines += ["", f"{'s':>6} {'done':>7} {'pending':>8} {'running':>8} {'outbox':>7} {'deltas':>7}  MB with indexes:"]
     lines[-1] += "".join(f" {n[-16:]:>16}" for n in names)
     for s in seen["samples"]:
         row = f"{s['s']:6.0f} {s['completed']:7} {s['pending']:8} {s['in_progress']:8} {s['outbox']:7} {s['deltas']:7}"
@@ -438,7 +440,10 @@ def table(seen: dict[str, Any]) -> str:
 
 
 async def measure(asked: Asked) -> dict[str, Any]:
-    """Start the servers, run the fleet, and remove everything that was created."""
+    """Start the servers, run the fleet, and remove everything that was created, also after SIGTERM."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with contextlib.AsyncExitStack() as started:
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="tarsy-scoring-scaling-")))
         (folder / "sessions").mkdir()
@@ -487,6 +492,8 @@ def main() -> int:
     except (ProgramFailed, StartRefused, TimeoutError) as error:
         sys.stderr.write(f"benchmarks: {str(error) or 'the workers did not finish the warm-up'}\n")
         return 1
+    except asyncio.CancelledError:
+        return 130
     print(table(seen))
     if given.json:
         given.json.write_text(json.dumps(seen, indent=2) + "\n", encoding="utf-8")
