@@ -19,6 +19,7 @@ from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
 from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
 from tarsy_scoring.timeline.masking.nearby import NEARBY_PATTERN, find_nearby
+from tarsy_scoring.timeline.masking.nodes import NODE_PATTERN, find_members
 from tarsy_scoring.timeline.masking.rules import (
     COMMANDS,
     LINES,
@@ -41,7 +42,7 @@ SECRET_PATTERNS = (
     "|".join((OUTPUTS.pattern, LINES.pattern)),
     "|".join((TABLE_PATTERN, COMMANDS.pattern)),
     "|".join((NAME_PATTERN, SENTENCES.pattern)),
-    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, SHAPES.pattern, TOKENS.pattern)),
+    "|".join((KEY_PATTERN, ENCODED_PATTERN, MANIFEST_PATTERN, NODE_PATTERN, SHAPES.pattern, TOKENS.pattern)),
     "|".join((PLACES.pattern, NEARBY_PATTERN)),
 )
 """
@@ -152,6 +153,7 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] |
     if has_shape:
         found += find_keys(data)
         found += find_manifests(data, checks)
+        found += find_members(data, checks)
     if in_command:
         found += find_columns(data, checks)
     if has_place:

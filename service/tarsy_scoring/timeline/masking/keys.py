@@ -7,8 +7,12 @@ from tarsy_scoring.timeline.masking.values import Secret
 from tarsy_scoring.timeline.patterns import compile_bytes
 
 _KIND = "private_key"
-_BEGIN = r"-{4,5} ?BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|PuTTY-User-Key-File-[0-9]:"
-_END = r"-{4,5} ?END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}|Private-MAC: ?[0-9a-f]+"
+_NAME = (
+    r"(?:[A-Za-z0-9-]+ ){0,4}(?i:(?:PRIVATE|SECRET|STATIC|SYMMETRIC|SHARED|SESSION|MASTER|SIGNING|ENCRYPTION|ENCRYPTED"
+    r"|CLIENT|SERVER|AES|HMAC) KEY)(?: BLOCK)?(?: [Vv][0-9]+)?"
+)
+_BEGIN = rf"-{{4,5}} ?BEGIN {_NAME} ?-{{4,5}}|PuTTY-User-Key-File-[0-9]:"
+_END = rf"-{{4,5}} ?END {_NAME} ?-{{4,5}}|Private-MAC: ?[0-9a-f]+"
 KEY_PATTERN = f"{_BEGIN}|{_END}"
 _EDGES = compile_bytes(f"({_BEGIN})|({_END})")
 
