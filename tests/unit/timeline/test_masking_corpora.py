@@ -12,7 +12,7 @@ from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
 from tarsy_scoring.timeline.masking.values import Checks
 
 SETS = ("", "_2", "_3", "_4", "_5")
-UNSEEN = (*SETS, "_6", "_7", "_8")
+UNSEEN = (*SETS, "_6", "_7", "_8", "_9")
 MIN_MASKED, MAX_DAMAGED = 0.98, 0.02
 
 

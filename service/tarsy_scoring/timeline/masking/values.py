@@ -58,10 +58,12 @@ _WRAPPING = re.compile(
     \((?=[b]?\\*["'])""",
     re.IGNORECASE | re.VERBOSE,
 )
-# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`.
+# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`,
+# and a variable and a type of GraphQL.
 _REFERENCE = re.compile(
     rb"""\$?\{\{[^\n]{0,400}?\}\}|\$\{[^}\n]{0,400}\}|\$\([^)\n]{0,400}\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
     |\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
+    |\$\w{1,80}[,)][\s{}$]|\[?(?:String|ID|Int|Boolean|[A-Z]\w{1,80}Input)!?\]?!?[,)][\s{}$]
     |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b""",
     re.VERBOSE,
 )
@@ -90,7 +92,7 @@ _NEXT_LINE = re.compile(
 )
 # Words of a pass phrase, alone behind a name that begins its line.
 _PHRASE = re.compile(rb"([a-z]+(?: [a-z]+){2,11})[ \t]*(?=\r?\n|\\+n|\Z)")
-_KEY_OF_LINE = re.compile(rb"(?:\A|\n|\\n)[ \t]*(?:- )?[\w.-]*[ \t]*:[ \t]*\Z")
+_KEY_OF_LINE = re.compile(rb"(?:\A|\n|\\n)[ \t]*(?:- )?[\w.-]*(?:[ \t]*:[ \t]*|=)\Z")
 # A value without quotation marks ends at a blank. Punctuation belongs to it unless another name follows.
 _BARE = re.compile(
     rb"""(?:[^\s"'`\\,;&|<>(){}\[\]]
