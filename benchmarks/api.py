@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -98,20 +99,29 @@ async def fill(url: str, scores: int) -> None:
         await connection.close()
 
 
-async def load(address: str, sessions: int, per_s: int, for_s: float) -> Latencies:
-    """Read scores of sessions drawn at random, `per_s` a second for `for_s` seconds."""
-    dice = random.Random(7)
+async def load(
+    send: Callable[[aiohttp.ClientSession, int], AbstractAsyncContextManager[aiohttp.ClientResponse]],
+    per_s: int,
+    for_s: float,
+    connections: int = 0,
+) -> Latencies:
+    """
+    Send `per_s` requests a second for `for_s` seconds.
+
+    Args:
+        send: Sends a request with this number, from 0.
+        connections: At most so many at once; 0: any number.
+    """
     latencies: list[float] = []
     failed: Counter[str] = Counter()  # by status, or by type of error
     answer_bytes = 0
-    timeout = aiohttp.ClientTimeout(total=30)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
+    timeout, connector = aiohttp.ClientTimeout(total=30), aiohttp.TCPConnector(limit=connections)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:
 
-        async def one(at: float) -> None:
+        async def one(number: int, at: float) -> None:
             nonlocal answer_bytes
-            session = f"session-{1 + dice.randrange(sessions)}"
             try:
-                async with client.get(f"{address}/api/v1/scoring/sessions/{session}/score") as answer:
+                async with send(client, number) as answer:
                     body = await answer.read()
                     answer.raise_for_status()
             except aiohttp.ClientResponseError as error:
@@ -128,8 +138,18 @@ async def load(address: str, sessions: int, per_s: int, for_s: float) -> Latenci
             for n in range(int(per_s * for_s)):
                 beat = start + n / per_s
                 await asyncio.sleep(max(0.0, beat - time.monotonic()))
-                group.create_task(one(beat))
+                group.create_task(one(n, beat))
     return summarize(latencies or [float("inf")], failed, answer_bytes)
+
+
+async def read_scores(address: str, sessions: int, per_s: int, for_s: float) -> Latencies:
+    """Read scores of sessions drawn at random."""
+    dice = random.Random(7)
+
+    def send(client: aiohttp.ClientSession, _: int) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return client.get(f"{address}/api/v1/scoring/sessions/session-{1 + dice.randrange(sessions)}/score")
+
+    return await load(send, per_s, for_s)
 
 
 async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
@@ -154,8 +174,8 @@ async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
                     require_running(process, log_file)
                 address = line.decode().split()[-1]
                 sessions = max(1, scores * 4 // 5)
-                await load(address, sessions, per_s, WARM_UP_S)
-                return await load(address, sessions, per_s, for_s)
+                await read_scores(address, sessions, per_s, WARM_UP_S)
+                return await read_scores(address, sessions, per_s, for_s)
 
 
 def print_found(found: Latencies, scores: int, per_s: int) -> None:

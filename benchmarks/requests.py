@@ -13,8 +13,7 @@ import logging
 import sys
 import tempfile
 import time
-from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import asyncpg
 import structlog
 from pydantic_core import to_json
 
-from benchmarks.api import START_S, Latencies, summarize
+from benchmarks.api import START_S, Latencies, load
 from benchmarks.programs import ProgramFailed, judge, program, require_running
 from benchmarks.scenarios import Bench, Scenario
 from benchmarks.sessions import session_name, write_sessions
@@ -39,36 +38,13 @@ WAITING = "SELECT count(*) FROM session_scores WHERE status = 'pending'"
 COMPLETED = "SELECT count(*) FROM session_scores WHERE status = 'completed'"
 
 
-async def load(address: str, first: int, per_s: int, for_s: float, connections: int) -> Latencies:
-    """Request scores of the sessions from number `first` on, each one once, `per_s` a second."""
-    latencies: list[float] = []
-    failed: Counter[str] = Counter()
-    largest = 0
-    timeout, connector = aiohttp.ClientTimeout(total=30), aiohttp.TCPConnector(limit=connections)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:
+async def request_scores(address: str, first: int, per_s: int, for_s: float, connections: int) -> Latencies:
+    """Request scores of the sessions from number `first` on, each one once."""
 
-        async def one(number: int, at: float) -> None:
-            nonlocal largest
-            url = f"{address}/api/v1/scoring/sessions/{session_name(number)}/score"
-            try:
-                async with client.post(url) as answer:
-                    body = await answer.read()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                failed[type(error).__name__] += 1
-                return
-            if answer.status != 202:
-                failed[str(answer.status)] += 1
-                return
-            largest = max(largest, len(body))
-            latencies.append(time.monotonic() - at)
+    def send(client: aiohttp.ClientSession, n: int) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return client.post(f"{address}/api/v1/scoring/sessions/{session_name(first + n)}/score")
 
-        start = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for n in range(int(per_s * for_s)):
-                beat = start + n / per_s
-                await asyncio.sleep(max(0.0, beat - time.monotonic()))
-                group.create_task(one(first + n, beat))
-    return summarize(latencies or [float("inf")], failed, largest)
+    return await load(send, per_s, for_s, connections)
 
 
 async def measure(per_s: int, for_s: float, connections: int) -> tuple[Latencies, float]:
@@ -113,9 +89,9 @@ async def measure(per_s: int, for_s: float, connections: int) -> tuple[Latencies
             await api.wait()
             require_running(api, api_log)
         address = line.decode().split()[-1]
-        await load(address, busy, per_s, WARM_UP_S, connections)
+        await request_scores(address, busy, per_s, WARM_UP_S, connections)
         before, began = await connection.fetchval(COMPLETED), time.monotonic()
-        found = await load(address, busy + warm_up, per_s, for_s, connections)
+        found = await request_scores(address, busy + warm_up, per_s, for_s, connections)
         rate = (await connection.fetchval(COMPLETED) - before) / (time.monotonic() - began)
         if not await connection.fetchval(WAITING):
             raise ProgramFailed("the worker became idle: there were too few sessions")
