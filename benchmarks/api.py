@@ -21,13 +21,12 @@ import aiohttp
 import asyncpg
 from pydantic_core import to_json
 
-from benchmarks.programs import ProgramFailed, program, require_running
+from benchmarks.programs import ProgramFailed, first_line, program
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 SCORES, PER_S, FOR_S, WARM_UP_S = 100_000, 200, 20.0, 3.0
 TARGET_P99_MS = 20.0
-START_S = 30.0
 
 # Three of four sessions have one score, the others two; one score in ten has failed. A score has the size of
 # a judge's answers: an analysis of 4 KB, five missing tools, two turns.
@@ -167,12 +166,8 @@ async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
             env = {"SCORING_DATABASE_URL": postgres.url, "SCORING_API_PORT": "0", "SCORING_LOG_LEVEL": "warning"}
             log_file = folder / "api.log"
             async with program("-m", "tarsy_scoring", "api", env=env, log_file=log_file) as process:
-                assert process.stdout is not None
-                line = await asyncio.wait_for(process.stdout.readline(), START_S)
-                if not line:
-                    await process.wait()
-                    require_running(process, log_file)
-                address = line.decode().split()[-1]
+                line = await first_line(process, log_file)
+                address = line.split()[-1]
                 sessions = max(1, scores * 4 // 5)
                 await read_scores(address, sessions, per_s, WARM_UP_S)
                 return await read_scores(address, sessions, per_s, for_s)

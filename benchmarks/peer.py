@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import asyncpg
 
-from benchmarks.programs import START_S, ProgramFailed, program, require_running
+from benchmarks.programs import START_S, ProgramFailed, first_line, program, require_running
 from benchmarks.sessions import session_name
 from benchmarks.tarsy import TABLES
 from tarsy_scoring_lab.postgres import create_database
@@ -112,12 +112,8 @@ class Peer:
         log_file = folder / "model.log"
         options = (f"-latency={latency_s}s",)
         async with program(*options, env={}, log_file=log_file, executable=str(self.model)) as process:
-            assert process.stdout is not None
-            line = await asyncio.wait_for(process.stdout.readline(), START_S)
-            if not line:
-                await process.wait()
-                require_running(process, log_file)
-            yield line.decode().strip(), process.pid
+            line = await first_line(process, log_file)
+            yield line, process.pid
 
 
 async def post_scores(base_url: str, session_ids: Sequence[str]) -> None:

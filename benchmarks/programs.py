@@ -69,6 +69,16 @@ def require_running(process: asyncio.subprocess.Process, log_file: Path) -> None
         raise ProgramFailed(f"ended early with status {process.returncode}: " + " | ".join(last)[-1500:])
 
 
+async def first_line(process: asyncio.subprocess.Process, log_file: Path) -> str:
+    """The first line that a program prints when it has started. Raises: ProgramFailed, TimeoutError: it prints none."""
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), START_S)
+    if not line:
+        await process.wait()
+        require_running(process, log_file)
+    return line.decode().strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """A scripted judge that answers after `latency_s`."""
@@ -92,9 +102,5 @@ async def judge(latency_s: float, folder: Path) -> AsyncIterator[Judge]:
     log_file = folder / "judge.log"
     options = ("--latency", str(latency_s))
     async with program("-m", "tarsy_scoring_lab.scripted_judge", *options, env={}, log_file=log_file) as process:
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), START_S)
-        if not line:
-            await process.wait()
-            require_running(process, log_file)
-        yield Judge(line.decode().strip(), process.pid)
+        line = await first_line(process, log_file)
+        yield Judge(line, process.pid)

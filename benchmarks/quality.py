@@ -17,7 +17,7 @@ import aiohttp
 import asyncpg
 from pydantic_core import to_json
 
-from benchmarks.programs import ProgramFailed, program, require_running
+from benchmarks.programs import ProgramFailed, first_line, program
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.rollup_keeping import RollupKeeper
@@ -26,7 +26,7 @@ from tarsy_scoring_lab.postgres import EmbeddedPostgres
 SCORES, CHAINS, TIMES = 100_000, 1_000, 30
 COUNTED = ("sessions", "session_scores", "score_missing_tools")
 TARGET_MS = 200.0
-START_S, SETTLED_S = 30.0, 5.0
+SETTLED_S = 5.0
 API = "/api/v1/scoring"
 
 # A year of scores; one session in four was scored twice. Three judges follow each other, under two criteria.
@@ -188,12 +188,8 @@ async def measure(scores: int, chains: int, times: int) -> list[Page]:
                 env = {"SCORING_DATABASE_URL": postgres.url, "SCORING_API_PORT": "0", "SCORING_LOG_LEVEL": "warning"}
                 env["SCORING_API_RATE_PER_MINUTE"] = "100000"
                 async with program("-m", "tarsy_scoring", "api", env=env, log_file=log_file) as process:
-                    assert process.stdout is not None
-                    line = await asyncio.wait_for(process.stdout.readline(), START_S)
-                    if not line:
-                        await process.wait()
-                        require_running(process, log_file)
-                    found.append(await measure_page(line.decode().split()[-1], path, times))
+                    line = await first_line(process, log_file)
+                    found.append(await measure_page(line.split()[-1], path, times))
     return found
 
 

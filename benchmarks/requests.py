@@ -22,8 +22,8 @@ import asyncpg
 import structlog
 from pydantic_core import to_json
 
-from benchmarks.api import START_S, Latencies, load
-from benchmarks.programs import ProgramFailed, judge, program, require_running
+from benchmarks.api import Latencies, load
+from benchmarks.programs import START_S, ProgramFailed, first_line, judge, program, require_running
 from benchmarks.scenarios import Bench, Scenario
 from benchmarks.sessions import session_name, write_sessions
 from tarsy_scoring.errors import StartRefused
@@ -83,12 +83,8 @@ async def measure(per_s: int, for_s: float, connections: int) -> tuple[Latencies
                 require_running(worker, worker_log)
                 await asyncio.sleep(0.2)
         api = await started.enter_async_context(program("-m", "tarsy_scoring", "api", env=env, log_file=api_log))
-        assert api.stdout is not None
-        line = await asyncio.wait_for(api.stdout.readline(), START_S)
-        if not line:
-            await api.wait()
-            require_running(api, api_log)
-        address = line.decode().split()[-1]
+        line = await first_line(api, api_log)
+        address = line.split()[-1]
         await request_scores(address, busy, per_s, WARM_UP_S, connections)
         before, began = await connection.fetchval(COMPLETED), time.monotonic()
         found = await request_scores(address, busy + warm_up, per_s, for_s, connections)
