@@ -156,6 +156,8 @@ _CATEGORY_LINE = re.compile(r"^[ \t]*([A-Z][A-Za-z0-9 ]{0,60}): X/(\d{1,3})[ \t]
 _BAND_LINE = re.compile(
     r"^[ \t>*`-]*Outcome:[ \t`*]*([a-z]\w*)[ \t`*]*\((\d{1,3})\s*[-–]\s*(\d{1,3})\)", re.MULTILINE | re.IGNORECASE
 )
+_BANDS_SENTENCE = re.compile(r"must lie in the range of the outcome: ([^.\n]*)\.")
+_BAND = re.compile(r"([a-z]\w*) (\d{1,3})-(\d{1,3})", re.IGNORECASE)
 _SCHEMA_BAND = r"\b{}:\D*(\d{{1,3}})\s*[-–]\s*(\d{{1,3}})"
 _HIGHEST = re.compile(r"\d{1,3}\s*[-–]\s*(\d{1,3})")
 _JSON_FENCE = re.compile(r"```json[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
@@ -165,8 +167,8 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
     """
     Read the task that the last message of a conversation sets.
 
-    Outside of the evidence a line `Outcome: correct (60-100)` names a band, one `Logical Flow: X/25` a
-    category, and a ```json fence the schema, where `response_format` holds none.
+    Outside of the evidence a line `Outcome: correct (60-100)` names a band, as does `correct 60-100` in the sentence
+    about the ranges; a line `Logical Flow: X/25` names a category, and a ```json fence the schema, where `response_format` holds none.
 
     Raises:
         KeyError, TypeError: `response_format` differs from OpenAI's, or its schema is not one of an object.
@@ -176,7 +178,10 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
     schema = _schema_in(transcript.asked)
     if response_format is not None and response_format["type"] == "json_schema":
         schema = dict(response_format["json_schema"]["schema"])
-    bands = {name: (int(low), int(high)) for name, low, high in _BAND_LINE.findall(transcript.asked)}
+    ranges = _BAND_LINE.findall(transcript.asked)
+    for sentence in _BANDS_SENTENCE.findall(transcript.asked):
+        ranges += _BAND.findall(sentence)
+    bands = {name: (int(low), int(high)) for name, low, high in ranges}
     if schema is not None and not bands:
         bands = _bands_of(schema["properties"].get("outcome", {}))
     categories = {name: int(points) for name, points in _CATEGORY_LINE.findall(transcript.asked)}

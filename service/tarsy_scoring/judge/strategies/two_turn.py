@@ -103,11 +103,8 @@ outcome, the breakdown in the form you used before if you gave one, and on the l
 
 def repair_prompt(bands: Bands) -> str:
     """The request for numbers that agree, sent once per sample."""
-    return BAND_REPAIR_PROMPT.format(bands=_band_lines(bands, "")) if bands else REPAIR_PROMPT
-
-
-def _band_lines(bands: Bands, indent: str) -> str:
-    return "\n".join(f"{indent}Outcome: {name} ({low}-{high})" for name, (low, high) in bands.items())
+    lines = "\n".join(f"Outcome: {name} ({low}-{high})" for name, (low, high) in bands.items())
+    return BAND_REPAIR_PROMPT.format(bands=lines) if bands else REPAIR_PROMPT
 
 
 def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
@@ -123,11 +120,12 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     if max_points:
         lines = "\n".join(f"   {category_title(id_)}: X/{points}" for id_, points in max_points.items())
         steps[0] += " Explain the deductions of each category."
-    if bands:
-        lines_of_bands = _band_lines(bands, "   ")
+    if bands:  # a range behind each line would be copied into the answer
+        forms = "\n".join(f"   Outcome: {name}" for name in bands)
+        ranges = ", ".join(f"{name} {low}-{high}" for name, (low, high) in bands.items())
         steps.append(
-            "Write the outcome on a line of its own, one of these without its range; the total must lie in the range:\n"
-            f"{lines_of_bands}"
+            f"Write the outcome on a line of its own, in one of these forms:\n{forms}\n"
+            f"   The total must lie in the range of the outcome: {ranges}."
         )
     if max_points:
         steps.append(f"Write the breakdown, one line per category, with whole numbers in place of X:\n{lines}")
