@@ -12,7 +12,12 @@ from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn, Tu
 ScriptStep = Turn | ScoringError
 
 # Has every entry that an analysis may cite.
-CONTEXT = SimpleNamespace(alert="the alert", conversation="the timeline", entry_text=lambda entry: "what it shows")
+CONTEXT = SimpleNamespace(
+    alert="the alert",
+    conversation="the timeline",
+    entries={f"E{number}": (0, 0) for number in range(1, 100)},
+    entry_text=lambda entry: "what it shows",
+)
 
 
 def answer(reply: str = "", **changes: Any) -> Turn:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from typing import NamedTuple
 
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.context import FittedContext
@@ -26,26 +26,22 @@ def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
 
     In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range
     (`E3-E5`) the two ends count. In a sentence with quotations, the quotations are the citations, and the ids
-    name their entries. A quotation holds if all ids of the sentence exist and one of their entries contains
-    it. Without an id, any entry may contain it.
+    name their entries; an id without an entry is a citation there, too. A quotation holds if one of its
+    entries contains it. Without an id, any entry may contain it.
 
     A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
     least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at
     the ends are ignored. Words and numbers must be whole. `...` matches anything in the same entry. Code
     after a word about an omitted step (``It should have run `kubectl logs web-1 --previous` ``) is a
-    suggestion and no citation, unless a word of evidence comes in between (`... that E4 shows ...`). An id
+    suggestion and no citation, unless a word of evidence comes in between (`... that E4 shows ...`). So is a
+    command in any quotation marks, also before such words (`"kubectl logs web-1" was never attempted`). An id
     without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
 
     Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
     """
     shown = _Shown(evidence)
-    sentences = list(_sentences(analysis))
-    quoted = ((quotation, sentence) for sentence in sentences for quotation in sentence.quotations)
-    verdicts = [
-        shown.has_entry(entry) for sentence in sentences if not sentence.quotations for entry in shown.cited(sentence)
-    ]
-    verdicts += (shown.holds(quotation, shown.cited(s)) for quotation, s in islice(quoted, _MOST_QUOTATIONS))
-    return Grounding(checked=len(verdicts), held=sum(verdicts))
+    holds = [shown.holds(citation) for citation in _citations(analysis, shown)]
+    return Grounding(checked=len(holds), held=sum(holds))
 
 
 def is_ungrounded(grounding: Grounding) -> bool:
@@ -56,8 +52,16 @@ def is_ungrounded(grounding: Grounding) -> bool:
 # --- citations -------------------------------------------------------------------------------------
 
 
+class _Citation(NamedTuple):
+    """One id, or a quotation with the ids of its sentence: those that exist, else all of them."""
+
+    ids: tuple[str, ...]
+    quotation: str | None = None
+
+
 @dataclass(slots=True)
 class _Sentence:
+    start: int = 0
     ids: dict[str, None] = field(default_factory=dict)
     """The entry ids of the sentence, each once, in order."""
     quotations: list[str] = field(default_factory=list)
@@ -91,15 +95,49 @@ _TOKENS = (
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion affect only code. In a text without code the search for them would take most of the
-# time.
+# Words of suggestion affect code and the few commands in quotation marks. In a text without code the search for
+# them would take most of the time.
 _TOKEN = re.compile(_TOKENS)
 _TOKEN_AROUND_CODE = re.compile(rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])")
+# A command begins with the name of a program that is no English word, or has an option.
+_COMMAND = re.compile(
+    r"(?:\$ )?(?:kubectl|oc|helm|docker|podman|crictl|istioctl|git|curl|wget|ssh|psql|mysql|redis-cli|mongosh?|aws"
+    r"|gcloud|az|terraform|systemctl|journalctl|dmesg|grep|ls|ps|df|du|netstat|nslookup|tcpdump|traceroute)\s+\S"
+    r"|(?:\$ )?[a-z][\w./-]*+\s(?:[^\n]*\s)?--?[A-Za-z]"
+)
+# In front of a command. A word for running it claims that it was run, unless the sentence denies it before.
+_BEFORE_COMMAND = re.compile(
+    rf"(?<![\w-])(?i:(?P<suggests>{_SUGGESTS}|available for|open to)|(?P<claims>{_CLAIMS})"
+    rf"|(?P<runs>ran|runs?|running|executed|issued|called|sent|used|tried|applied|repeated)|(?P<owns>\w+['’]s(?=\W*$)))"
+    rf"(?![\w-])|(?P<id>{_ID})"
+)
+# Behind a command; the first match decides.
+_DONE = r"(?:attempted|asked|tried|run|used|issued|called|executed|considered|checked|made)"
+_BEHIND_COMMAND = re.compile(
+    r"(?<![\w-])(?:(?P<suggests>(?:would|could|should|might) have(?! been)|would have been"
+    rf"|(?:should|could) have been {_DONE}|(?:was|were) (?:never|not) {_DONE}"
+    r"|(?:is|was|were|left|stayed) (?:open|available|unused|at hand|missing))"
+    rf"|which|that|but|it|this|so|because|{_CLAIMS})(?![\w-])|{_ID}|[.!?;:]\s|\n"
+)
+_AROUND_COMMAND = 150  # characters that are searched for these words
 _QUOTATIONS = ("straight", "curved", "angled", "code")
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
 _NUMBERS = re.compile(_NUMBER)
 _CAPITAL_NEXT = re.compile(r"\s+(?!E[0-9])[A-Z]")
 _ITEM_NEXT = re.compile(r"\s{1,20}(?:[-*+•]|[0-9]{1,3}[.)])\s")
+
+
+def _citations(analysis: str, shown: "_Shown") -> Iterator[_Citation]:
+    left = _MOST_QUOTATIONS
+    for sentence in _sentences(analysis):
+        ids = shown.cited(sentence)
+        existing = tuple(filter(shown.has_entry, ids))
+        for entry in ids:
+            if not sentence.quotations or (existing and not shown.has_entry(entry)):
+                yield _Citation((entry,))
+        for quotation in sentence.quotations[:left]:
+            yield _Citation(existing or ids, quotation)
+        left -= min(left, len(sentence.quotations))
 
 
 def _sentences(analysis: str) -> Iterator[_Sentence]:
@@ -111,7 +149,7 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
             sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
         elif kind in ("suggests", "claims"):
             sentence.suggests = kind == "suggests"
-        elif kind in _QUOTATIONS and not (kind == "code" and sentence.suggests):
+        elif kind in _QUOTATIONS and not _is_suggested(token, sentence):
             sentence.quotations.append(token[kind])
         if not _ends_sentence(token, sentence):
             continue
@@ -119,7 +157,7 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
         ends_line = token[0].startswith("\n")
         if ends_line:
             items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
-        sentence = _Sentence(suggests=items_suggest and ends_line)
+        sentence = _Sentence(token.end(), suggests=items_suggest and ends_line)
     yield sentence
 
 
@@ -141,6 +179,21 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
             closing_ticks = token.end(kind) if kind == "code" else closing_ticks
         else:
             yield token
+
+
+def _is_suggested(token: re.Match[str], sentence: _Sentence) -> bool:
+    """Whether a quotation is code behind a word of suggestion, or a command that its sentence suggests."""
+    kind = token.lastgroup or ""
+    is_command = _COMMAND.match(token[kind]) is not None
+    if sentence.suggests or not is_command:
+        return sentence.suggests and (is_command or kind == "code")
+    text, start, end = token.string, token.start(), token.end()
+    said = ""
+    for word in _BEFORE_COMMAND.finditer(text, max(sentence.start, start - _AROUND_COMMAND), start):
+        if word.lastgroup in ("suggests", "claims") or not said:
+            said = word.lastgroup or ""
+    behind = None if said else _BEHIND_COMMAND.search(text, end, end + _AROUND_COMMAND)
+    return said == "suggests" or (behind is not None and behind.lastgroup == "suggests")
 
 
 def _ends_sentence(token: re.Match[str], sentence: _Sentence) -> bool:
@@ -177,26 +230,29 @@ class _Shown:
 
     def __init__(self, evidence: FittedContext) -> None:
         self._evidence = evidence
-        self._entries: dict[str, str | None] = {}
+        self._entries: dict[str, str] = {}
 
     def cited(self, sentence: _Sentence) -> tuple[str, ...]:
         """The ids of the sentence that are citations."""
-        return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._words)
+        return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._used_as_words)
 
     def has_entry(self, entry: str) -> bool:
-        return self._evidence.entry_text(entry) is not None
+        return entry in self._evidence.entries
 
-    def holds(self, quotation: str, ids: tuple[str, ...]) -> bool:
-        """Whether one of these entries contains it and all exist; without ids, whether any entry contains it."""
-        pieces = [piece for p in _ELLIPSIS.split(_normalised(quotation)) if (piece := p.strip(_AT_ENDS))]
-        texts = [self._entry(entry) for entry in ids] if ids else self._everything
-        return None not in texts and any(_contains_in_order(pieces, text or "") for text in texts)
+    def holds(self, citation: _Citation) -> bool:
+        """Whether the entry exists, or one of the entries contains the quotation; without ids any entry may."""
+        if citation.quotation is None:
+            return self.has_entry(citation.ids[0])
+        pieces = _pieces(citation.quotation)
+        texts = map(self._entry, citation.ids) if citation.ids else self._everything
+        return any(_contains_in_order(pieces, text) for text in texts)
 
-    def _entry(self, entry: str) -> str | None:
+    def _entry(self, entry: str) -> str:
+        """The normalised text of an entry; empty where there is no such entry."""
         if entry not in self._entries:
             text = self._evidence.entry_text(entry)
             # Analyses also quote the heading of an entry: `Tool call kubectl.get`.
-            self._entries[entry] = None if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
+            self._entries[entry] = "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
         return self._entries[entry]
 
     @cached_property
@@ -210,7 +266,7 @@ class _Shown:
         return [_normalised(part) for text in texts for part in re.split(r"(?m)^(?=\[E[0-9]+\] )", text)]
 
     @cached_property
-    def _words(self) -> frozenset[str]:
+    def _used_as_words(self) -> frozenset[str]:
         return frozenset(_USED_AS_WORD.findall(f"{self._evidence.alert}\n{self._evidence.conversation}"))
 
 
@@ -231,6 +287,11 @@ def _normalised(text: str) -> str:
     text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text.translate(_SAME)))
     text = _DECORATION.sub("", text).casefold()
     return " ".join(word for word in text.split() if word.strip(_BLOCK_MARKS))
+
+
+def _pieces(quotation: str) -> list[str]:
+    """The normalised parts of a quotation between its ellipses."""
+    return [piece for p in _ELLIPSIS.split(_normalised(quotation)) if (piece := p.strip(_AT_ENDS))]
 
 
 def _contains_in_order(pieces: Sequence[str], text: str) -> bool:

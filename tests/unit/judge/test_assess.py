@@ -359,7 +359,7 @@ VOCABULARY = {"premature_conclusion": "too early", "wrong_conclusion": "not so"}
 def showing(**entries: str) -> Any:
     """A context in which these entries can be looked up."""
     conversation = "\n".join(f"[{entry}]\n{text}" for entry, text in entries.items())
-    return SimpleNamespace(alert="the alert", conversation=conversation, entry_text=entries.get)
+    return SimpleNamespace(alert="the alert", conversation=conversation, entries=entries, entry_text=entries.get)
 
 
 async def test_failures_that_the_analysis_asserts_are_tags() -> None:

@@ -171,7 +171,7 @@ HOSTILE = [
     "a*",
     "...",
 ]
-HOSTILE += ["a … ", '"a a a" ', "not `a a a` ", "not:\n- "]
+HOSTILE += ["a … ", '"a a a" ', "not `a a a` ", "not:\n- ", "`ls a b` ", '"kubectl a" ', "`ls a b`", "`ls - - - - `"]
 
 
 def test_a_hostile_analysis_is_read_in_linear_time() -> None:
