@@ -38,7 +38,7 @@ async def claimed(service: Service) -> ClaimedScore:
 
 
 async def test_a_score_is_stored_whole(service: Service, claimed: ClaimedScore) -> None:
-    finished = await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+    finished = await service.attempt(claimed, FakeJudge(ANALYSIS.replace("(E3)", "(E3, E99)"), MISSING_TOOLS))
 
     score = await service.score(claimed.score_id)
     assert finished.outcome == score["status"] == "completed"
@@ -54,6 +54,10 @@ async def test_a_score_is_stored_whole(service: Service, claimed: ClaimedScore) 
     }  # fmt: skip
     assert (score["criteria_hash"], score["is_current_criteria"]) == (HASHES[score["criteria"]], True)
     assert score["coverage"]["shown_share"] == 1
+    assert score["grounding"] == {
+        "checked": 2, "held": 1, "share": 0.5,
+        "failed": [{"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None}],
+    }  # fmt: skip
     assert score["judge_fingerprint"]
     events = await service.events(claimed.score_id)
     assert [e.get("phase", e["type"]) for e in events] == [

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
@@ -186,6 +187,36 @@ def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
     result = run(SESSION | {"status": "in_progress", "chain_id": "own"}, "--json", "--chain", "k")
 
     assert json.loads(result.stdout)["chain_id"] == "k"
+
+
+def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cites = f'It read the log (E99). "look" is in E2, as E1 says: "the disk is full".\n{ANALYSIS}'
+    session = SESSION | {"final_analysis": "the disk is full"}
+
+    def judging(_: Settings) -> dict[str, FakeJudge]:
+        judge = FakeJudge(cites, MISSING_TOOLS)
+        judge.provider = "main"
+        return {"main": judge}
+
+    monkeypatch.setattr("tarsy_scoring.commands.score.create_clients", judging)
+
+    document, text = json.loads(run(session, "--json").stdout), run(session).stdout
+
+    jsonschema.validate(document, SCHEMA)
+    assert document["grounding"] == {
+        "checked": 3,
+        "held": 1,
+        "share": 1 / 3,
+        "failed": [
+            {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
+            {"entry": "E2, E1", "quotation": "the disk is full", "reason": "other_entry", "found_in": "E3"},
+        ],
+    }
+    assert (
+        'citations: 1 of 3 hold\n  no_such_entry E99\n  other_entry E2, E1 "the disk is full" (stands in E3)\n' in text
+    )
 
 
 def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

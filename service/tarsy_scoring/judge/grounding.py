@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tarsy_scoring.judge.verdict import Grounding
+from tarsy_scoring.judge.verdict import FailedCitation, Grounding
 from tarsy_scoring.timeline.context import FittedContext
-from tarsy_scoring.timeline.text import without_invisible
+from tarsy_scoring.timeline.text import one_line, without_invisible
 
 _FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more
 _MOST_QUOTATIONS = 1_000  # each is a search of the evidence; honest analyses hold dozens
+_MOST_FAILED = 20  # each is searched in all entries, and stored with the score
+_MOST_CHARACTERS, _MOST_IDS = 300, 10  # kept of a citation that does not hold
 
 
 def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     """
-    Count the citations of an analysis, and those that hold.
+    Count the citations of an analysis and those that hold, and say why the others do not.
 
     In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range
     (`E3-E5`) the two ends count. In a sentence with quotations, the quotations are the citations, and the ids
@@ -38,10 +40,18 @@ def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
 
     Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
+    The first 20 different citations that do not hold are given, with at most 300 characters of a quotation.
     """
     shown = _Shown(evidence)
-    holds = [shown.holds(citation) for citation in _citations(analysis, shown)]
-    return Grounding(checked=len(holds), held=sum(holds))
+    checked = held = 0
+    failed: dict[_Citation, None] = {}
+    for citation in _citations(analysis, shown):
+        checked += 1
+        if shown.holds(citation):
+            held += 1
+        elif len(failed) < _MOST_FAILED:
+            failed[citation] = None
+    return Grounding(checked, held, tuple(shown.failure(citation) for citation in failed))
 
 
 def is_ungrounded(grounding: Grounding) -> bool:
@@ -231,6 +241,7 @@ class _Shown:
     def __init__(self, evidence: FittedContext) -> None:
         self._evidence = evidence
         self._entries: dict[str, str] = {}
+        self._words_by_entry: dict[str, frozenset[str]] = {}
 
     def cited(self, sentence: _Sentence) -> tuple[str, ...]:
         """The ids of the sentence that are citations."""
@@ -247,6 +258,27 @@ class _Shown:
         texts = map(self._entry, citation.ids) if citation.ids else self._everything
         return any(_contains_in_order(pieces, text) for text in texts)
 
+    def failure(self, citation: _Citation) -> FailedCitation:
+        """A citation that does not hold, with the reason."""
+        ids, quotation = citation
+        entry = ", ".join(ids[:_MOST_IDS]) or None
+        if quotation is None:
+            return FailedCitation(entry, None, "no_such_entry")
+        kept = one_line(quotation)
+        kept = kept if len(kept) <= _MOST_CHARACTERS else f"{kept[: _MOST_CHARACTERS - 1]}…"
+        pieces, words = _pieces(quotation), _words(_normalised(kept))
+        # Without an id, all entries have been searched already.
+        others = self._evidence.entries if ids else ()
+        found_in = next((other for other in others if _contains_in_order(pieces, self._entry(other))), None)
+        if ids and not self.has_entry(ids[0]):
+            return FailedCitation(entry, kept, "no_such_entry", found_in)
+        if found_in:
+            return FailedCitation(entry, kept, "other_entry", found_in)
+        nearest = max(ids or self._evidence.entries, key=lambda e: len(words & self._words_of(e)), default="")
+        if words and len(words & self._words_of(nearest)) >= len(words) * _WORDS_OF_PARAPHRASE:
+            return FailedCitation(entry, kept, "paraphrase", nearest)
+        return FailedCitation(entry, kept, "not_there")
+
     def _entry(self, entry: str) -> str:
         """The normalised text of an entry; empty where there is no such entry."""
         if entry not in self._entries:
@@ -254,6 +286,11 @@ class _Shown:
             # Analyses also quote the heading of an entry: `Tool call kubectl.get`.
             self._entries[entry] = "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
         return self._entries[entry]
+
+    def _words_of(self, entry: str) -> frozenset[str]:
+        if entry not in self._words_by_entry:
+            self._words_by_entry[entry] = _words(self._entry(entry))
+        return self._words_by_entry[entry]
 
     @cached_property
     def _headings(self) -> dict[str, str]:
@@ -277,6 +314,10 @@ _BLOCK_MARKS = "-+•|>#"
 _ELLIPSIS = re.compile(r"[\[(]?\.{3,}[\])]?")
 _AT_ENDS = " .,;:!?()[]{}"
 _WORD_CHARACTER, _LETTER_OR_DIGIT = re.compile(r"\w"), re.compile(r"[^\W_]")
+_WORD = re.compile(r"\w+")
+# Source: quotations of recorded judgements. With every fifth word changed 123 of 123 reach this share in their entry,
+# and 8 of 136 do in an entry of another session.
+_WORDS_OF_PARAPHRASE = 2 / 3
 _REST_OF_WORD = re.compile(r"\w*+")
 
 
@@ -292,6 +333,10 @@ def _normalised(text: str) -> str:
 def _pieces(quotation: str) -> list[str]:
     """The normalised parts of a quotation between its ellipses."""
     return [piece for p in _ELLIPSIS.split(_normalised(quotation)) if (piece := p.strip(_AT_ENDS))]
+
+
+def _words(normalised: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(normalised))
 
 
 def _contains_in_order(pieces: Sequence[str], text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
+FailureReason = Literal["no_such_entry", "other_entry", "paraphrase", "not_there"]
 Role = Literal["system", "user", "assistant"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Text that is not blank. Pydantic checks this where JSON is read; a dataclass checks nothing by itself."""
@@ -77,11 +78,36 @@ class MissingTool:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedCitation:
+    """
+    A citation that does not hold.
+
+    Args:
+        entry: The id, or the ids that the sentence of the quotation names; None where it names none.
+        quotation: None where the citation is an id.
+        reason: `no_such_entry`: no entry has this id. `other_entry`: the quotation stands in another entry.
+            `paraphrase`: most of its words stand in an entry where it may stand, but not in this form.
+            `not_there`: neither.
+        found_in: The other entry, or the entry with the words of the paraphrase.
+    """
+
+    entry: str | None
+    quotation: str | None
+    reason: FailureReason
+    found_in: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Grounding:
-    """Citations of an analysis that were checked against the evidence, and how many of them hold."""
+    """
+    Citations of an analysis that were checked against the evidence, and how many of them hold.
+
+    `failed` holds the first of those that do not, each once.
+    """
 
     checked: int
     held: int
+    failed: tuple[FailedCitation, ...] = ()
 
     @property
     def share(self) -> float | None:

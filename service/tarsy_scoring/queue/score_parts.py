@@ -49,6 +49,7 @@ FLAGS = [
     "chain_mismatch",
 ]
 WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "worker", "session", "retry"]
+FAILURE_REASONS = ["no_such_entry", "other_entry", "paraphrase", "not_there"]
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
@@ -112,12 +113,30 @@ class Sample(Part):
     total_score: int = Field(ge=0, le=100)
 
 
+class FailedCitation(Part):
+    """
+    A citation of the analysis that does not hold.
+
+    `no_such_entry`: no entry has the id. `other_entry`: the quotation stands in another entry than the ones cited.
+    `paraphrase`: most of its words stand in a cited entry, or in any entry where none is cited, but not in this form.
+    `not_there`: neither.
+    """
+
+    entry: str | None = Field(description="The cited id, or ids with commas; null for a quotation without an id.")
+    quotation: str | None = Field(description="At most 300 characters; null where an id alone is the citation.")
+    reason: str = Field(examples=FAILURE_REASONS)
+    found_in: str | None = Field(description="Id of the entry with the quotation or the words; null where none has.")
+
+
 class Grounding(Part):
     """Number of citations in the analysis that were checked, and of those that hold."""
 
     checked: Count
     held: Count
     share: Share | None
+    failed: list[FailedCitation] = Field(
+        [], description="The first 20 that do not hold, each once; absent in scores of earlier versions."
+    )
 
 
 class IdenticalRun(Part):

@@ -1,15 +1,20 @@
 """Which citations of an analysis hold: ids of existing entries, and quotations from the cited entry."""
 
+import json
 import time
+from dataclasses import astuple, replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tables import table
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.verdict import Grounding
-from tarsy_scoring.timeline.context import build_context
-from unit.timeline.sessions import NONCE, PLENTY, call, event, of_events
+from tarsy_scoring.timeline.context import FittedContext, build_context
+from tarsy_scoring.timeline.files import SessionFiles
+from unit.timeline.sessions import NONCE, PLENTY, RECORDED_DIR, call, event, of_events
 
 TRUE, FALSE, NONE = Grounding(1, 1), Grounding(1, 0), Grounding(0, 0)
 
@@ -33,8 +38,9 @@ CONTEXT = build_context(
 )
 
 
-def check(analysis: str) -> Grounding:
-    return check_citations(analysis, CONTEXT)
+def check(analysis: str, context: FittedContext = CONTEXT) -> Grounding:
+    """The counts alone."""
+    return replace(check_citations(analysis, context), failed=())
 
 
 # --- ids -----------------------------------------------------------------------------------------------
@@ -116,13 +122,78 @@ def test_text_cut_from_the_context_cannot_be_quoted() -> None:
     session = of_events(call("first line\n" + "x y z 1 2 3\n" * 20_000 + "the very last line"))
     cut = build_context(session, NONCE, 5_000)
 
-    assert check_citations('E2: "the very last line"', cut) == TRUE
-    assert check_citations('E2: "first line … the very last line"', cut) == TRUE
+    assert check('E2: "the very last line"', cut) == TRUE
+    assert check('E2: "first line … the very last line"', cut) == TRUE
     assert cut.cut_entries == ("E2",)
     whole = build_context(session, NONCE, PLENTY)
     middle = 'E2: "' + "x y z 1 2 3 " * 15_000 + 'x"'
-    assert check_citations(middle, whole) == TRUE
-    assert check_citations(middle, cut) == FALSE
+    assert check(middle, whole) == TRUE
+    assert check(middle, cut) == FALSE
+
+
+# --- failures ------------------------------------------------------------------------------------------
+
+
+@table
+def test_a_citation_that_does_not_hold_has_its_reason(analysis: str, failed: list[list[str | None]]) -> None:
+    """In order: the entry that is cited, the quotation, the reason, and the entry that has its text or its words."""
+    assert [list(astuple(citation)) for citation in check_citations(analysis, CONTEXT).failed] == failed
+
+
+def test_failures_are_bounded() -> None:
+    """A judge controls the analysis, so it cannot fill the row of a score."""
+    many = check_citations(" ".join(f'E4: "never {i} was there". E9{i}.' for i in range(500)), CONTEXT)
+    long = check_citations(", ".join(f"E{i}" for i in range(2, 7)) * 50 + ' "' + "not that " * 9_000 + 'here"', CONTEXT)
+    wide = check_citations(", ".join(f"E{i}" for i in range(9_000, 9_100)) + ' "never was there"', CONTEXT)
+
+    assert (many.checked, many.held, len(many.failed)) == (1_000, 0, 20)
+    assert [len(citation.quotation or "") for citation in long.failed] == [300]
+    assert len(wide.failed[0].entry or "") < 100
+
+
+def test_a_failure_is_one_visible_line() -> None:
+    (failed,) = check_citations('E4: "never\n was\u202e \x1b[2J there"', CONTEXT).failed
+
+    assert failed.quotation == "never was [2J there"
+
+
+def test_a_secret_of_the_session_is_masked_in_a_failure() -> None:
+    """The judge sees masked text only, and quotes it."""
+    context = build_context(of_events(call("password=hunter2hunter2 was rejected")), NONCE, PLENTY)
+    marker = context.entry_text("E2") or ""
+    quoted = marker.partition("password=")[2].split()[0]
+
+    (failed,) = check_citations(f'E1: "password={quoted} was rejected"', context).failed
+
+    assert failed.quotation == "password=[REDACTED:password#1] was rejected"
+    assert (failed.reason, failed.found_in) == ("other_entry", "E2")
+
+
+RECORDED_REPLIES = Path(__file__).parents[4] / "shared/judge-replies"
+
+
+@pytest.mark.skipif(not RECORDED_REPLIES.is_dir(), reason="recorded replies of judges are not part of the repository")
+async def test_failures_of_recorded_judges() -> None:
+    """The reason of each was read and found right. None is a command that the judge suggests."""
+    contexts: dict[str, FittedContext] = {}
+    checked, failed = 0, list[str]()
+    for file in sorted(RECORDED_REPLIES.iterdir()):
+        recorded = json.loads(file.read_bytes())
+        session = recorded["session_id"]
+        if session not in contexts:
+            contexts[session] = build_context(await SessionFiles(RECORDED_DIR).fetch_timeline(session), NONCE, PLENTY)
+        found = check_citations(recorded["replies"][0], contexts[session])
+        checked += found.checked
+        failed += [f"{c.reason} {c.entry} {c.quotation} {c.found_in}" for c in found.failed]
+
+    assert failed == [
+        "paraphrase None Only by a single pod E9",
+        "not_there E8 already in use None",
+        "paraphrase E9, E21, E25 no error in the log E9",
+        "not_there E44 able to operate correctly None",
+        "paraphrase E61 was not configured to pick up credentials E61",
+    ]
+    assert checked >= 1_300
 
 
 # --- laws ----------------------------------------------------------------------------------------------
@@ -191,7 +262,7 @@ def test_hostile_evidence_is_searched_in_linear_time() -> None:
     )
     started = time.process_time()
 
-    assert check_citations('"' + "ab" * 10_000 + ' c d"', context) == FALSE
-    assert check_citations('"' + "ab" * 10_000 + '"', context) == FALSE
-    assert check_citations('"' + "a " * 10_000 + 'b"', context) == FALSE
+    assert check('"' + "ab" * 10_000 + ' c d"', context) == FALSE
+    assert check('"' + "ab" * 10_000 + '"', context) == FALSE
+    assert check('"' + "a " * 10_000 + 'b"', context) == FALSE
     assert time.process_time() - started < 5

@@ -142,10 +142,34 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     text = score_page(FULL, CONTENT, is_readable=is_readable)
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
-        *("60, 66", "4 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
+        *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
         *("66.5 / 100", "The judge refused: no", "61.0 s"),
     ):
         assert expected in text, expected
+
+
+def test_a_score_page_lists_the_citations_that_do_not_hold() -> None:
+    """The page also shows the entry that holds the quotation instead."""
+    failed = [
+        {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
+        {"entry": "E2", "quotation": "It runs out of memory.", "reason": "other_entry", "found_in": "E3"},
+        {"entry": "E2", "quotation": "the pod starts", "reason": "paraphrase", "found_in": "E2"},
+        {"entry": None, "quotation": "the disk is full", "reason": "not_there", "found_in": None},
+    ]
+    document = FULL | {
+        "score_analysis": "Short.",
+        "grounding": {"checked": 5, "held": 1, "share": 0.2, "failed": failed},
+    }
+
+    text = score_page(document, CONTENT, is_readable=True)
+
+    assert (
+        "Citations that do not hold E99: the session has no such entry "
+        "E2: “It runs out of memory.” stands in another entry (E3) "
+        "E2: “the pod starts” most of its words are there, but not in this form "
+        "“the disk is full” is not there"
+    ) in text
+    assert text.count("It runs out of memory.") == 2
 
 
 EVIL = (

@@ -3,7 +3,8 @@
 from typing import get_args
 
 from tarsy_scoring.events import Phase
-from tarsy_scoring.queue.score_parts import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.judge.verdict import FailureReason
+from tarsy_scoring.queue.score_parts import ERROR_KINDS, FAILURE_REASONS, FLAGS, TURN_KINDS, WAITING_FOR
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
 
@@ -44,6 +45,8 @@ def test_every_word_of_the_interface_is_explained() -> None:
         (ERROR_KINDS, words.ERROR_KINDS),
         (WAITING_FOR, words.WAITING_FOR),
         (TURN_KINDS, words.TURN_KINDS),
+        (FAILURE_REASONS, words.FAILURE_REASONS),
+        (get_args(FailureReason), words.FAILURE_REASONS),
         (get_args(Phase), words.PHASES),
     ):
         assert set(known) == set(explained)

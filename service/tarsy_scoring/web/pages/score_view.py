@@ -12,9 +12,10 @@ MAX_REPLY_CHARACTERS = 50_000
 
 
 def cited(document: Mapping[str, Any]) -> list[str]:
-    """Ids of all entries that the texts of a document cite."""
-    rubric = document["rubric"] or {}
+    """Ids of all entries that the texts of a document cite, and of those that have a failed quotation."""
+    rubric, grounding = document["rubric"] or {}, document["grounding"] or {}
     return cited_entries(
+        *(citation["found_in"] for citation in grounding.get("failed", ())),
         document["score_analysis"],
         document["missing_tools_analysis"],
         *(tool["rationale"] for tool in document["missing_tools"]),
