@@ -160,14 +160,14 @@ class RateLimited(WaitFor):
 
 
 class KeyRejected(WaitFor):
-    """The provider answered 401 or 403: an operator must replace the key."""
+    """The provider rejects the key, mostly with 401 or 403: an operator must replace it."""
 
     error_kind = "judge_auth"
     waiting_for = "key"
 
 
 class QuotaExhausted(WaitFor):
-    """The provider answered 402 or `insufficient_quota`: an operator must pay or raise the quota."""
+    """The provider reports a used-up quota, credit or budget: an operator must pay or raise it."""
 
     waiting_for = "quota"
 

@@ -7,7 +7,9 @@ It never calls twice: a second layer of retries would multiply calls and hide th
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -28,8 +30,8 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge.connection import Connection, Reply, UnreadableReply
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
-from tarsy_scoring.judge.response import Usage, read_turn, unusable_counts
-from tarsy_scoring.judge.verdict import Question, Turn
+from tarsy_scoring.judge.response import Usage, join_chunks, read_turn, unusable_counts
+from tarsy_scoring.judge.verdict import Message, Question, Turn
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
 # A score whose key was rejected, or whose quota is used up, is due again after this time.
@@ -40,6 +42,9 @@ QUOTA_DUE_S = 300.0
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
+# A chunk of a stream takes up to 512 bytes for one token, 64 times as many as a token of a whole reply.
+CHUNK_TOKENS = 64
+_ADAPTABLE = {"temperature", "max_tokens", "response_format"}
 
 _log = structlog.get_logger()
 
@@ -73,11 +78,17 @@ class FittedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A question as the body of a request, with the parameters that the endpoint is known to accept."""
+    """
+    A question as the body of a request, with the parameters that the endpoint is known to accept.
+
+    Args:
+        has_system: Whether a message has the role `system`.
+    """
 
     fitted: FittedQuestion
     parameters: dict[str, Any]
     body: bytes
+    has_system: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,8 @@ class Endpoint:
         # `max_completion_tokens` ignore it and write without a limit.
         self._limit_parameter = "max_tokens"
         self._takes_temperature = True
+        self._takes_system = True
+        self._streams = False
         self._json_rung = 0
         self._has_warned_of_usage = False
         self.connection = Connection(provider, settings, api_key, connections)
@@ -142,13 +155,23 @@ class Endpoint:
             if rung == "json_schema":
                 schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
                 parameters["response_format"]["json_schema"] = schema
-        messages = [{"role": m.role, "content": m.content} for m in fitted.question.messages]
-        return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}))
+        if self._streams:
+            parameters |= {"stream": True, "stream_options": {"include_usage": True}}
+        asked = fitted.question.messages if self._takes_system else _without_system(fitted.question.messages)
+        messages = [{"role": m.role, "content": m.content} for m in asked]
+        has_system = any(m.role == "system" for m in asked)
+        return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}), has_system)
 
-    def _adapt(self, parameters: dict[str, Any], error: ErrorResponse) -> bool:
-        """Drop the parameter that the error calls unsupported from later calls; False where there is none."""
-        refused = error.unsupported_parameter(parameters.keys() & {"temperature", "max_tokens", "response_format"})
-        if refused == "temperature":
+    def _adapt(self, prepared: PreparedCall, error: ErrorResponse) -> bool:
+        """Leave out of later calls what the error calls unsupported; False where it names nothing of the call."""
+        parameters = prepared.parameters
+        parts = {"system role": prepared.has_system, "whole reply": "stream" not in parameters}
+        refused = error.unsupported_parameter(parameters.keys() & _ADAPTABLE | {p for p, sent in parts.items() if sent})
+        if refused == "system role":
+            self._takes_system = False
+        elif refused == "whole reply":
+            self._streams = True
+        elif refused == "temperature":
             self._takes_temperature = False
         elif refused == "max_tokens":
             self._limit_parameter = "max_completion_tokens"
@@ -175,7 +198,8 @@ class Endpoint:
         limit = asyncio.timeout_at(min(ends_at, own_end))
         try:
             async with limit:
-                reply = await self.connection.post(prepared.body, prepared.fitted.reply_limit)
+                most_tokens = prepared.fitted.reply_limit * (CHUNK_TOKENS if "stream" in prepared.parameters else 1)
+                reply = await self.connection.post(prepared.body, most_tokens)
         except UnreadableReply as error:
             return Outcome(_no_answer(), self._unavailable(str(error)))
         except (aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
@@ -193,7 +217,7 @@ class Endpoint:
         return Outcome(_no_answer(), JudgeUnavailable(f"{self.who} {reason}"))
 
     def _read(self, reply: Reply, prepared: PreparedCall, latency_ms: int) -> Outcome:
-        fitted, payload = prepared.fitted, _json_of(reply.content)
+        fitted, payload = prepared.fitted, _payload_of(reply.content)
         usage = Usage.of(payload)
         self._warn_of_unusable_counts(payload)
         billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
@@ -203,7 +227,7 @@ class Endpoint:
         if not (reply.is_success and isinstance(payload, dict) and not payload.get("error")):
             if usage.total is None and not error.may_be_billed():
                 billed = {"tokens": 0, "cost_usd": 0.0}
-            is_dropped = self._adapt(prepared.parameters, error)
+            is_dropped = self._adapt(prepared, error)
             return Outcome(error.account() | billed, None if is_dropped else self._failure(error))
         model, cost_usd = self.settings.model, billed["cost_usd"]
         turn = read_turn(payload, self._provider, model, fitted.question.kind, latency_ms, cost_usd)
@@ -239,7 +263,7 @@ class Endpoint:
             case "unavailable":
                 return self._unavailable(f"answered {error.describe(self.key)} and no chat completion", after_s)
             case "rejected":
-                return JudgeRejectedRequest(f"{said}: check base_url, model and parameters of the provider")
+                return JudgeRejectedRequest(f"{said}: {_hint(error)}")
 
     def _unavailable(self, reason: str, after_s: float | None = None) -> TransientError:
         return TransientError(JudgeUnavailable(f"{self.who} {reason}"), after_s)
@@ -248,6 +272,31 @@ class Endpoint:
 def _no_answer() -> dict[str, Any]:
     """The account of a call without an answer. The provider may bill it, so tokens and cost stay unknown."""
     return {"failed": True, "reason": "no answer"}
+
+
+def _hint(error: ErrorResponse) -> str:
+    """What would help after a rejected request."""
+    if limit := error.reply_limit():
+        return f"the reply limit is too large; lower max_reply_tokens to {limit}"
+    if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return "the request has too many bytes for it or for a proxy in between; raise the size of bodies there"
+    return "check base_url, model and parameters of the provider"
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the system's text at the beginning of the first of the user, for models without that role."""
+    system = "\n\n".join(m.content for m in messages if m.role == "system")
+    others = [m for m in messages if m.role != "system"]
+    return [Message("user", f"{system}\n\n{others[0].content}"), *others[1:]]
+
+
+def _payload_of(content: bytes) -> object:
+    """The JSON of a body, or that of the completion that it has in chunks; None where it is neither."""
+    payload = _json_of(content)
+    if payload is None and content.lstrip().startswith((b"data:", b"event:", b":")):
+        sent = [line[5:].strip() for line in content.splitlines() if line.startswith(b"data:")]
+        payload = join_chunks(_json_of(chunk) for chunk in sent if chunk != b"[DONE]")
+    return payload
 
 
 def _json_of(content: bytes) -> object:

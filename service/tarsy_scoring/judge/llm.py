@@ -120,7 +120,7 @@ class JudgeClient:
             The answer. Refusals and cut answers are returned too; `Conversation` reacts to them.
 
         Raises:
-            JudgeUnavailable: Unreachable, 408, 409, 5xx, or no chat completion, 4 times; or no answer within
+            JudgeUnavailable: Unreachable, 408, 409, 424, 5xx, or no chat completion, 4 times; or no answer within
                 `timeout_s`, once.
             AttemptTimedOut: The attempt's time was up.
             RateLimited: 429 four times, or a wait of more than 30 s or than the attempt has left.

@@ -4,13 +4,15 @@ The content of an endpoint's answer: its text, how it ended, and the tokens it t
 `Conversation` decides whether the answer is usable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tarsy_scoring.judge.provider_errors import as_count, as_mapping
 from tarsy_scoring.judge.verdict import Turn, TurnKind
 from tarsy_scoring.timeline.text import storable
 
+# Ends of an answer that the endpoint broke off; DeepSeek sends the second one when it lacks resources.
+_BROKEN_OFF = ("error", "insufficient_system_resource")
 MOST_TOKENS = 2**31 - 1  # the columns of a turn hold no more, and no window is nearly as large
 
 
@@ -50,7 +52,7 @@ def read_turn(
     choices = payload.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict) or choice.get("finish_reason") == "error":
+    if not isinstance(choice, dict) or not isinstance(message, dict) or choice.get("finish_reason") in _BROKEN_OFF:
         return None
     usage = Usage.of(payload)
     return Turn(
@@ -68,6 +70,30 @@ def read_turn(
         refusal=_text_or_none(message.get("refusal")),
         has_tool_calls=bool(message.get("tool_calls") or message.get("function_call")),
     )
+
+
+def join_chunks(chunks: Iterable[object]) -> Mapping[str, Any]:
+    """
+    The completion that was sent in these chunks; an error among them instead, where there is one.
+
+    Without the end of the answer there is no choice in it.
+    """
+    texts: dict[str, list[str]] = {"content": [], "refusal": []}
+    joined: dict[str, Any] = {}
+    has_tool_calls, finish_reason = False, None
+    for chunk in map(as_mapping, chunks):
+        if chunk.get("error"):
+            return chunk
+        joined |= {name: chunk[name] for name in ("model", "usage") if chunk.get(name)}
+        choices = chunk.get("choices")
+        choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}
+        delta = as_mapping(choice.get("delta"))
+        for name, parts in texts.items():
+            parts.append(_text_of(delta.get(name)))
+        has_tool_calls |= bool(delta.get("tool_calls"))
+        finish_reason = choice.get("finish_reason") or finish_reason
+    message = {name: "".join(parts) or None for name, parts in texts.items()} | {"tool_calls": has_tool_calls}
+    return joined | {"choices": [{"message": message, "finish_reason": finish_reason}] if finish_reason else []}
 
 
 def _reported_counts(payload: object) -> dict[str, object]:

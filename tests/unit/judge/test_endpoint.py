@@ -12,6 +12,7 @@ from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.connection import Reply
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, Outcome
 from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.response import join_chunks
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
 
 FORMAT = ReplyFormat("verdict", {"type": "object"})
@@ -106,6 +107,84 @@ async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpo
 
     assert [outcome.result is None for outcome in outcomes] == [True, True, False]
     assert isinstance(outcomes[-1].result, JudgeRejectedRequest)
+
+
+NO_SYSTEM = {"error": {"message": "System role not supported", "type": "BadRequestError", "code": 400}}
+
+
+class Answers:
+    """Replaces the connection: sends these bodies in their order, and records the requests and their limits."""
+
+    def __init__(self, *bodies: tuple[int, str]) -> None:
+        self.bodies = list(bodies)
+        self.requests: list[dict[str, Any]] = []
+        self.most_tokens: list[int] = []
+
+    async def post(self, content: bytes, reply_tokens: int) -> Reply:
+        self.requests.append(json.loads(content))
+        self.most_tokens.append(reply_tokens)
+        status, body = self.bodies.pop(0)
+        return Reply(status, {}, body.encode())
+
+
+async def test_rules_come_first_where_the_system_role_is_refused(endpoint: Endpoint) -> None:
+    endpoint.connection = server = Answers((400, json.dumps(NO_SYSTEM)), (200, json.dumps(ANSWER)))  # type: ignore[assignment]
+    messages = [
+        Message(role, text) for role, text in (("system", "R"), ("user", "E"), ("assistant", "A"), ("user", "Q"))
+    ]  # type: ignore[arg-type]
+    question = FittedQuestion(Question("analysis", messages), estimated=2, tokens=2, reply_limit=100)
+
+    assert (await endpoint.call(endpoint.prepare(question), float("inf"))).result is None
+    assert isinstance((await endpoint.call(endpoint.prepare(question), float("inf"))).result, Turn)
+
+    sent = [(m["role"], m["content"]) for m in server.requests[1]["messages"]]
+    assert sent == [("user", "R\n\nE"), ("assistant", "A"), ("user", "Q")]
+
+
+async def test_a_stream_may_have_more_bytes(endpoint: Endpoint) -> None:
+    only_streams = {"error": {"message": "This model only support stream mode"}}
+    chunk = {"choices": [{"delta": {"content": "67"}, "finish_reason": "stop"}]}
+    endpoint.connection = server = Answers((400, json.dumps(only_streams)), (200, f"data: {json.dumps(chunk)}"))  # type: ignore[assignment]
+
+    await call(endpoint)
+    outcome = await call(endpoint)
+
+    assert isinstance(outcome.result, Turn)
+    assert outcome.result.reply == "67"
+    assert server.most_tokens == [100, 6_400]
+
+
+def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"model": "m-1", "choices": [{"delta": delta, "finish_reason": finish_reason}]}
+
+
+def test_chunks_are_one_completion() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2}
+    thinking = chunk({"role": "assistant", "content": None, "reasoning_content": "hm"})
+
+    joined = join_chunks(
+        [thinking, chunk({"content": "6"}), chunk({"content": "7"}, "stop"), {"choices": [], "usage": usage}]
+    )
+
+    message = {"content": "67", "refusal": None, "tool_calls": False}
+    assert joined == {"model": "m-1", "usage": usage, "choices": [{"message": message, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([chunk({"content": "6"})], id="cut-off"),
+        pytest.param([], id="none"),
+        pytest.param([None, 7, {"choices": 7}, {"choices": [None]}], id="odd"),
+    ],
+)
+def test_chunks_without_an_end_are_no_answer(chunks: list[object]) -> None:
+    assert join_chunks(chunks)["choices"] == []
+
+
+def test_an_error_among_the_chunks_counts() -> None:
+    error = {"error": {"code": 502, "message": "Network connection lost."}}
+    assert join_chunks([chunk({"content": "6"}), error, chunk({}, "stop")]) == error
 
 
 class RecordingPermits:
