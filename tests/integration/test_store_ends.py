@@ -322,3 +322,20 @@ async def test_a_column_is_added_under_a_running_worker(database_url: str) -> No
         with pytest.raises(DatabaseAway):
             await worker.reader.score(claimed.score_id)
         assert await worker.reader.score(claimed.score_id) is not None
+
+
+async def test_a_deferred_request_that_becomes_a_score_is_announced(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that ends leads to no claim by itself."""
+    announced: list[str] = []
+    claimed = await scoring.claimed()
+    other = await scoring.claimed("other")
+    await scoring.accept(rescore(criteria=OTHER_CRITERIA))
+    monkeypatch.setattr(scoring.database, "notify", lambda channel, _count=1: announced.append(channel))
+
+    await scoring.store.end(completion(other))
+    assert announced == ["events"]
+    await scoring.store.end(completion(claimed))
+
+    assert announced == ["events", "scores", "events"]

@@ -337,3 +337,51 @@ async def test_a_new_score_does_not_make_every_idle_worker_claim(database_url: s
             task.cancel()
 
     assert claims - polls < size * scores / 2
+
+
+async def test_an_attempt_that_ends_beside_free_slots_leads_to_no_claim(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last claim left nothing that is due, and a new score is announced."""
+    monkeypatch.setattr(worker_module, "POLL_S", 600)
+    scorer, claims, stopping = Unending(), list[int](), asyncio.Event()
+    scorer.may_end.set()
+    worker = a_worker(service, scorer, slots=2)
+    claim = worker.claim
+
+    async def count_claim(limit: int) -> int:
+        claims.append(await claim(limit))
+        return claims[-1]
+
+    monkeypatch.setattr(worker, "claim", count_claim)
+    running = asyncio.create_task(worker.run(stopping))
+    with capture_logs() as lines:
+        for n in range(3):
+            await service.request(f"session-{n}")
+            await wait_until(
+                lambda n=n: sum(line["event"] == "attempt.finished" for line in lines) > n, 30, f"attempt {n} ends"
+            )
+    stopping.set()
+    service.database.notify_locally("scores")
+    await running
+
+    assert sum(claims) == 3
+    assert claims.count(0) <= 2, "at the start and at the stop"
+
+
+async def test_an_attempt_that_ends_in_a_full_worker_leads_to_a_claim(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "POLL_S", 600)
+    scorer, stopping = Unending(), asyncio.Event()
+    for n in range(2):
+        await service.request(f"session-{n}")
+    running = asyncio.create_task(a_worker(service, scorer, slots=1).run(stopping))
+    await wait_until(lambda: len(scorer.begun) == 1, 30, "the first score is claimed")
+
+    scorer.may_end.set()
+
+    await wait_until(lambda: len(scorer.begun) == 2, 30, "the second score is claimed")
+    stopping.set()
+    service.database.notify_locally("scores")
+    await running

@@ -90,7 +90,7 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
                     app.state.lifecycle.has_started = True
                     parts.metrics.database_up.set(1)
                     beside = [
-                        group.create_task(parts.database.exchange_notifications()),
+                        group.create_task(parts.database.send_notifications()),
                         group.create_task(gateway.run(stopping)),
                     ]
                     await asyncio.wait({serving})

@@ -189,7 +189,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
 
     async with asyncio.TaskGroup() as service:
         background = [
-            service.create_task(parts.database.exchange_notifications()),
+            service.create_task(parts.database.exchange_notifications(is_judging="judging" in roles)),
             service.create_task(_watch_backlog(parts)),
         ]
         kafka = service.create_task(run_kafka_roles())

@@ -121,8 +121,7 @@ class _Looks:
         self._url = settings.require_database()
         self._database = database
         self._statement_cache = settings.database_statement_cache
-        # Of a process of the API: its two pools and LISTEN.
-        self._connections = settings.database_connections + ANALYTIC_CONNECTIONS + 1
+        self._connections = settings.database_connections + ANALYTIC_CONNECTIONS  # the two pools of an API process
         self._is_pooled = False
 
     async def version(self) -> str:

@@ -463,11 +463,16 @@ class Inbox:
         rows = await connection.fetch(self.database.sql(lock), sorted(ids))
         return {r["session_id"]: r["chain_id"] for r in rows}
 
-    async def promote(self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]) -> None:
-        """Decide again about the deferred requests of sessions whose score has just ended."""
+    async def promote(self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]) -> bool:
+        """
+        Decide again about the deferred requests of sessions whose score has just ended.
+
+        Returns:
+            Whether one of them became a score.
+        """
         waiting = await connection.fetch(self.database.sql(DEFERRED_REQUESTS), sorted(ended)) if ended else []
         if not waiting:
-            return
+            return False
         states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
         decisions = _Decisions()
         for row in waiting:
@@ -477,6 +482,7 @@ class Inbox:
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
+        return bool(decisions.accepted)
 
     async def defer_joined(self, connection: Connection, score_ids: Sequence[UUID]) -> None:
         """

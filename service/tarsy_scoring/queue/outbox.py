@@ -87,7 +87,10 @@ WITH unplaced AS (
   FROM unplaced, counter WHERE e.event_id = unplaced.event_id
   RETURNING e.entry
 )
-SELECT count(*) AS placed, max(entry) AS last_entry, (SELECT position FROM {schema}.relay_position) AS before
+SELECT count(*) AS placed, max(entry) AS last_entry, (SELECT position FROM {schema}.relay_position) AS before,
+  (SELECT position FROM {schema}.scoring_events
+   WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
+   ORDER BY position LIMIT 1) IS NOT NULL AS had_unpublished
 FROM placed
 """
 
@@ -153,10 +156,17 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """How many positions were assigned, and the last one that had been assigned before."""
+    """
+    How many positions were assigned.
+
+    Args:
+        before: The last position that had been assigned before.
+        is_waiting: Whether an event with a position waits to be published.
+    """
 
     count: int
     before: int
+    is_waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,7 @@ async def assign_positions(database: Database, connection: Connection, limit: in
     assert row is not None
     if row["placed"]:
         await connection.execute(database.sql(RAISE_ENTRY), row["last_entry"])
-    return Assigned(row["placed"], row["before"])
+    return Assigned(row["placed"], row["before"], row["placed"] > 0 or row["had_unpublished"])
 
 
 async def look(database: Database) -> tuple[int, bool]:

@@ -34,6 +34,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 POLL_S = 1.0
+# Of a relay whose fleet sends no notifications. It makes fewer passes than the fleet makes other polls.
+POLL_IN_LARGE_FLEET_S = 0.05
 # How often positions are assigned while a broker call is pending. Live clients poll the database every
 # second, so this adds little to their delay.
 ASSIGN_EVERY_S = 0.25
@@ -82,11 +84,13 @@ class Relay:
                     while await self._pass() > 0:
                         pass
         finally:
+            self._database.keep_notifications("events", False)
             await self._publisher.stop()
 
     async def _wait(self, stopping: asyncio.Event) -> None:
         if self._is_at_work:
-            await self._database.wait_notified("events", POLL_S)
+            poll_s = POLL_IN_LARGE_FLEET_S if self._database.is_in_large_fleet else POLL_S
+            await self._database.wait_notified("events", poll_s)
         else:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), POLL_S)
@@ -110,17 +114,20 @@ class Relay:
             return len(done)
 
         if not await self._assign_positions():
-            return 0
+            return 0  # another process is the relay, or nothing waits
         # Connect before the transaction begins, so that it is open only while events are published.
         await self.assign_positions_during(self._publisher.start(PUBLISH_TIMEOUT_S))
         return await self._database.once(publish)
 
     async def _assign_positions(self, *, is_leading: bool = False) -> bool:
         """
-        Assign positions to committed events; returns False if another process is the relay.
+        Assign positions to committed events.
 
         Args:
             is_leading: Another transaction of this process holds the lock, so it is not taken again.
+
+        Returns:
+            Whether this process is the relay, and an event waits to be published.
         """
 
         async def work(connection: Connection) -> bool:
@@ -131,9 +138,11 @@ class Relay:
             is_alone = self._last_position in (None, assigned.before)
             self._is_at_work = assigned.count > 0 or (self._is_at_work and is_alone)
             self._last_position = assigned.before + assigned.count
-            return True
+            return assigned.is_waiting
 
-        return await self._database.once(work)
+        is_waiting = await self._database.once(work)
+        self._database.keep_notifications("events", self._is_at_work)
+        return is_waiting
 
     async def _is_needed(self) -> bool:
         """Whether an event waits, and no relay has assigned a position since the last pass or look of this one."""

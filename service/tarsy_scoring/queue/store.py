@@ -282,8 +282,10 @@ class Store:
             criteria_hash=criteria_hash,
         )
         tried: set[UUID] = set()
+        is_due = False  # a deferred request became a score
 
         async def work(connection: Connection) -> tuple[ClaimedScore, bool]:
+            nonlocal is_due
             await self.inbox.lock_sessions(connection, {claimed.session_id})
             certain = chain_id if is_chain_of_source else None
             learned = (chain_id, alert_type, dict(labels), session_status, completed_at, certain)
@@ -299,12 +301,15 @@ class Store:
             is_held = await connection.fetchval(self.database.sql(BIND), *lease, *row) is not None
             is_declined = False
             if declined is not None and heir is None:
-                is_held = is_declined = bool(await self._end_in(connection, [declined], tried))
+                ended, is_due = await self._end_in(connection, [declined], tried)
+                is_held = is_declined = bool(ended)
             if not is_held:
                 raise LeaseLost(f"score {claimed.score_id}: the lease was lost before its criteria were bound")
             return ours, is_declined
 
         ours, is_declined = await self.database.persist(work)
+        if is_due:
+            self.database.notify("scores")
         if is_declined:
             self.database.notify("events")
         return ours, is_declined
@@ -335,18 +340,22 @@ class Store:
         by_token = {e.claimed.lease_token: e for e in reversed(endings)}
         tried: set[UUID] = set()
 
-        async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
-            ended = await self._end_in(connection, list(by_token.values()), tried)
-            return ended, await self._locked(connection, [e.claimed for e in endings], ended)
+        async def work(connection: Connection) -> tuple[set[UUID], set[UUID], bool]:
+            ended, is_due = await self._end_in(connection, list(by_token.values()), tried)
+            return ended, await self._locked(connection, [e.claimed for e in endings], ended), is_due
 
-        ended, locked = await self.database.persist(work)
+        ended, locked, is_due = await self.database.persist(work)
+        if is_due:
+            self.database.notify("scores")
         return [
             _result(token in ended and by_token[token] is e, token in locked)
             for e in endings
             for token in [e.claimed.lease_token]
         ]
 
-    async def _end_in(self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]) -> set[UUID]:
+    async def _end_in(
+        self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]
+    ) -> tuple[set[UUID], bool]:
         """
         End scores in the caller's transaction, except those that another transaction has locked.
 
@@ -355,7 +364,8 @@ class Store:
             tried: Leases under which an earlier try of the transaction ended scores; updated.
 
         Returns:
-            The leases under which a score ended, now or in an earlier try.
+            The leases under which a score ended, now or in an earlier try, and whether a deferred request became
+            a score.
         """
         sessions = {e.claimed.session_id for e in endings}
         chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
@@ -372,9 +382,9 @@ class Store:
         tried.update(ended)
         await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
         production = {r["session_id"] for r in rows if r["purpose"] == "production"}
-        await self.inbox.promote(connection, chains, production)
+        is_due = await self.inbox.promote(connection, chains, production)
         standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
-        return ended | {r["lease_token"] for r in standing}
+        return ended | {r["lease_token"] for r in standing}, is_due
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""

@@ -84,6 +84,8 @@ class Worker:
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
     _locked: list[ClaimedScore] = field(default_factory=list, init=False)
     _has_locked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _waits_for_an_end: bool = field(default=True, init=False)
+    """Whether the end of an attempt may allow a claim that the last one could not make."""
     _may_hold_untracked_until: float = field(default=-math.inf, init=False)
     """Monotonic time until which a claim that failed may still be committed."""
 
@@ -148,14 +150,16 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed, has_reacted = 0, self._eagerness.starts_claim()
+            claimed, has_reacted, self._waits_for_an_end = 0, self._eagerness.starts_claim(), True
             with patience:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
                     self._eagerness.learn(has_reacted, claimed)
-            if claimed < free or free <= 0:  # a notification or the end of an attempt wakes us
-                await self._database.wait_notified("scores", POLL_S)
+            if claimed < free or free <= 0:  # a notification wakes us, or the end of an attempt
+                self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
+                # Of unequal length, so that the workers of a fleet do not poll in step.
+                await self._database.wait_notified("scores", POLL_S * random.uniform(0.8, 1.0))  # noqa: S311
 
     async def release_untracked(self) -> None:
         """
@@ -176,6 +180,15 @@ class Worker:
         self.metrics.slots_busy.set(judging)
         return min(slots - judging, 2 * slots - len(self._running))
 
+    def _runs_suspect(self) -> bool:
+        least = suspect_losses_of(self.settings.max_attempts)
+        return any(r.claimed.losses >= least for r in self._running.values())
+
+    def _is_probing(self) -> bool:
+        """Whether an attempt under way tries a provider with an open circuit."""
+        known = self.limits.standings()
+        return any(known.of(r.claimed.chain_id).may_probe for r in self._running.values())
+
     async def claim(self, limit: int) -> int:
         """
         Claim up to `limit` due scores and start an attempt at each.
@@ -188,7 +201,7 @@ class Worker:
         # Probes come first: other chains may fill every slot for hours, and a provider with an open circuit
         # would never be tried again. One score at a time probes in this worker.
         may_probe = known.others.may_probe or any(s.may_probe for s in known.by_chain.values())
-        if may_probe and not any(known.of(r.claimed.chain_id).may_probe for r in self._running.values()):
+        if may_probe and not self._is_probing():
             trying = await self._claim_of(ChainFilter.of(known, lambda s: s.may_probe), 1)
         if trying == limit:
             return trying
@@ -197,8 +210,6 @@ class Worker:
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
         """Claim up to `limit` due scores of these chains and start them at once."""
         # If this worker ends, only one suspect was in it, so that no other can be taken for the cause.
-        suspect_losses = suspect_losses_of(self.settings.max_attempts)
-        runs_suspect = any(r.claimed.losses >= suspect_losses for r in self._running.values())
         # No await after the claim: an untracked lease would expire.
         try:
             claimed = await self.leases.claim_due(
@@ -206,8 +217,8 @@ class Worker:
                 limit,
                 self.settings.lease_s,
                 chains,
-                max_suspects=int(not runs_suspect),
-                suspect_losses=suspect_losses,
+                max_suspects=int(not self._runs_suspect()),
+                suspect_losses=suspect_losses_of(self.settings.max_attempts),
             )
         except DatabaseAway:
             self._may_hold_untracked_until = time.monotonic() + UNTRACKED_S
@@ -231,7 +242,7 @@ class Worker:
 
         def free_slot() -> None:
             running.is_judging = False
-            self._database.notify_locally("scores")
+            self._claim_again()
 
         try:
             try:
@@ -255,8 +266,13 @@ class Worker:
             finished = Finished("lease_lost")
         finally:
             del self._running[claimed.lease_token]
-            self._database.notify_locally("scores")
+            self._claim_again()
         self._finish(running, finished)
+
+    def _claim_again(self) -> None:
+        """Wake the claim loop at the end of an attempt, unless the last claim left nothing for it."""
+        if self._waits_for_an_end:
+            self._database.notify_locally("scores")
 
     def _finish(self, running: _Running, finished: Finished) -> None:
         """Count an attempt and write its canonical log line; docs/operations.md lists the fields."""

@@ -1,0 +1,176 @@
+"""Which notifications leave a process, and which processes listen."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from builders import Scoring, connected, session_completed
+from infrastructure import Topics, wait_until
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres import listen
+from tarsy_scoring.postgres.database import LARGE_FLEET, Database
+from tarsy_scoring.queue.outbox import RELAY_LOCK
+from tarsy_scoring.queue.relay import POLL_IN_LARGE_FLEET_S, POLL_S, Relay
+from tarsy_scoring.telemetry.metrics import Metrics
+
+UNWANTED = 1000  # count of rows in a notification that must not arrive
+
+
+class Fleet:
+    """Processes that judge, as far as their notifications are concerned."""
+
+    def __init__(self, url: str, group: asyncio.TaskGroup) -> None:
+        self._url = url
+        self._group = group
+        self._running: list[asyncio.Task[None]] = []
+        self.databases: list[Database] = []
+
+    async def grow(self, size: int) -> None:
+        """Add processes until there are so many; returns when all know it."""
+        while len(self.databases) < size:
+            database = Database(self._url, "public", pool_size=1)
+            await database.open()
+            self.databases.append(database)
+            self._running.append(self._group.create_task(database.exchange_notifications(is_judging=True)))
+        await self._all_know()
+
+    async def shrink(self, size: int) -> None:
+        """End processes until so few are left; returns when all know it."""
+        while len(self.databases) > size:
+            self._running.pop().cancel()
+            await self.databases.pop().close()
+        await self._all_know()
+
+    async def _all_know(self) -> None:
+        size = len(self.databases)
+        await wait_until(lambda: all(d.judging == size for d in self.databases), 30, f"all know of {size}")
+
+
+@pytest.fixture
+async def fleet(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(listen, "PROBE_S", 0.05)
+    async with asyncio.TaskGroup() as group:
+        fleet = Fleet(scoring.url, group)
+        yield fleet
+        await fleet.shrink(0)
+
+
+@contextlib.asynccontextmanager
+async def heard_outside(url: str, channel: str) -> AsyncIterator[list[int]]:
+    """The counts of notifications that leave a process."""
+    heard: list[int] = []
+    async with connected(url) as connection:
+        await connection.add_listener(f"tarsy_scoring.public.{channel}", lambda *args: heard.append(int(args[-1])))
+        yield heard
+
+
+async def ring_until(notify: Callable[[], None], heard: Sequence[int]) -> None:
+    """Notify until it is heard: what was sent before has arrived by then."""
+
+    async def is_heard() -> bool:
+        notify()
+        await asyncio.sleep(0.01)
+        return len(heard) > 0
+
+    await wait_until(is_heard, 30, "a notification is heard")
+
+
+async def test_a_large_fleet_sends_no_notifications(scoring: Scoring, fleet: Fleet) -> None:
+    """A process is woken for the events of its own relay, but leaves its scores to the polls of all."""
+    await fleet.grow(LARGE_FLEET + 1)
+    first = fleet.databases[0]
+    async with heard_outside(scoring.url, "scores") as scores, heard_outside(scoring.url, "events") as events:
+        first.notify("scores", UNWANTED)
+        first.notify("events", UNWANTED)
+        await first.wait_notified("events", 600)
+        waiting = asyncio.create_task(first.wait_notified("scores", 600))
+        await asyncio.wait([waiting], timeout=0.05)
+        assert not waiting.done()
+
+        await fleet.shrink(LARGE_FLEET)
+        await ring_until(lambda: first.notify("scores"), scores)
+        await ring_until(lambda: first.notify("events"), events)
+        await waiting
+
+    assert max(*scores, *events) < UNWANTED
+
+
+async def test_a_large_fleet_does_not_listen(scoring: Scoring, fleet: Fleet) -> None:
+    """Otherwise PostgreSQL would wake each process for every notification of an API."""
+    await fleet.grow(LARGE_FLEET + 1)
+    heard = {database: list[int]() for database in fleet.databases}
+    for database, counts in heard.items():
+        database.heed("scores", lambda count, counts=counts: counts.append(count) is None)  # type: ignore[misc]
+    async with connected(scoring.url) as api:
+
+        async def notify(count: int) -> None:
+            await api.execute("SELECT pg_notify('tarsy_scoring.public.scores', $1)", str(count))
+
+        async def all_hear() -> bool:
+            await notify(1)
+            return all(heard[d] for d in fleet.databases)
+
+        await notify(UNWANTED)
+        await fleet.shrink(LARGE_FLEET)
+        await wait_until(all_hear, 30, "a smaller fleet listens again")
+
+    assert all(max(heard[d]) < UNWANTED for d in fleet.databases)
+
+
+async def test_a_process_that_judges_alone_notifies_itself(scoring: Scoring, fleet: Fleet) -> None:
+    await fleet.grow(1)
+    async with heard_outside(scoring.url, "scores") as heard:
+        fleet.databases[0].notify("scores", UNWANTED)
+        await fleet.databases[0].wait_notified("scores", 600)
+
+        await fleet.grow(2)
+        await ring_until(lambda: fleet.databases[0].notify("scores"), heard)
+
+    assert max(heard) < UNWANTED
+
+
+async def test_events_beside_the_relay_at_work_stay_in_its_process(scoring: Scoring, topics: Topics) -> None:
+    relay = Relay(load_settings(topics.env), scoring.database, Metrics())
+    sending = asyncio.create_task(scoring.database.send_notifications())
+    await scoring.accept(session_completed("session"))
+    async with heard_outside(scoring.url, "events") as heard:
+        await relay.run_once()
+        heard.clear()
+        scoring.database.notify("events", UNWANTED)
+        async with scoring.database.transaction() as other:
+            assert await RELAY_LOCK.try_acquire(other, scoring.database.schema)
+            await relay.run_once()  # stands by from here on
+
+        await ring_until(lambda: scoring.database.notify("events"), heard)
+    sending.cancel()
+    await relay.run(stopped())
+
+    assert max(heard) < UNWANTED
+
+
+@pytest.mark.parametrize(
+    ("judging", "poll_s"), [(LARGE_FLEET, POLL_S), (LARGE_FLEET + 1, POLL_IN_LARGE_FLEET_S)], ids=["small", "large"]
+)
+async def test_the_relay_of_a_fleet_without_notifications_polls_often(
+    scoring: Scoring, topics: Topics, judging: int, poll_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, stopping = list[float](), asyncio.Event()
+
+    async def wait(_channel: str, timeout_s: float) -> None:
+        waits.append(timeout_s)
+        stopping.set()
+
+    monkeypatch.setattr(scoring.database, "wait_notified", wait)
+    scoring.database.judging = judging
+    await asyncio.wait_for(Relay(load_settings(topics.env), scoring.database, Metrics()).run(stopping), 60)
+
+    assert waits == [poll_s]
+
+
+def stopped() -> asyncio.Event:
+    """A signal to stop at once."""
+    event = asyncio.Event()
+    event.set()
+    return event
