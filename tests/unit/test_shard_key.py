@@ -16,7 +16,7 @@ from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Ending, Step
 
 _STATEMENT = re.compile(r"\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b")
-_CONDITION = re.compile(r"\bsession_id = (\$\d|ANY\(\$\d)")  # given, not of another row
+_CONDITION = re.compile(r"\bsession_id = (\$\d|ANY\((\(SELECT )?\$\d)")  # given, not of another row
 _INSERTED = re.compile(r"INSERT INTO \{schema\}\.\w+(?: AS \w+)? \([^)]*\bsession_id\b")
 
 ONE_SHARD = "It works on one shard by nature: a worker claims, takes back and relays shard by shard."

@@ -33,7 +33,10 @@ from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.queue.on_demand import Answer, decide
 from tarsy_scoring.queue.outbox import NewEvent
 
-KNOWN_REQUESTS = "SELECT request_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[])"
+# Like `EMIT`, PostgreSQL plans this and the locks of sessions once.
+KNOWN_REQUESTS = """
+SELECT request_id FROM {schema}.scoring_requests WHERE request_id = ANY((SELECT $1::uuid[])::uuid[])
+"""
 
 COUNT_ARRIVALS = """
 UPDATE {schema}.scoring_requests r SET arrivals = r.arrivals + a.n
@@ -58,7 +61,8 @@ RETURNING session_id, chain_id
 LOCK_SESSION = "SELECT chain_id, status FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
 
 LOCK_SESSIONS = """
-SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY($1::text[]) ORDER BY session_id FOR UPDATE
+SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY((SELECT $1::text[])::text[])
+ORDER BY session_id FOR UPDATE
 """
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 

@@ -26,10 +26,11 @@ from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END
 
 # Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
-# decides its new stage.
+# decides its new stage. Like `EMIT`, PostgreSQL plans it once.
 RECORD_PHASES = """
 WITH step AS (
-  SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
+  SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::uuid[]), (SELECT $3::text[]))
+    WITH ORDINALITY AS t(score_id, token, phase, n)
 ), held AS (
   SELECT s.score_id, s.lease_token, s.current_stage, step.phase, step.n FROM {schema}.session_scores s
   JOIN step ON s.score_id = step.score_id AND s.lease_token = step.token
