@@ -31,7 +31,7 @@ import psutil
 import structlog
 import uvloop
 
-from benchmarks.meter import Meter
+from benchmarks.meter import Meter, Window
 from benchmarks.programs import ProgramFailed, program, require_running
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -52,6 +52,7 @@ CONNECTIONS = 4  # of one worker, besides the one that listens
 TICK_S = 0.1
 WATCH_S = 0.5
 WARM_UP_LIMIT_S = 300.0
+WARM_UP_SCORES, WARM_UP_S = 8, 20.0  # scores of each worker, all announced within this time
 STALL_S = 60.0
 DRAIN_LIMIT_S = 600.0
 STOP_S = 120.0
@@ -235,7 +236,7 @@ class Fleet:
         beside = [asyncio.create_task(self._prune()), asyncio.create_task(self._watch.run(await self._connect()))]
         began, since = time.monotonic(), time.time()
         await self._sample(began)
-        announcing = asyncio.create_task(self._announce(began))
+        announcing = asyncio.create_task(self._announce("session", asked.rate / 60, asked.seconds))
         for task in (announcing, *beside):
             self._started.callback(task.cancel)  # before the workers end, if the run is broken off
         every_s = min(10.0, asked.seconds / 6)
@@ -279,21 +280,22 @@ class Fleet:
         self._started.push_async_callback(stop)
 
     async def _warm_up(self) -> None:
-        names = [f"warm-{n}" for n in range(2 * self._asked.workers)]
-        await self._send(names)
+        """Score some sessions with each worker, evenly: a new connection plans each statement five times."""
+        scores = WARM_UP_SCORES * self._asked.workers
         async with asyncio.timeout(WARM_UP_LIMIT_S):
-            while not self._ledger.completed.keys() >= {*names}:
+            await self._announce("warm", scores / WARM_UP_S, WARM_UP_S)
+            while self._ledger.missing:
                 self._require_running()
                 await asyncio.sleep(0.2)
         self._ledger.sent.clear()
         self._ledger.times.clear()
 
-    async def _announce(self, began: float) -> None:
-        """Announce sessions at the asked rate; after a delay it catches up."""
-        per_s, sent = self._asked.rate / 60, 0
-        while (passed := time.monotonic() - began) < self._asked.seconds:
+    async def _announce(self, prefix: str, per_s: float, seconds: float) -> None:
+        """Announce sessions at a rate; after a delay it catches up."""
+        began, sent = time.monotonic(), 0
+        while (passed := time.monotonic() - began) < seconds:
             due = int(passed * per_s)
-            await self._send([f"session-{n}" for n in range(sent, due)])
+            await self._send([f"{prefix}-{n}" for n in range(sent, due)])
             sent = due
             self._require_running()
             await asyncio.sleep(TICK_S)
@@ -362,14 +364,17 @@ class Fleet:
         steady = sum(steady_since <= at < announced for at, _ in ledger.times) / (announced - steady_since)
         # With the last scores: work on scores that are not completed yet would count for the others.
         end, until, scores = self._samples[-1], self._meter.times[-1], self._samples[-1]["completed"]
-        claims = [s for f in figures for s in f["claim_latencies_s"]]
+        claims = [took for f in figures for at, took in f["claim_latencies_s"] if at >= since]
         cpu = {n.replace("measured", "workers"): self._meter.used_s(n, since, until) for n in self._meter.pids}
+        passed = announced - began
+        window = Window(since + passed / 3, since + passed, round(steady * passed * 2 / 3))
         return {
             "asked": asdict(asked),
             "scores_per_s": round(steady, 1),
             "is_sustained": steady >= SUSTAINED * asked.rate / 60,
             "announced": len(ledger.sent),
             "completed": len(ledger.completed.keys() & ledger.sent.keys()),
+            "most_in_the_outbox": max(s["outbox"] for s in self._samples),
             "duplicates": len(ledger.twice),
             "missing_scores": ledger.missing,
             "missing_events": ledger.missing_events,
@@ -380,6 +385,12 @@ class Fleet:
             "transactions_per_score": round((end["transactions"] - first["transactions"]) / scores, 1),
             "wal_bytes_per_score": round((end["wal"] - first["wal"]) / scores),
             "cpu_ms_per_score": {name: round(1000 * used / scores, 2) for name, used in cpu.items()},
+            "steady_cpu_ms_per_score": {
+                name.replace("measured", "workers"): round(
+                    1000 * self._meter.used_s(name, window.since, window.until) / max(1, window.scores), 2
+                )
+                for name in self._meter.pids
+            },
             "cores": {name: round(used / (until - since), 2) for name, used in cpu.items()},
             "bystanders_share": round(self._meter.bystanders_share(since, until), 3),
             "locks": {

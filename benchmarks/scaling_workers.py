@@ -52,14 +52,13 @@ class WaitingAttempts:
 
     def __init__(self, judge_s: float) -> None:
         self._judge_s = judge_s
-        self.claim_latencies_s: list[float] = []
-        self.seen: dict[str, int] = {}
+        self.claim_latencies_s: list[tuple[float, float]] = []  # with the time of the claim
 
     async def attempt(
         self, scorer: Scorer, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None
     ) -> Finished:
         """See `Scorer.attempt`."""
-        self.claim_latencies_s.append(claimed.age_s)
+        self.claim_latencies_s.append((round(time.time(), 1), round(claimed.age_s, 4)))
         store = scorer.store
         announcing = asyncio.create_task(store.record(Step(claimed, "analyzing_methodology")))
         await asyncio.sleep(self._judge_s)
@@ -112,7 +111,7 @@ def run_one(folder: Path, number: int, roles: tuple[Role, ...], judge_s: float) 
 
     Scorer.attempt = attempt  # type: ignore[method-assign]
     uvloop.run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
-    figures = {"cpu_s": time.process_time(), "claim_latencies_s": [round(s, 4) for s in attempts.claim_latencies_s]}
+    figures = {"cpu_s": time.process_time(), "claim_latencies_s": attempts.claim_latencies_s}
     (folder / f"worker-{number}.json").write_text(json.dumps(figures))
 
 
