@@ -5,12 +5,14 @@ A bare broadcast: a WebSocket server that sends made events to all its clients, 
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, broadcast, serve
+from websockets.exceptions import ConnectionClosedError
 
 from benchmarks.live_load import COMPLETED
 
@@ -29,9 +31,10 @@ async def main(rate: int, seconds: int) -> None:
     clients: set[ServerConnection] = set()
 
     async def attend(client: ServerConnection) -> None:
-        async for _ in client:
-            clients.add(client)
-            await client.send('{"type":"subscription.confirmed"}')
+        with contextlib.suppress(ConnectionClosedError):  # the clients end without a close frame
+            async for _ in client:
+                clients.add(client)
+                await client.send('{"type":"subscription.confirmed"}')
 
     async with serve(attend, "127.0.0.1", 0, compression=None) as server:
         print(server.sockets[0].getsockname()[1], flush=True)

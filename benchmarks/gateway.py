@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -66,17 +67,43 @@ class Asked:
 # --- the clients, a process of their own ----------------------------------------------------------------
 
 
+@dataclass
+class Stream:
+    """
+    The events as the first client received them: whole frames, and for each event where it ends and what it says.
+
+    All clients get the same bytes. So a client compares what it receives with these, and parses only new ones.
+    """
+
+    text: bytearray = field(default_factory=bytearray)
+    ends: "array[int]" = field(default_factory=lambda: array("q"))
+    positions: "array[int]" = field(default_factory=lambda: array("q"))
+    emitted_us: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, frame: bytes) -> None:
+        """Append the frame of an event."""
+        position, emitted = _POSITION.search(frame), _EMITTED.search(frame)
+        assert position is not None
+        assert emitted is not None
+        self.text += frame
+        self.ends.append(len(self.text))
+        self.positions.append(int(position[1]))
+        self.emitted_us.append(int(emitted[1]))
+
+
 @dataclass(eq=False)
 class Listener(asyncio.Protocol):
-    """One client: subscribes, parses the frames, and records the position and age of each event."""
+    """One client: subscribes, and records when it received how much of the stream."""
 
     host: str
     is_deaf: bool
-    latencies_us: "array[int]"
-    positions: "array[int]" = field(default_factory=lambda: array("q"))
+    stream: Stream
+    at: int = 0
+    reads: "array[int]" = field(default_factory=lambda: array("q"))
     is_subscribed: bool = False
+    is_wrong: bool = False
     close_code: int | None = None
-    _buffer: bytes = b""
+    _rest: bytes = b""
     _is_open: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,12 +115,31 @@ class Listener(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now_us = time.time_ns() // 1000
-        data = self._buffer + data
-        at = 0
+        if self._is_open and not self._rest and self.stream.text.startswith(data, self.at):
+            self.at += len(data)
+        else:
+            self._parse(data)
+        self.reads.extend((now_us, self.at))
+
+    def ages_us(self) -> Iterator[int]:
+        """The age of each event when it was received whole."""
+        ends, emitted, n = self.stream.ends, self.stream.emitted_us, 0
+        reads = iter(self.reads)
+        for now_us, at in zip(reads, reads, strict=True):
+            while n < len(ends) and ends[n] <= at:
+                yield now_us - emitted[n]
+                n += 1
+
+    def _parse(self, data: bytes) -> None:
+        # A frame of which a part was found in the stream is parsed from its beginning.
+        began = bisect_right(self.stream.ends, self.at)
+        began = self.stream.ends[began - 1] if began else 0
+        data = bytes(self.stream.text[began : self.at]) + self._rest + data
+        self.at, at = began, 0
         if not self._is_open:
             at = data.find(b"\r\n\r\n") + 4
             if at < 4:
-                self._buffer = data
+                self._rest = data
                 return
             assert b" 101 " in data[:20], data[:200]
             self._is_open = True
@@ -106,20 +152,21 @@ class Listener(asyncio.Protocol):
                 size, head = int.from_bytes(data[at + 2 : at + 10], "big"), 10
             if len(data) < at + head + size:
                 break
-            self._take(data[at] & 0x0F, data[at + head : at + head + size], now_us)
+            self._take(data[at : at + head + size], head)
             at += head + size
-        self._buffer = data[at:]
+        self._rest = data[at:]
 
-    def _take(self, opcode: int, text: bytes, now_us: int) -> None:
+    def _take(self, frame: bytes, head: int) -> None:
+        opcode, text = frame[0] & 0x0F, frame[head:]
         if opcode == 8:
             self.close_code = int.from_bytes(text[:2], "big")
         elif opcode == 9:
             self._transport.write(bytes((0x8A, 0x80 | len(text), 0, 0, 0, 0)) + text)
-        elif (found := _POSITION.search(text)) is not None:
-            self.positions.append(int(found[1]))
-            emitted = _EMITTED.search(text)
-            assert emitted is not None
-            self.latencies_us.append(now_us - int(emitted[1]))
+        elif b'"position":' in text:
+            if self.at == len(self.stream.text):
+                self.stream.add(frame)
+            self.is_wrong |= not self.stream.text.startswith(frame, self.at)
+            self.at += len(frame)
         elif b"subscription.confirmed" in text:
             self.is_subscribed = True
             if self.is_deaf:
@@ -136,8 +183,8 @@ async def listen(port: int, asked: Asked) -> None:
     Prints `ready` when all have subscribed. After a line on stdin it waits up to `WAIT_S` for the events, and
     prints as JSON what arrived and how late.
     """
-    loop, latencies = asyncio.get_running_loop(), array("q")
-    listeners = [Listener(f"127.0.0.1:{port}", n < asked.deaf, latencies) for n in range(asked.clients)]
+    loop, stream = asyncio.get_running_loop(), Stream()
+    listeners = [Listener(f"127.0.0.1:{port}", n < asked.deaf, stream) for n in range(asked.clients)]
     for listener in listeners:
         plug = socket.socket()
         if listener.is_deaf:
@@ -153,14 +200,16 @@ async def listen(port: int, asked: Asked) -> None:
     hearing = [one for one in listeners if not one.is_deaf]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WAIT_S):
-            while any(len(one.positions) < asked.events for one in hearing):  # noqa: ASYNC110
+            while len(stream.ends) < asked.events or any(one.at < len(stream.text) for one in hearing):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    expected = array("q", range(1, asked.events + 1))
-    ordered = sorted(latencies)
+    is_right = stream.positions == array("q", range(1, asked.events + 1))
+    ordered = sorted(age for one in hearing for age in one.ages_us())
     print(
         json.dumps(
             {
-                "complete_and_in_order": sum(one.positions == expected for one in hearing),
+                "complete_and_in_order": sum(
+                    is_right and not one.is_wrong and one.at == len(stream.text) for one in hearing
+                ),
                 "closed": sum(one.close_code is not None for one in hearing),
                 "deliveries": len(ordered),
                 "p50_ms": _share(ordered, 0.5),
