@@ -232,7 +232,7 @@ class Tail:
         self._topic = topic
         begin: Literal["earliest", "latest"] = "latest" if since == "now" else "earliest"
         self._reader = _reader(options, topic, begin=begin, metadata_max_age_ms=FOLLOW_METADATA_MS)
-        self._partitions = PartitionReader(self._reader)
+        self._partitions = PartitionReader(self._reader, is_prompt=True)
 
     async def start(self) -> None:
         """Raises: BrokerAway: The brokers cannot be reached, refuse us, or have no such topic."""
