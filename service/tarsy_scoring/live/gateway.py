@@ -52,7 +52,9 @@ READER_WAIT_S = 10.0  # wait of a catch-up for a reader; 2,000 reconnecting clie
 PLACE_WAIT_S = 10.0  # wait of a client, after a start, for the position at which live events begin
 GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms apart
 POLL_S = 1.0
-GATHER_S = 0.02  # between deliveries: a delivery costs each client the same for one event as for ten
+# Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the pause is
+# as long as the delivery was.
+GATHER_S = 0.02
 
 
 class Gateway:
@@ -184,9 +186,10 @@ class Gateway:
             if now < due_at:
                 await _in_time(self._arrived.wait(), due_at - now)
                 self._arrived.clear()
+                began = time.monotonic()
                 if self.deliver():
                     read_at = time.monotonic()  # while events come in order, none is missing
-                    await asyncio.sleep(GATHER_S)
+                    await asyncio.sleep(min(read_at - began, GATHER_S))
                 continue
             try:
                 has_more = await self.read_missing()
