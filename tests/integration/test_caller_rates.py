@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api_site import Api, open_api
+from builders import connected
+from infrastructure import wait_until
 from tarsy_scoring.config.settings import Settings
 
 PER_MINUTE = 7
@@ -56,3 +58,17 @@ async def test_a_change_without_a_database_is_503(apis: tuple[Api, Api]) -> None
     assert await change(apis[0], "alice") == 503
     assert await change(apis[1], "alice") == 404
     await apis[0].scoring.database.open()
+
+
+async def test_a_caller_that_waits_for_its_bucket_holds_up_no_other(apis: tuple[Api, Api]) -> None:
+    """Full buckets are deleted after the caller's own row was locked, else two callers could wait for each other."""
+    one, other = apis
+    assert [await change(one, by) for by in ("alice", "bob")] == [404, 404]
+    await one.scoring.rows("UPDATE caller_rates SET full_at = full_at - interval '2 minutes'")
+
+    async with connected(one.scoring.url) as holder, asyncio.TaskGroup() as group, holder.transaction():
+        await holder.execute("SELECT FROM caller_rates WHERE caller = 'alice' FOR UPDATE")
+        group.create_task(change(one, "alice"))
+        await wait_until(one.scoring.backends_waiting_for_a_lock, 30, "alice waits for her bucket")
+        assert await change(other, "bob") == 404
+        assert await other.scoring.value("SELECT full_at > now() FROM caller_rates WHERE caller = 'bob'")

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from typing import Literal, TypeVar
 
@@ -25,6 +26,7 @@ from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     close_pool,
+    connection_of,
     keep_session,
     own_limits,
     prepare_session,
@@ -208,8 +210,14 @@ class Database:
             DatabaseAway: The database cannot be used right now.
             ConfigurationError: The database was never reached, and its URL can never work.
         """
+        return await self._contact(self.transaction(), work)
+
+    async def _contact(
+        self, connected: AbstractAsyncContextManager[Connection], work: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        """Run `work` on this connection. Raises: See `once`."""
         try:
-            async with self.transaction() as connection:
+            async with connected as connection:
                 result = await work(connection)
         except DRIVER_ERRORS as error:
             if (reaction := reaction_to(error)) == "raise":
@@ -248,6 +256,28 @@ class Database:
         """
         sql = self.sql(statement)
         return await self.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
+
+    async def single(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """
+        The rows of one short statement in one round trip, without BEGIN and COMMIT; `{schema}` is filled in.
+
+        Without a cache of statements it takes a transaction: a pooler could otherwise prepare the statement on one
+        server connection and run it on another.
+
+        Raises:
+            DatabaseAway: The database cannot be used right now. The statement may have been committed.
+        """
+        if not self._statement_cache:
+            return await self.fetch(statement, *arguments)
+        sql = self.sql(statement)
+        return await self._contact(self._connection(), lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        assert self._pool is not None, "open() comes first"
+        async with connection_of(self._pool, CONTACT_S) as connection:
+            yield connection
+        self.is_available = True
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
@@ -337,7 +367,7 @@ class Database:
             counts, self._to_send = self._to_send, Counter()
             sent = [self._pg_channel(c) for c in counts], [str(n) for n in counts.values()]
             with contextlib.suppress(DatabaseAway):  # the other processes poll
-                await self.once(lambda c, s=sent: c.execute(NOTIFY, *s))  # type: ignore[misc]
+                await self.single(NOTIFY, *sent)
             await asyncio.sleep(NOTIFY_EVERY_S)
 
     def _pg_channel(self, channel: Channel) -> str:

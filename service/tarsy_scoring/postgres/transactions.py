@@ -77,7 +77,33 @@ async def transaction_of(
             yield connection
             await connection.execute("COMMIT;")
         except BaseException:
-            await _roll_back(connection)
+            await _await_end(connection, "ROLLBACK;")
+            raise
+    finally:
+        await pool.release(connection, timeout=ROLLBACK_S)
+
+
+@contextlib.asynccontextmanager
+async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[PoolConnectionProxy]:
+    """
+    One connection of a pool for one statement, which is a transaction of its own.
+
+    The server enforces no limit. So the statement must be quick, and the client gives it a deadline: a cancel
+    and a missed deadline break the statement off on the server.
+
+    Args:
+        pool, begin_s: As in `transaction_of`.
+
+    Raises:
+        TimeoutError: No connection was free in time.
+    """
+    async with asyncio.timeout(begin_s):
+        connection = await pool.acquire()
+    try:
+        try:
+            yield connection
+        except BaseException:
+            await _await_end(connection, ";")
             raise
     finally:
         await pool.release(connection, timeout=ROLLBACK_S)
@@ -126,11 +152,16 @@ async def _begin(
     return connection
 
 
-async def _roll_back(connection: PoolConnectionProxy) -> None:
-    """Roll back if the server answers in time. Raises only a cancel that arrives meanwhile."""
+async def _await_end(connection: PoolConnectionProxy, statement: str) -> None:
+    """
+    Execute a statement after one that failed, if the server answers in time, else close the connection.
+
+    The driver first awaits that the server has broken the failed one off. Raises only a cancel that arrives
+    meanwhile.
+    """
     try:
         async with asyncio.timeout(ROLLBACK_S):
-            await connection.execute("ROLLBACK;")
+            await connection.execute(statement)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # a TimeoutError is an OSError
         _close_now(connection)
     except asyncio.CancelledError:

@@ -11,31 +11,32 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.web.problems import Problem
 
 COUNT_S = 2.0
 
 # Take a token of a caller ($1) from a bucket that holds $2 tokens and fills within a minute. The row has the
 # time at which the bucket is full again; no row comes back if it is empty. The millisecond allows for rounded
-# intervals.
+# intervals. A full bucket needs no row: some rows are deleted with each change, after the caller's own row was
+# locked, and without waiting for a lock, so that two callers cannot wait for each other.
 TAKE = """
-INSERT INTO {schema}.caller_rates AS r (caller, full_at) VALUES ($1, now() + interval '1 minute' / $2::int)
-ON CONFLICT (caller) DO UPDATE SET full_at = greatest(r.full_at, now()) + interval '1 minute' / $2::int
-WHERE greatest(r.full_at, now()) + interval '1 minute' / $2::int <= now() + interval '1 minute 1 millisecond'
-RETURNING true
-"""
-
-# A full bucket needs no row. Some rows are deleted with each change, after the caller's own row was locked, and
-# without waiting for a lock, so that two callers cannot wait for each other.
-FORGET = """
-DELETE FROM {schema}.caller_rates WHERE caller IN (
-  SELECT caller FROM {schema}.caller_rates WHERE full_at < now() LIMIT 2 FOR UPDATE SKIP LOCKED)
+WITH taken AS (
+  INSERT INTO {schema}.caller_rates AS r (caller, full_at) VALUES ($1, now() + interval '1 minute' / $2::int)
+  ON CONFLICT (caller) DO UPDATE SET full_at = greatest(r.full_at, now()) + interval '1 minute' / $2::int
+  WHERE greatest(r.full_at, now()) + interval '1 minute' / $2::int <= now() + interval '1 minute 1 millisecond'
+  RETURNING true
+), forgotten AS (
+  DELETE FROM {schema}.caller_rates WHERE caller IN (
+    SELECT caller FROM {schema}.caller_rates
+    WHERE (SELECT count(*) FROM taken) = 1 AND full_at < now() AND caller <> $1 LIMIT 2 FOR UPDATE SKIP LOCKED)
+)
+SELECT FROM taken
 """
 
 # Seconds until the bucket of a caller has a token again.
 WAIT_S = """
-SELECT extract(epoch FROM full_at + interval '1 minute' / $2::int - now() - interval '1 minute')::float8
+SELECT extract(epoch FROM full_at + interval '1 minute' / $2::int - now() - interval '1 minute')::float8 AS wait_s
 FROM {schema}.caller_rates WHERE caller = $1
 """
 
@@ -55,20 +56,15 @@ class FleetRates:
             Problem: 429, with the seconds to wait.
         """
 
-        async def work(connection: Connection) -> float | None:
-            arguments = identity, self._per_minute
-            if await connection.fetchval(self._database.sql(TAKE), *arguments):
-                await connection.execute(self._database.sql(FORGET))
-                return None
-            return float(await connection.fetchval(self._database.sql(WAIT_S), *arguments) or 0.0)
-
+        asked = identity, self._per_minute
         try:
             async with asyncio.timeout(COUNT_S):
-                wait_s = await self._database.once(work)
+                if await self._database.single(TAKE, *asked):
+                    return
+                waits = await self._database.single(WAIT_S, *asked)
         except (DatabaseAway, TimeoutError):
             return  # the route answers, in the form that its clients expect
-        if wait_s is not None:
-            raise too_many_changes(self._per_minute, wait_s)
+        raise too_many_changes(self._per_minute, waits[0]["wait_s"] if waits else 0.0)
 
 
 class Rates:
