@@ -118,7 +118,6 @@ STATEMENTS = {
     "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1, false", "session_scores_pkey"),
     "leave-to-others": (known_names.LEAVE, f"{SCORE}, {TOKEN}, 'k', 1, 180, 'c'", "session_scores_pkey"),
     "unknown": (known_names.UNKNOWN, f"ARRAY['c'], {NONE}, 900", "session_scores_due"),
-    "unknown-of": (known_names.UNKNOWN_OF, f"ARRAY['c'], {NONE}, {SCORES}", "session_scores_pkey"),
     "fail-unknown": (known_names.FAIL_UNKNOWN, f"ARRAY['other'], {NONE}, {SCORES}", "session_scores_pkey"),
     "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
     "release-untracked": (leases.RELEASE_UNTRACKED, f"md5('owner')::uuid, {TOKENS}", "session_scores_running"),

@@ -301,7 +301,11 @@ async def test_cancelling_and_ending_at_once_ends_the_score_once(scoring: Scorin
 
 
 async def test_a_column_is_added_under_a_running_worker(database_url: str) -> None:
-    """A `pre` migration invalidates the plans of open connections: writes are retried, a read fails once."""
+    """
+    A `pre` migration invalidates the plans of open connections. Writes are retried.
+
+    The driver repeats a read of one statement, and a read in a transaction fails once.
+    """
 
     async def migrate(name: str) -> None:
         for table in ("session_scores", "judge_turns", "scoring_requests", "scoring_events", "sessions"):
@@ -318,9 +322,13 @@ async def test_a_column_is_added_under_a_running_worker(database_url: str) -> No
         await worker.store.end(completion(claimed))
 
         assert await worker.reader.score(claimed.score_id) is not None
+        assert await worker.reader.newest_score(claimed.session_id) is not None
         await migrate("added_too")
         with pytest.raises(DatabaseAway):
-            await worker.reader.score(claimed.score_id)
+            await worker.reader.newest_score(claimed.session_id)
+        assert await worker.reader.newest_score(claimed.session_id) is not None
+        assert await worker.reader.score(claimed.score_id) is not None
+        await migrate("added_last")
         assert await worker.reader.score(claimed.score_id) is not None
 
 

@@ -21,8 +21,13 @@ chains:
 
 
 @pytest.fixture
-async def parts(database_url: str, tmp_path: Path) -> AsyncIterator[Parts]:
-    """The parts of the service as every command has them; one chain of the configuration has a budget."""
+async def parts(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
+    """
+    The parts of the service as every command has them; one chain of the configuration has a budget.
+
+    The reasons are read for each document.
+    """
+    monkeypatch.setattr("tarsy_scoring.records.scores.WAITING_S", 0)
     config = tmp_path / "scoring.yaml"
     config.write_text(YAML, encoding="utf-8")
     settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})

@@ -8,8 +8,11 @@ sessions of a chain reach only providers that are configured for it. A score fai
 names for a grace time.
 """
 
-from collections.abc import Sequence
-from uuid import UUID
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import outbox
@@ -51,8 +54,6 @@ WHERE s.status = 'pending' AND s.next_attempt_at <= now() - make_interval(secs =
 LIMIT 500
 """
 
-UNKNOWN_OF = f"SELECT s.score_id FROM {{schema}}.session_scores s WHERE s.score_id = ANY($3::uuid[]) AND {_IS_UNKNOWN}"
-
 # Checks state and names again under the row lock.
 FAIL_UNKNOWN = f"""
 WITH unknown AS (
@@ -81,27 +82,34 @@ async def announce(inbox: Inbox) -> None:
     await inbox.database.fetch(ANNOUNCE, [kind for kind, _ in names], [name for _, name in names])
 
 
-async def unknown_to_workers(database: Database, score_ids: Sequence[UUID]) -> set[UUID]:
-    """
-    Those of these pending scores whose criteria or chain no living worker knows; none if no worker lives.
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """Criteria and chains that living workers know; without any if no worker lives."""
 
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
+    criteria: frozenset[str]
+    chains: frozenset[str]
 
-    async def work(connection: Connection) -> set[UUID]:
-        known = await _known(database, connection, LIVING_S)
-        if not any(known):
-            return set()
-        rows = await connection.fetch(database.sql(UNKNOWN_OF), *known, score_ids)
-        return {r["score_id"] for r in rows}
+    def lack(self, score: Mapping[str, Any]) -> bool:
+        """Whether no living worker knows the criteria, or the named chain, of this score; as `_IS_UNKNOWN`."""
+        if not (self.criteria or self.chains):
+            return False
+        criteria, chain_id = score["criteria"], score["chain_id"]
+        has_unknown_criteria = criteria is not None and criteria not in self.criteria
+        return has_unknown_criteria or bool(score["chain_is_named"] and chain_id and chain_id not in self.chains)
 
-    return await database.once(work)
+
+async def known_to_workers(database: Database) -> KnownNames:
+    """The names that living workers know. Raises: DatabaseAway."""
+    criteria, chains = _by_kind(await database.single(KNOWN, LIVING_S))
+    return KnownNames(frozenset(criteria), frozenset(chains))
 
 
 async def _known(database: Database, connection: Connection, within_s: float) -> tuple[list[str], list[str]]:
     """Criteria and chains that workers have announced within this time."""
-    rows = await connection.fetch(database.sql(KNOWN), within_s)
+    return _by_kind(await connection.fetch(database.sql(KNOWN), within_s))
+
+
+def _by_kind(rows: Sequence[asyncpg.Record]) -> tuple[list[str], list[str]]:
     criteria, chains = ([r["name"] for r in rows if r["kind"] == kind] for kind in ("criteria", "chain"))
     return criteria, chains
 

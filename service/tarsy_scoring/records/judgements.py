@@ -46,7 +46,7 @@ ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {sc
 
 ORDERED = """
 SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
-       s.chain_id, s.criteria, s.criteria_hash,
+       s.chain_id, s.chain_is_named, s.criteria, s.criteria_hash,
        s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
        c.content -> 'bands' AS bands
 FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)

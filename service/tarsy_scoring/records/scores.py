@@ -8,11 +8,14 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.known_names import unknown_to_workers
+from tarsy_scoring.postgres.recent import Recent
+from tarsy_scoring.queue.known_names import known_to_workers
 from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.scoring.document import document
 
+# Age of what documents say about the reasons to wait. A worker reads its limits as often.
+WAITING_S = 1.0
 MISSING_TOOL = tuple(MissingTool.model_fields)
 APPROACH = tuple(AlternativeApproach.model_fields)
 TURN = tuple(Turn.model_fields)
@@ -126,7 +129,8 @@ class Reader:
     ) -> None:
         self.database = database
         self._current_hashes = current_hashes
-        self._waiting = waiting
+        self._waiting = None if waiting is None else Recent(waiting, WAITING_S)
+        self._known = Recent(lambda: known_to_workers(database), WAITING_S)
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
         """The document of one score; None: there is none."""
@@ -147,8 +151,8 @@ class Reader:
         return dict(row) if row else None
 
     async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
-        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(statement), of))
-        return (await self.documents([dict(row)]))[0] if row else None
+        documents = await self.documents([dict(r) for r in await self.database.single(statement, of)])
+        return documents[0] if documents else None
 
     async def history(
         self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None
@@ -209,8 +213,11 @@ class Reader:
         """
         Why pending scores do not begin, by id; without scores that only wait for their turn.
 
+        What holds chains up, and which names workers know, may be `WAITING_S` old.
+
         Args:
-            rows: Mappings with `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
+            rows: Mappings with `score_id`, `status`, `waiting_reason`, `is_due`, `chain_id`, `criteria` and
+                `chain_is_named`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
         # A score that waits for its source is not claimed when it is due, but when a worker's source answers.
@@ -220,9 +227,10 @@ class Reader:
         if due and self._waiting is not None:
             waiting = await self._waiting()
             reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
-            left = [r["score_id"] for r in due if reasons[r["score_id"]] is None]
-            unknown = await unknown_to_workers(self.database, left) if left else ()
-            reasons |= dict.fromkeys(unknown, "worker")
+            left = [r for r in due if reasons[r["score_id"]] is None]
+            if left:
+                known = await self._known()
+                reasons |= {r["score_id"]: "worker" for r in left if known.lack(r)}
         return {score_id: reason for score_id, reason in reasons.items() if reason}
 
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:

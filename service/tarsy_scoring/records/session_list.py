@@ -47,7 +47,8 @@ SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_sta
        s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
        s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
        n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.created_at,
-       n.next_attempt_at <= now() AS is_due, n.chain_id AS newest_chain_id, n.error_kind, n.error_message
+       n.next_attempt_at <= now() AS is_due, n.error_kind, n.error_message,
+       n.chain_id AS newest_chain_id, n.chain_is_named, n.criteria AS newest_criteria
 FROM {{schema}}.sessions m
 LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
   AND {is_latest("s")}
@@ -247,8 +248,9 @@ def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
     """The newest score with the fields that `Reader.reasons_to_wait` takes."""
-    shown = {name: row[name] for name in ("status", "waiting_reason", "is_due")}
-    return {**shown, "score_id": row["newest_id"], "chain_id": row["newest_chain_id"]}
+    shown = {name: row[name] for name in ("status", "waiting_reason", "is_due", "chain_is_named")}
+    shown |= {name: row[f"newest_{name}"] for name in ("chain_id", "criteria")}
+    return {**shown, "score_id": row["newest_id"]}
 
 
 def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[UUID, str]) -> ListedSession:
