@@ -102,12 +102,14 @@ class SessionState:
     The stored state of a session; `admit` updates it, so that later requests of a batch see earlier ones.
 
     Args:
+        status: As events and the source gave it.
         completed: Latest completed production score by criteria hash.
         latest_completed: The latest of them.
         deferred: The deferred request, of which a session has at most one.
     """
 
     chain_id: str | None = None
+    status: str | None = None
     open: OpenScore | None = None
     completed: dict[str, uuid.UUID] = field(default_factory=dict)
     latest_completed: uuid.UUID | None = None

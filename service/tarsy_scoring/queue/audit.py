@@ -6,7 +6,7 @@ without a record. An erased session leaves its ids in no record. Reads of eviden
 names.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -92,11 +92,21 @@ async def record(
     Args:
         details: What else describes the change; holds no id of a session and no name of a person.
     """
-    origin = _origin.get()
     ids = session_id, score_id, request_id
-    await connection.execute(
-        database.sql(RECORD), by, change, *ids, origin.through, origin.address, details if details else None
-    )
+    await connection.execute(database.sql(RECORD), *arguments_of(change, by, *ids, details))
+
+
+def arguments_of(
+    change: Change,
+    by: str,
+    session_id: str | None,
+    score_id: UUID | None,
+    request_id: UUID | None,
+    details: Mapping[str, Any] | None = None,
+) -> tuple[Any, ...]:
+    """Arguments of `RECORD`, see `record`."""
+    origin = _origin.get()
+    return by, change, session_id, score_id, request_id, origin.through, origin.address, details or None
 
 
 async def note(database: Database, change: Change, *, by: str, **details: Any) -> None:

@@ -13,24 +13,21 @@ KEPT_H = 24  # how long the first answer under a key is repeated
 # row, so that a refused request leaves nothing behind.
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
-ANSWER = f"""
-SELECT asked_hash, outcome, score_id, request_id, answer FROM {{schema}}.kept_answers
-WHERE caller = $1 AND key = $2 AND answered_at > now() - interval '{KEPT_H} hours'
-"""
-
-# A conflicting row is older than `KEPT_H`; a newer one would have been found.
-KEEP_ANSWER = """
-INSERT INTO {schema}.kept_answers (caller, key, asked_hash, outcome, score_id, request_id)
-VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (caller, key) DO UPDATE SET asked_hash = excluded.asked_hash, outcome = excluded.outcome,
-  score_id = excluded.score_id, request_id = excluded.request_id, answer = NULL, answered_at = now()
-"""
-
-# Delete some expired answers, except those that another transaction is deleting.
-DELETE_EXPIRED = f"""
+# A conflicting row is older than `KEPT_H`; a newer one would have been found. Some other expired answers are deleted,
+# except those that another transaction is deleting. In this order: the insert may wait for a deletion of the same
+# key, and a deletion skips locked rows.
+KEEP_ANSWER = f"""
+WITH kept AS (
+  INSERT INTO {{schema}}.kept_answers (caller, key, asked_hash, outcome, score_id, request_id)
+  VALUES ($1, $2, $3, $4, $5, $6)
+  ON CONFLICT (caller, key) DO UPDATE SET asked_hash = excluded.asked_hash, outcome = excluded.outcome,
+    score_id = excluded.score_id, request_id = excluded.request_id, answer = NULL, answered_at = now()
+  RETURNING true
+)
 DELETE FROM {{schema}}.kept_answers WHERE (caller, key) IN (
   SELECT caller, key FROM {{schema}}.kept_answers
-  WHERE answered_at <= now() - interval '{KEPT_H} hours' ORDER BY answered_at LIMIT 20 FOR UPDATE SKIP LOCKED)
+  WHERE (SELECT count(*) FROM kept) = 1 AND (caller, key) <> ($1, $2)
+    AND answered_at <= now() - interval '{KEPT_H} hours' ORDER BY answered_at LIMIT 20 FOR UPDATE SKIP LOCKED)
 """
 
 # The first text wins, whichever process stores it.
@@ -42,10 +39,21 @@ WHERE caller = $1 AND key = $2 AND request_id = $3 RETURNING answer
 # After its session was erased, a request is identified by this hash of its key and by nothing else.
 _HASH = "substr(encode(sha256(convert_to({caller} || E'\\x1f' || {key}, 'UTF8')), 'hex'), 1, 32)::uuid"
 
-IS_ERASED = f"""
-SELECT EXISTS (SELECT FROM {{schema}}.scoring_requests
-               WHERE request_id = {_HASH.format(caller="$1::text", key="$2::text")} AND session_id IS NULL)
+_IS_ERASED = f"""EXISTS (
+  SELECT FROM {{schema}}.scoring_requests
+  WHERE request_id = {_HASH.format(caller="{caller}", key="{key}")} AND session_id IS NULL)"""
+
+# One row: the answer kept under a key, or nulls.
+ANSWER = f"""
+SELECT a.*, {_IS_ERASED.format(caller="$1::text", key="$2::text", schema="{schema}")} AS is_erased
+FROM (SELECT 1) AS one LEFT JOIN (
+  SELECT asked_hash, outcome, score_id, request_id, answer FROM {{schema}}.kept_answers
+  WHERE caller = $1 AND key = $2 AND answered_at > now() - interval '{KEPT_H} hours') a ON true
 """
+
+# Condition: there was a request under the key $2 of the caller $1. No key is null.
+IS_USED = f"""(EXISTS (SELECT FROM {{schema}}.kept_answers WHERE caller = $1 AND key = $2)
+  OR {_IS_ERASED.format(caller="$1::text", key="$2::text", schema="{schema}")})"""
 
 KEEP_KEY_HASHES = f"""
 UPDATE {{schema}}.scoring_requests r SET request_id = {_HASH.format(caller="k.caller", key="k.key")}
@@ -104,8 +112,9 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
     """
     await connection.execute(LOCK_KEY, f"{database.schema}\x1f{key.caller}\x1f{key.key}")
     row = await connection.fetchrow(database.sql(ANSWER), key.caller, key.key)
-    if row is None:
-        if await connection.fetchval(database.sql(IS_ERASED), key.caller, key.key):
+    assert row is not None
+    if row["asked_hash"] is None:
+        if row["is_erased"]:
             raise KeyErased("the request under this key was erased")
         return None
     return KeptAnswer(
@@ -117,11 +126,9 @@ async def keep_answer(
     database: Database, connection: Connection, key: Key, outcome: str, score_id: UUID, request_id: UUID
 ) -> None:
     """Keep an answer, and delete some expired ones, in the caller's transaction."""
-    # In this order: the insert may wait for a deletion of the same key, and a deletion skips locked rows.
     await connection.execute(
         database.sql(KEEP_ANSWER), key.caller, key.key, key.asked_hash, outcome, score_id, request_id
     )
-    await connection.execute(database.sql(DELETE_EXPIRED))
 
 
 async def keep_key_hashes(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:
@@ -140,7 +147,5 @@ async def complete_answer(database: Database, key: Key, request_id: UUID, answer
     Raises:
         DatabaseAway: The text may be missing; a repeated request under the key stores it.
     """
-    stored: str | None = await database.once(
-        lambda c: c.fetchval(database.sql(COMPLETE_ANSWER), key.caller, key.key, request_id, answer)
-    )
-    return stored if stored is not None else answer
+    rows = await database.single(COMPLETE_ANSWER, key.caller, key.key, request_id, answer)
+    return str(rows[0]["answer"]) if rows else answer

@@ -15,7 +15,7 @@ import asyncpg
 
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.postgres.database import Connection, Database, insert_of
+from tarsy_scoring.postgres.database import Connection, Database, insert_of, together
 from tarsy_scoring.queue import audit, idempotency, outbox
 from tarsy_scoring.queue.admission import (
     Decision,
@@ -55,10 +55,9 @@ ON CONFLICT (session_id) DO UPDATE SET
   labels = s.labels || excluded.labels,
   status = coalesce(excluded.status, s.status),
   completed_at = coalesce(excluded.completed_at, s.completed_at)
-RETURNING session_id, chain_id
 """
 
-LOCK_SESSION = "SELECT chain_id, status FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
+LOCK_SESSION = "SELECT FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
 
 LOCK_SESSIONS = """
 SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY((SELECT $1::text[])::text[])
@@ -66,20 +65,23 @@ ORDER BY session_id FOR UPDATE
 """
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 
-OPEN_SCORES = """
-SELECT session_id, score_id, criteria, criteria_hash FROM {schema}.session_scores
-WHERE session_id = ANY($1::text[]) AND status IN ('pending', 'in_progress') AND purpose = 'production'
+# Each session with its open score, its latest score under each criteria, of which the last is the latest of all,
+# and its deferred request.
+STATES = f"""
+SELECT m.session_id, m.chain_id, m.status,
+  (SELECT jsonb_build_array(score_id, criteria, criteria_hash) FROM {{schema}}.session_scores
+   WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production') AS open,
+  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, score_id) ORDER BY completed_at, score_id DESC)
+   FROM (SELECT DISTINCT ON (criteria_hash) criteria_hash, score_id, completed_at FROM {{schema}}.session_scores s
+         WHERE session_id = m.session_id AND {is_completed("s")}
+         ORDER BY criteria_hash, {NEWEST_FIRST}) latest) AS completed,
+  (SELECT request_id FROM {{schema}}.scoring_requests
+   WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred
+FROM {{schema}}.sessions m WHERE m.session_id = ANY($1::text[])
 """
 
-# The latest score under each criteria; the last row is the latest of all.
-COMPLETED_SCORES = f"""
-SELECT * FROM (
-  SELECT DISTINCT ON (session_id, criteria_hash) session_id, criteria_hash, score_id, completed_at
-  FROM {{schema}}.session_scores s
-  WHERE session_id = ANY($1::text[]) AND {is_completed("s")}
-  ORDER BY session_id, criteria_hash, {NEWEST_FIRST}
-) latest ORDER BY completed_at, score_id DESC
-"""
+# Whether a key ($1 and $2; null: none) had a request, and the state of one session, if it is stored.
+LOOK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
 
 DEFERRED_REQUESTS = """
 SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m USING (session_id)
@@ -102,6 +104,10 @@ FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
 FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash")
 
 ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named"))
+_QUEUED = {"added": f"{ADD_SCORES} RETURNING *", "queued": outbox.EMIT_FOR_ADDED}
+
+# New scores with their `queued` events.
+ADD_QUEUED = together("SELECT FROM added", **_QUEUED)
 
 # Raise pending scores to the most urgent priority that was requested ($2). A running score no longer waits.
 RAISE_PRIORITIES = """
@@ -132,6 +138,17 @@ REQUEST_COLUMNS = (
 )
 
 ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "score_id", "arrivals"))
+
+# A new score with its `queued` event, its request, and its line in the audit record; returns the score.
+ADD_ASKED = together(
+    "SELECT s.*, s.next_attempt_at <= now() AS is_due FROM added s",
+    **_QUEUED,
+    request=ADD_REQUESTS,
+    change=audit.RECORD,
+)
+
+# A request that an open score answers.
+JOIN_SCORE = together("SELECT 1", raised=RAISE_PRIORITIES, request=ADD_REQUESTS)
 
 SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
@@ -335,22 +352,17 @@ class Inbox:
                 if kept.is_same_question:
                     await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
-            if request.criteria is not None and request.criteria not in self.policy.hashes:
-                raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
-            unverified = UnverifiedSession()
+            self._require_criteria(request)
             if is_verified:
-                states = await self._lock_sessions_of(connection, [request])
+                [state] = (await self._lock_sessions_of(connection, [request])).values()
             else:
-                row = await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id)
-                if row is None:
-                    return unverified
-                unverified = UnverifiedSession(True, row["chain_id"], row["status"])
-                states = await self._states(connection, {request.session_id: row["chain_id"]})
-            answer = decide(request, states[request.session_id], self.policy)
+                if await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id) is None:
+                    return UnverifiedSession()
+                [state] = (await self._states(connection, [request.session_id])).values()
+            answer = decide(request, state, self.policy)
             if answer.outcome == "new" and not is_verified:
-                return unverified
-            await self._store_answer(connection, request, key, answer, states[request.session_id])
-            return answer
+                return UnverifiedSession(True, state.chain_id, state.status)
+            return await self._store_answer(connection, request, key, answer, state)
 
         try:
             answer = await self.database.once(work)
@@ -361,31 +373,57 @@ class Inbox:
             self.database.notify("events")
         return answer
 
+    async def look(self, request: Request, key: Key | None = None) -> UnverifiedSession | None:
+        """
+        Look without a lock whether an API request would make a score, so that its session must be verified first.
+
+        Returns:
+            None if not; `request_score` decides again in any case.
+
+        Raises:
+            DatabaseAway: See `Database.once`.
+            UnknownCriteria: It names criteria that do not exist.
+        """
+        asked_under = (None, None) if key is None else (key.caller, key.key)
+        [row] = await self.database.single(LOOK, *asked_under, [request.session_id])
+        if row["is_used"]:
+            return None
+        self._require_criteria(request)
+        if row["session_id"] is None:
+            return UnverifiedSession()
+        state = _state_of(row)
+        is_new = decide(request, state, self.policy).outcome == "new"
+        return UnverifiedSession(True, state.chain_id, state.status) if is_new else None
+
+    def _require_criteria(self, request: Request) -> None:
+        """Raises: UnknownCriteria: The request names criteria that do not exist."""
+        if request.criteria is not None and request.criteria not in self.policy.hashes:
+            raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
+
     async def _store_answer(
         self, connection: Connection, request: Request, key: Key | None, answer: Answer, before: SessionState
-    ) -> None:
-        """Write the decision of an answer; nothing for a refusal."""
-        if answer.decision is None:
-            return
-        decisions = _Decisions()
-        decisions.add(request, answer.decision)
-        await self._add(connection, decisions)
-        await self._add_requests(connection, [request], decisions, {request.request_id: 1})
-        if answer.outcome == "new":
+    ) -> Answer:
+        """Write the decision of an answer, nothing for a refusal; returns the answer with the row of a new score."""
+        decision, sql = answer.decision, self.database.sql
+        if decision is None:
+            return answer
+        asked = [_request_row(request, decision, 1)]
+        if decision.disposition == "accepted":
             change: audit.Change = "score" if before.latest_completed is None else "rescore"
-            await audit.record(
-                self.database,
-                connection,
-                change,
-                by=request.requested_by,
-                session_id=request.session_id,
-                score_id=answer.score_id,
-                request_id=request.request_id,
-            )
+            ids = request.session_id, answer.score_id, request.request_id
+            recorded = audit.arguments_of(change, request.requested_by, *ids)
+            row = await connection.fetchrow(sql(ADD_ASKED), *self._queued([(request, decision)]), asked, *recorded)
+            assert row is not None
+            answer = replace(answer, row=dict(row))
+        elif decision.disposition == "in_progress":
+            await connection.execute(sql(JOIN_SCORE), [answer.score_id], [int(request.priority)], asked)
+        else:
+            await connection.execute(sql(ADD_REQUESTS), asked)
         if key is not None:
             await idempotency.keep_answer(
                 self.database, connection, key, answer.outcome, answer.score_id, request.request_id
             )
+        return answer
 
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
@@ -404,36 +442,31 @@ class Inbox:
             row["at"] = r.completed_at or row["at"]
         ids = sorted(by_session)
         columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
-        rows = await connection.fetch(self.database.sql(UPSERT_SESSIONS), ids, *columns)
+        await connection.execute(self.database.sql(UPSERT_SESSIONS), ids, *columns)
         # Requests of one session name the same chain, so the newest value may also decide about earlier ones.
-        return await self._states(connection, {r["session_id"]: r["chain_id"] for r in rows})
+        return await self._states(connection, ids)
 
-    async def _states(self, connection: Connection, chains: Mapping[str, str | None]) -> dict[str, SessionState]:
-        """Read the states of locked sessions."""
-        ids = list(chains)
-        states = {i: SessionState(chain_id=c) for i, c in chains.items()}
-        for r in await connection.fetch(self.database.sql(OPEN_SCORES), ids):
-            states[r["session_id"]].open = OpenScore(r["score_id"], r["criteria"], r["criteria_hash"])
-        for r in await connection.fetch(self.database.sql(COMPLETED_SCORES), ids):
-            states[r["session_id"]].completed[r["criteria_hash"]] = r["score_id"]
-            states[r["session_id"]].latest_completed = r["score_id"]
-        for r in await connection.fetch(self.database.sql(DEFERRED_REQUESTS), ids):
-            states[r["session_id"]].deferred = r["request_id"]
-        return states
+    async def _states(self, connection: Connection, ids: Sequence[str]) -> dict[str, SessionState]:
+        """Read the states of locked sessions. A statement of its own: it must see what was stored before the lock."""
+        rows = await connection.fetch(self.database.sql(STATES), ids)
+        return {r["session_id"]: _state_of(r) for r in rows}
+
+    def _queued(self, accepted: Sequence[tuple[Request, Decision]]) -> tuple[Any, ...]:
+        """Arguments of `ADD_QUEUED`."""
+        rows, events = [], []
+        for request, decision in accepted:
+            row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
+            is_named = decision.chain_id in self.policy.chains
+            rows.append(row | {"score_triggered_by": request.requested_by, "chain_is_named": is_named})
+            assert decision.score_id is not None
+            phase = {"phase": "queued"}
+            events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))
+        return rows, *outbox.arguments_of(events)
 
     async def _add(self, connection: Connection, decisions: _Decisions) -> None:
         """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
         if decisions.accepted:
-            rows, events = [], []
-            for request, decision in decisions.accepted:
-                row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
-                is_named = decision.chain_id in self.policy.chains
-                rows.append(row | {"score_triggered_by": request.requested_by, "chain_is_named": is_named})
-                assert decision.score_id is not None
-                phase = {"phase": "queued"}
-                events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))
-            await connection.execute(self.database.sql(ADD_SCORES), rows)
-            await outbox.emit(self.database, connection, events)
+            await connection.execute(self.database.sql(ADD_QUEUED), *self._queued(decisions.accepted))
         if decisions.priorities:
             scores, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
             await connection.execute(self.database.sql(RAISE_PRIORITIES), scores, priorities)
@@ -443,11 +476,7 @@ class Inbox:
     async def _add_requests(
         self, connection: Connection, fresh: list[Request], decisions: _Decisions, arrivals: Mapping[UUID, int]
     ) -> None:
-        rows = []
-        for request in fresh:
-            decision = decisions.by_request[request.request_id]
-            row = _picked(request, REQUEST_COLUMNS) | _picked(decision, ("disposition", "score_id"))
-            rows.append(row | {"arrivals": arrivals[request.request_id]})
+        rows = [_request_row(r, decisions.by_request[r.request_id], arrivals[r.request_id]) for r in fresh]
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
 
@@ -477,10 +506,11 @@ class Inbox:
         waiting = await connection.fetch(self.database.sql(DEFERRED_REQUESTS), sorted(ended)) if ended else []
         if not waiting:
             return False
-        states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
+        states = await self._states(connection, [r["session_id"] for r in waiting])
         decisions = _Decisions()
         for row in waiting:
             request = replace(_stored(row), session_status=row["session_status"])
+            states[request.session_id].chain_id = chains[request.session_id]
             states[request.session_id].deferred = None  # it is this request
             decisions.add(request, admit(request, states[request.session_id], self.policy))
         await self._add(connection, decisions)
@@ -514,6 +544,19 @@ class Inbox:
 
 def _stored(row: asyncpg.Record) -> Request:
     return Request(**{name: row[name] for name in REQUEST_COLUMNS})
+
+
+def _request_row(request: Request, decision: Decision, arrivals: int) -> dict[str, Any]:
+    row = _picked(request, REQUEST_COLUMNS) | _picked(decision, ("disposition", "score_id"))
+    return row | {"arrivals": arrivals}
+
+
+def _state_of(row: asyncpg.Record) -> SessionState:
+    """The state in a row of `STATES`."""
+    open_score = row["open"] and OpenScore(UUID(row["open"][0]), *row["open"][1:])
+    completed = [(criteria_hash, UUID(score_id)) for criteria_hash, score_id in row["completed"] or ()]
+    latest = completed[-1][1] if completed else None
+    return SessionState(row["chain_id"], row["status"], open_score, dict(completed), latest, row["deferred"])
 
 
 def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ Decide about a request for a score over HTTP.
 A caller waits for the response, so nothing is deferred: a request that cannot be met now is refused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from tarsy_scoring.queue.admission import Decision, Policy, Request, SessionState, has_same_criteria
@@ -24,11 +25,13 @@ class Answer:
             open score is under other criteria. The last two change nothing.
         score_id: The score that the outcome is about.
         decision: What to store; None if nothing changes.
+        row: The new score as it was stored.
     """
 
     outcome: Outcome
     score_id: UUID
     decision: Decision | None = None
+    row: Mapping[str, Any] | None = None
 
 
 def decide(request: Request, state: SessionState, policy: Policy) -> Answer:

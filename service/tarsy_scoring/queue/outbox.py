@@ -71,6 +71,9 @@ FROM numbered n JOIN {schema}.session_scores s USING (score_id)
 ORDER BY n.n
 """
 
+# The same for scores that another part of the statement adds, and returns under the name `added`.
+EMIT_FOR_ADDED = EMIT.replace("{schema}.session_scores s", "added s")
+
 # Assign the next positions to committed events, in the order in which each score's events were written. The
 # rows are locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no
 # position twice and leaves no gap.
@@ -184,13 +187,17 @@ class OutboxEvent:
 async def emit(database: Database, connection: Connection, events: Sequence[NewEvent]) -> None:
     """Append `events` in the caller's transaction, which must hold the rows of their scores."""
     if events:
-        await connection.execute(
-            database.sql(EMIT),
-            [e.score_id for e in events],
-            [e.type for e in events],
-            [e.extra for e in events],
-            [e.traceparent for e in events],
-        )
+        await connection.execute(database.sql(EMIT), *arguments_of(events))
+
+
+def arguments_of(events: Sequence[NewEvent]) -> tuple[list[UUID], list[str], list[dict[str, Any]], list[str | None]]:
+    """Arguments of `EMIT` and `EMIT_FOR_ADDED`."""
+    return (
+        [e.score_id for e in events],
+        [e.type for e in events],
+        [e.extra for e in events],
+        [e.traceparent for e in events],
+    )
 
 
 async def assign_positions(database: Database, connection: Connection, limit: int) -> Assigned:

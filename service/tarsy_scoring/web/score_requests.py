@@ -6,8 +6,9 @@ addresses and the form of the pages call it.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import structlog
@@ -62,6 +63,7 @@ class Requested:
         request_id: Id of the first request under the key; without a key, that of this request.
         key: None where the caller sent none.
         first_answer: JSON text that was sent for the first request under the key; None: not stored yet.
+        row: The row of a new score.
     """
 
     score_id: UUID
@@ -69,6 +71,7 @@ class Requested:
     request_id: UUID
     key: Key | None
     first_answer: str | None = None
+    row: Mapping[str, Any] | None = None
 
 
 async def request_score(
@@ -120,7 +123,7 @@ async def request_score(
     answer = await _ask(context_of(http), request, stored_key)
     if isinstance(answer, KeptAnswer):
         return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
-    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key)
+    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key, row=answer.row)
 
 
 async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
@@ -134,7 +137,9 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         Problem: See `request_score`.
     """
     try:
-        answer = await context.inbox.request_score(request, key, is_verified=False)
+        answer: Answer | KeptAnswer | UnverifiedSession | None = await context.inbox.look(request, key)
+        if answer is None:
+            answer = await context.inbox.request_score(request, key, is_verified=False)
         if isinstance(answer, UnverifiedSession):
             verified = await _verify(context, request, answer)
             answer = await context.inbox.request_score(verified, key, is_verified=True)

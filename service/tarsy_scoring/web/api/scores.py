@@ -158,7 +158,11 @@ async def ask(
     )
     text = found.first_answer
     if text is None:
-        text = to_json(await _score(request, found.score_id)).decode()
+        if found.row is not None:
+            document = await context_of(request).reader.new_document(found.row)
+        else:
+            document = await _score(request, found.score_id)
+        text = to_json(document).decode()
         if found.key is not None:
             database = context_of(request).inbox.database
             text = await idempotency.complete_answer(database, found.key, found.request_id, text)
