@@ -214,6 +214,8 @@ class Evidence(Part):
     expected: dict[str, Any]
     read: dict[str, Any]
     missing: list[str]
+    cut_by_source: Count | None = Field(None, description="Tool results whose end the record lacks.")
+    calls_recorded: bool | None = Field(None, description="False where the record holds final texts alone.")
 
 
 class Turn(Part):

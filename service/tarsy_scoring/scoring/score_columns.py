@@ -19,6 +19,7 @@ from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.record_gaps import find_gaps
 
 MOST_TOOLS = 4000  # names in a set; each tool has two
 # Columns of a score that the verdict holds under the same name.
@@ -29,10 +30,17 @@ USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
     """How much of the session could be read, and how much of it the judge was shown."""
     evidence = timeline.evidence if timeline else None
+    gaps = find_gaps(timeline) if timeline else None
     return {
         "coverage": {"shown_share": context.shown_share, "cut_entries": list(context.cut_entries)} if context else None,
-        "evidence": {"expected": evidence.expected, "read": evidence.read, "missing": list(evidence.missing)}
-        if evidence
+        "evidence": {
+            "expected": evidence.expected,
+            "read": evidence.read,
+            "missing": list(evidence.missing),
+            "cut_by_source": gaps.cut_results,
+            "calls_recorded": gaps.calls_recorded,
+        }
+        if evidence and gaps
         else None,
         "tools_hash": tools_hash_of(tool_names(timeline)) if timeline else None,
     }

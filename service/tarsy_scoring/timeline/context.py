@@ -15,7 +15,7 @@ from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
 from tarsy_scoring.timeline.text import encode
 
-CONTEXT_POLICY = "3"
+CONTEXT_POLICY = "4"
 """Part of the judge's fingerprint: raise it when the same session would give another text."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an

@@ -12,6 +12,7 @@ from enum import IntEnum
 from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
 from tarsy_scoring.timeline.fence_lines import prefix_lines
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
+from tarsy_scoring.timeline.record_gaps import find_gaps
 
 
 class Rank(IntEnum):
@@ -70,6 +71,9 @@ _LABELS = {
 }
 
 
+CUT_MARK = "[... cut here in the record ...]\n"
+
+
 class Rendering:
     """
     The parts of one timeline: `alert`, and `conversation` for everything else.
@@ -84,6 +88,7 @@ class Rendering:
         self.not_shown: list[str] = []
         self._timeline = timeline
         self._sanitizer = sanitizer
+        self._gaps = find_gaps(timeline)
         self._count = 0
         self._out = self.alert
         # By the text of an answer or analysis: the entry that shows it, and its rank.
@@ -219,6 +224,18 @@ class Rendering:
         self.not_shown += (
             f"could not be read: {self._sanitizer.line('not shown', m)}" for m in self._timeline.evidence.missing
         )
+        gaps = self._gaps
+        if gaps.cut:
+            length = f" ({gaps.at_common_length} at {gaps.common_length} characters)" if gaps.common_length else ""
+            self.not_shown.append(
+                f"the ends of {gaps.cut_results} tool results{length}, which the recorder cut at the mark "
+                f"{CUT_MARK.strip()}: the agents may have seen more of them"
+            )
+        if not gaps.calls_recorded:
+            self.not_shown.append(
+                "the work of the agents: the record holds final texts alone and no call of a tool, so what the "
+                "agents saw is unknown"
+            )
 
     # --- the investigation ------------------------------------------------------------------------------
 
@@ -292,6 +309,8 @@ class Rendering:
         self._out.append(Part(entry, f"{self._result_label(event, failed=failed)}\n"))
         rank = Rank.SUMMARISED_RESULT if useful else Rank.RESULT
         self._body(entry, event.content, rank, absent="(empty)")
+        if event in self._gaps.cut:
+            self._out.append(Part(entry, CUT_MARK))
 
     def _result_label(self, event: Event, *, failed: bool) -> str:
         label = "Error, the call failed" if failed else "Result"

@@ -130,6 +130,7 @@ OURS = re.compile(
     r"|\[E\d+\] .+|#{2,5} .+|- .+|Arguments: .*|Summary that the agent was given:|The same as \[E\d+\]\."
     r"|(?:Result|Error, the call failed)[^|]*:|The session ended as: .+|\(.+\)|Nothing was left out\."
     r"|Shortened to fit, beginning with the oldest: .+|\[\.\.\. \d+ characters not shown \.\.\.\]"
+    r"|\[\.\.\. cut here in the record \.\.\.\]"
 )
 FORGED = "\n".join(
     [

@@ -129,7 +129,8 @@ def _events(shape: Shape, rng: random.Random, sizes: list[float], shorten: Short
         yield event("llm_thinking", shorten(text_of(rng, int(size * shape.reasoning)) or "hm"), number=number)
         if shape.results:
             arguments = f'{{"n": {number}, "of": "{text_of(rng, int(size * shape.arguments))}"}}'
-            result = shorten(text_of(rng, int(size * shape.results)) or "ok")
+            # With its full stop, no result looks as if the recorder had cut it.
+            result = shorten((text_of(rng, int(size * shape.results)) or "ok")[:-1] + ".")
             yield call(result, number=number, name=f"get_{number % 7}", arguments=arguments)
             if shape.summaries:
                 yield event("mcp_tool_summary", shorten(text_of(rng, int(size * shape.summaries)) or "ok"))

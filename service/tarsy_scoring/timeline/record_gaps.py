@@ -1,0 +1,127 @@
+"""
+Finds what the record of a session lacks without saying so: ends of results, and all calls of tools.
+
+A whole result that is called cut misleads the judge, so the rules rather miss a cut result.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tarsy_scoring.timeline.model import Event, Timeline
+
+_SHORTEST_CUT = 100  # characters; texts of a form, such as statuses, often have one length below
+_ENDING = 12  # characters whose form is compared: results of one form end alike, results that were cut do not
+_TAIL = 300  # characters at the end that may hold a marker; TARSy's takes about 100
+_OPEN_ENDS = frozenset(" ,:=-_/\\|\"'([{<")
+_DIGITS_AND_LETTERS = re.compile(r"(\d)|[^\W\d_]")
+_UNIT = r"(?:k|m)?i?(?:b|bytes?|char(?:acter)?s?|tokens?|words?)"
+_MARKER = re.compile(
+    rf"""
+    (?:
+        [\[(<][^\w/]{{0,5}}                              # [truncated 512 chars], <output truncated>, [TRUNCATED: ...]
+        (?:(?:output|result|response|text|content|logs?|message|data)\ (?:was\ |is\ )?)?
+        truncated\b(?!\W{{0,3}}(?:false|no|0)\b)[^\])>\n]{{0,200}}[\])>]
+      | [\[(<]\W{{0,5}}[1-9][\d,.]*\ ?(?:more\ )?(?:{_UNIT}|lines?)\ (?:were\ )?(?:truncated|omitted|cut)\W{{0,5}}[\])>]
+      | [\[(<]?\W{{0,5}}[1-9][\d,.]*\ more\ {_UNIT}\W{{0,5}}
+      | (?:\.\.\.|…)\ ?(?:output\ )?truncated\.?
+    )$
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_MARKER_WORDS = ("truncated", "omitted", "cut", " more ")  # one is in each marker; looking for them takes a tenth
+# The agent had the end of the result cut off, and saw no more than the record holds.
+_SHORTENS_ITSELF = re.compile(r"\b(?:head|sed|awk|cut|dd)\b")
+_JSON_WORDS = ("true", "false", "null", "-")
+_FINAL_TEXTS = frozenset({"final_analysis", "llm_response"})
+_WITHOUT_WORK = _FINAL_TEXTS | {"executive_summary", "error", "task_assigned", "user_question", "provider_fallback"}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGaps:
+    """
+    What the record of the shown stages lacks.
+
+    `cut` holds the calls whose result is cut, equal ones once; `cut_results` is their number, and `at_common_length` of
+    them are `common_length` characters long. `calls_recorded` is False where an investigation is recorded as final
+    texts alone: without a step, and without a list of tools that would show that the agents had some.
+    """
+
+    cut: frozenset[Event]
+    cut_results: int
+    common_length: int | None
+    at_common_length: int
+    calls_recorded: bool
+
+
+def find_gaps(timeline: Timeline) -> RecordGaps:
+    """
+    Look for results that are cut and for calls that were not recorded. Linear in the size of the session.
+
+    Source: of 91 recorded sessions, 47 hold 558 cut results (556 of 500 characters) of 1,905 in shown stages; each of
+    them was looked at or has exactly that length. 21 hold final texts alone.
+    """
+    events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
+    calls = [event for event in events if event.event_type == "llm_tool_call"]
+    length = _common_length(calls)
+    of_length = {e for e in calls if len(e.content) == length and not _asks_for(e, len(e.content))}
+    others = {e for e in calls if e not in of_length and (_has_marker(e.content) or _ends_inside_json(e))}
+    cut = frozenset(of_length | others)
+    return RecordGaps(
+        cut=cut,
+        cut_results=sum(e in cut for e in calls),
+        common_length=length,
+        at_common_length=sum(e in of_length for e in calls),
+        calls_recorded=not _is_final_text_alone(timeline, events),
+    )
+
+
+def _is_final_text_alone(timeline: Timeline, events: Sequence[Event]) -> bool:
+    investigates = any(stage.stage_type == "investigation" for stage in timeline.shown_stages)
+    if timeline.available_tools or not investigates or any(e.event_type not in _WITHOUT_WORK for e in events):
+        return False
+    return any(e.event_type in _FINAL_TEXTS and e.content.strip() for e in events)
+
+
+def _common_length(calls: Sequence[Event]) -> int | None:
+    """
+    The length at which results were cut: the greatest of all, where texts of this length end in different forms.
+
+    Two of them suffice where a person would have chosen the number.
+    """
+    length = max((len(e.content) for e in calls if not (e.tool and e.tool.is_error)), default=0)
+    if length < _SHORTEST_CUT:
+        return None
+    texts = {e.content for e in calls if len(e.content) == length and not _asks_for(e, length)}
+    open_ends = [text[-_ENDING:] for text in texts if text[-1].isalnum() or text[-1] in _OPEN_ENDS]
+    forms = {_DIGITS_AND_LETTERS.sub(lambda found: "0" if found[1] else "a", ending) for ending in open_ends}
+    is_chosen = length % 100 == 0 or length & (length - 1) == 0
+    return length if 2 * len(open_ends) > len(texts) and len(forms) >= (2 if is_chosen else 3) else None
+
+
+def _asks_for(event: Event, length: int) -> bool:
+    """Whether the arguments name this length, as `head -c 500` does."""
+    return event.tool is not None and re.search(rf"(?<!\d){length}(?!\d)", event.tool.arguments) is not None
+
+
+def _has_marker(text: str) -> bool:
+    tail = text[-_TAIL:].rstrip()
+    lowered = tail.lower()
+    return any(word in lowered for word in _MARKER_WORDS) and _MARKER.search(tail) is not None
+
+
+def _ends_inside_json(event: Event) -> bool:
+    text = event.content.strip()
+    if event.status != "completed" or len(text) < _SHORTEST_CUT or text[0] not in "{[" or text[-1] in "}]":
+        return False
+    if event.tool and _SHORTENS_ITSELF.search(event.tool.arguments):
+        return False
+    try:
+        json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :]
+        return error.msg.startswith("Unterminated string") or any(word.startswith(rest) for word in _JSON_WORDS)
+    except (ValueError, RecursionError):  # a number or a nesting that the parser refuses
+        return False
+    return False
