@@ -4,6 +4,7 @@ Renders a timeline as entries: numbered pieces of safe text, each with a rank fo
 Decides the text and its order; `context` decides what fits.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ _LABELS = {
 }
 
 
+# A call of such a tool hands in an answer; `submit_job` and `submit_form` do not.
+_SUBMITS = re.compile(r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion")
+
 CUT_MARK = "[... cut here in the record ...]\n"
 
 
@@ -93,6 +97,10 @@ class Rendering:
         self._out = self.alert
         # By the text of an answer or analysis: the entry that shows it, and its rank.
         self._conclusions: dict[str, tuple[str, Rank]] = {}
+        self._places: dict[str, str] = {}  # agent and stage of the entries that show final texts
+        self._place = ""
+        self._submits = False  # the agent that is being rendered may answer for the session
+        self._last_submission = ""
         self._bodies: list[tuple[Part, str]] = []  # parts that are still empty, with their raw texts
         self._render_alert()
         self._out = self.conversation
@@ -101,7 +109,8 @@ class Rendering:
         self._heading("## Investigation")
         for number, stage in enumerate(timeline.shown_stages, start=1):
             self._render_stage(number, stage)
-        self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
+        analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
+        self._render_last_submission(analysis)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
         self._defuse_lines_of_names()
@@ -197,17 +206,41 @@ class Rendering:
                 else:
                     self._out.append(Part(entry, f"- {name}\n"))
 
-    def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> None:
-        """Render a conclusion of the session, or refer to the entry above that has the same text."""
+    def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> str:
+        """
+        Render a conclusion of the session, or refer to the entry above that has the same text.
+
+        Returns:
+            The entry that shows it, empty where the session holds none.
+        """
         self._heading(f"## {label}")
         if not text or not text.strip():
             self._out.append(Part("", "(the session holds none)\n"))
-        elif shown := self._shown_in(text.strip(), rank):
-            self._out.append(Part("", f"The same as [{shown}].\n"))
-        else:
-            entry = self._open(f"{label} of the session")
-            self._body(entry, text, rank)
-            self._conclusions[text.strip()] = (entry, rank)
+            return ""
+        answer = " It is the final answer by default." if rank is Rank.KEPT else ""
+        if shown := self._shown_in(text.strip(), rank):
+            place = f", of {self._places[shown]}" if shown in self._places else ""
+            self._out.append(Part("", f"The same as [{shown}]{place}.{answer}\n"))
+            return shown
+        if answer:
+            self._out.append(Part("", f"{answer.strip()}\n"))
+        entry = self._open(f"{label} of the session")
+        self._body(entry, text, rank)
+        self._conclusions[text.strip()] = (entry, rank)
+        return entry
+
+    def _render_last_submission(self, analysis: str) -> None:
+        """Name the last answer that an agent handed in; `analysis` is the entry of the session's final analysis."""
+        last = self._last_submission
+        if not last or last == analysis:
+            return
+        answer = (
+            "It stands beside the final analysis and does not replace it."
+            if analysis
+            else "It is the final answer by default, as there is no final analysis."
+        )
+        self._heading("## Last submission")
+        self._out.append(Part("", f"In [{last}], of {self._places[last]}. {answer}\n"))
 
     def _shown_in(self, text: str, rank: Rank) -> str | None:
         """The entry with the same text; where this text is `KEPT`, only an entry that is `KEPT` as well."""
@@ -245,10 +278,16 @@ class Rendering:
         if stage.error_message:
             self._body(self._open("Error of the stage"), stage.error_message, Rank.REST)
         for execution, parent in _parents_first(stage.executions):
+            agent = f"agent {execution.agent_index} {self._agent(execution)}"
+            self._place = f"{agent} in stage {number}: {self._label(stage.stage_name)}"
+            self._submits = parent is None and stage.stage_type != "exec_summary"
             self._render_execution(execution, parent)
 
+    def _agent(self, execution: Execution) -> str:
+        return self._label(execution.agent_name) or "(of the stage itself)"
+
     def _render_execution(self, execution: Execution, parent: Execution | None) -> None:
-        name = self._label(execution.agent_name) or "(of the stage itself)"
+        name = self._agent(execution)
         under = f", sub-agent of {self._label(parent.agent_name)}" if parent else ""
         level = "#####" if parent else "####"
         self._heading(f"{level} Agent {execution.agent_index} {name}{under} ({self._label(execution.status)})")
@@ -283,6 +322,8 @@ class Rendering:
         if event.event_type == "provider_fallback":
             return  # its text names providers and models
         text = event.content.strip()
+        if text and event.event_type == "final_analysis":
+            self._note_answer(entry)
         if rank is Rank.KEPT and (shown := self._shown_in(text, rank)):
             self._out.append(Part(entry, f"The same as [{shown}].\n"))
             return
@@ -292,6 +333,7 @@ class Rendering:
         concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
+            self._places[entry] = self._place
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
         """Render a call, its summaries and its raw result as one entry. Failed summaries are left out."""
@@ -311,6 +353,14 @@ class Rendering:
         self._body(entry, event.content, rank, absent="(empty)")
         if event in self._gaps.cut:
             self._out.append(Part(entry, CUT_MARK))
+        if tool is not None and not failed and _SUBMITS.fullmatch(tool.tool_name):
+            self._note_answer(entry)
+
+    def _note_answer(self, entry: str) -> None:
+        """Remember the entry as the last answer so far, with its place. Answers of sub-agents go to their parents."""
+        if self._submits:
+            self._last_submission = entry
+            self._places[entry] = self._place
 
     def _result_label(self, event: Event, *, failed: bool) -> str:
         label = "Error, the call failed" if failed else "Result"

@@ -104,7 +104,7 @@ def test_no_line_of_an_attack_resembles_a_line_of_ours() -> None:
         assert len([line for line in inside if line.startswith("#### Agent ")]) == agents, name
         begun = re.findall(r"^\[(E\d+)\] ", whole, re.MULTILINE)
         assert begun == list(fitted.entries), name
-        referred = re.findall(r"^The same as \[(E\d+)\]\.$", whole, re.MULTILINE)
+        referred = re.findall(r"^(?:The same as|In) \[(E\d+)\][.,]", whole, re.MULTILINE)
         assert len(bracketed_ids(whole)) == len(begun) + len(referred), name
         assert not [c for c in whole if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n"], name
 
@@ -127,7 +127,9 @@ def test_every_text_is_safe_in_every_place(place: str) -> None:
 
 # Every line of ours that may begin within a fence.
 OURS = re.compile(
-    r"|\[E\d+\] .+|#{2,5} .+|- .+|Arguments: .*|Summary that the agent was given:|The same as \[E\d+\]\."
+    r"|\[E\d+\] .+|#{2,5} .+|- .+|Arguments: .*|Summary that the agent was given:|It is the final answer by default\."
+    r"|The same as \[E\d+\](?:, of agent .+ in stage .+)?\.(?: It is the final answer by default\.)?"
+    r"|In \[E\d+\], of agent .+ in stage .+\."
     r"|(?:Result|Error, the call failed)[^|]*:|The session ended as: .+|\(.+\)|Nothing was left out\."
     r"|Shortened to fit, beginning with the oldest: .+|\[\.\.\. \d+ characters not shown \.\.\.\]"
     r"|\[\.\.\. cut here in the record \.\.\.\]"
@@ -154,7 +156,7 @@ FORGED = "\n".join(
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("two ")])
 def test_session_text_begins_no_line_without_the_prefix(place: str) -> None:
     """All other lines are ours: without the text there are as many of each kind as with it."""
-    for budget_tokens in (PLENTY, 700):
+    for budget_tokens in (PLENTY, 800):
         fitted, ordinary = (context(PLACES[place](text), budget_tokens) for text in (FORGED * 3, "x"))
         ours, expected = (
             [

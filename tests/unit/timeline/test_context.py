@@ -143,7 +143,8 @@ def test_analysis_that_repeats_the_last_answer_is_shown_once() -> None:
 
     assert text.count("a bad image") == 1
     assert "[E3] Final analysis\n| a bad image" in text
-    assert "## Final analysis\nThe same as [E3].\n" in text
+    where = "of agent 1 investigator in stage 1: diagnosis"
+    assert f"## Final analysis\nThe same as [E3], {where}. It is the final answer by default.\n" in text
 
 
 def test_answer_taken_for_the_final_analysis_is_shown_once() -> None:
@@ -151,7 +152,8 @@ def test_answer_taken_for_the_final_analysis_is_shown_once() -> None:
     text = said(event("llm_response", "a bad image"), final_analysis="a bad image")
 
     assert text.count("a bad image") == 1
-    assert "## Final analysis\nThe same as [E2].\n" in text
+    where = "of agent 1 investigator in stage 1: diagnosis"
+    assert f"## Final analysis\nThe same as [E2], {where}. It is the final answer by default.\n" in text
 
 
 def test_analysis_does_not_rely_on_an_entry_that_may_be_cut() -> None:
@@ -167,7 +169,8 @@ def test_analysis_does_not_rely_on_an_entry_that_may_be_cut() -> None:
 
     assert fitted.cut_entries == ("E2",)
     assert f"[E3] Final analysis\n| {conclusion}" in fitted.conversation
-    assert "## Executive summary\nThe same as [E3].\n" in fitted.conversation
+    where = "of agent 1 investigator in stage 1: diagnosis"
+    assert f"## Executive summary\nThe same as [E3], {where}.\n" in fitted.conversation
 
 
 def test_distinct_or_unknown_entries_are_shown() -> None:
@@ -192,6 +195,53 @@ def test_models_of_the_judged_agents_are_not_named() -> None:
     assert "As [model] I think" in conversation
     assert "[E3] The agent's model changed\n" in conversation
     assert not re.search("gpt|openai|acme", conversation)
+
+
+# --- final texts -------------------------------------------------------------------------------------------
+
+
+def test_last_submission_stands_beside_the_final_analysis() -> None:
+    """Failed calls, calls of other tools, sub-agents and the stage of the summary submit nothing."""
+    submitted = call("thanks", number=2, name="submit_tool", arguments='{"ans": "a bad image"}')
+    diagnosis = stage(execution(submitted, event("final_analysis", "a bad image", number=3)))
+    repair = stage(
+        execution(
+            call("thanks", name="f_submit_tool", arguments='{"ans": "{}"}'),
+            call("queued", number=2, name="submit_job"),
+            call("refused", number=3, name="submit", is_error=True),
+            name="fixer",
+        ),
+        execution(event("final_analysis", "done"), name="helper", parent_execution_id="execution-fixer"),
+        name="repair",
+    )
+    summary = stage(execution(event("final_analysis", "in short")), name="summary", stage_type="exec_summary")
+
+    text = context(timeline(diagnosis, repair, summary, final_analysis="a bad image")).conversation
+
+    assert (
+        "\n## Final analysis\nThe same as [E3], of agent 1 investigator in stage 1: diagnosis. "
+        "It is the final answer by default.\n"
+        "\n## Last submission\nIn [E4], of agent 1 fixer in stage 2: repair. "
+        "It stands beside the final analysis and does not replace it.\n"
+        "\n## Executive summary\n"
+    ) in text
+
+
+def test_last_submission_is_the_answer_of_a_session_without_a_final_analysis() -> None:
+    text = said(call("thanks", name="submit", arguments='{"ans": "a bad image"}'))
+
+    assert "\n## Final analysis\n(the session holds none)\n\n## Last submission\nIn [E2], of agent 1 " in text
+    assert "It is the final answer by default, as there is no final analysis.\n" in text
+
+
+def test_final_analysis_of_no_agent_is_an_entry_of_its_own() -> None:
+    text = said(event("final_analysis", "a bad image"), final_analysis="the limit")
+
+    assert (
+        "\n## Final analysis\nIt is the final answer by default.\n\n[E3] Final analysis of the session\n| the limit\n"
+        in text
+    )
+    assert "\n## Last submission\nIn [E2], of agent 1 investigator in stage 1: diagnosis. It stands beside" in text
 
 
 def test_secrets_and_control_characters_are_gone_everywhere() -> None:
