@@ -15,6 +15,7 @@ import structlog
 from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 from tarsy_scoring.timeline.parsing import (
+    available_tool,
     event_of,
     execution_of,
     label_map,
@@ -177,6 +178,5 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
             continue
         for tool in listed if isinstance(listed, list) else ():
             if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
-                description = text_or_none(tool.get("description")) or ""
-                tools.append(AvailableTool(row["server_name"], name, description, agents[row["execution_id"]]))
+                tools.append(available_tool(tool, name, row["server_name"], agents[row["execution_id"]]))
     return tuple(dict.fromkeys(tools))

@@ -41,6 +41,7 @@ from tarsy_scoring.timeline.model import (
     TimelineSource,
 )
 from tarsy_scoring.timeline.parsing import (
+    available_tool,
     event_of,
     execution_of,
     label_map,
@@ -323,12 +324,7 @@ class _Parser:
 def _tools(raw: object) -> tuple[AvailableTool, ...]:
     found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
     return tuple(
-        AvailableTool(
-            server_name=text_or_none(t.get("server_name")) or "",
-            tool_name=name,
-            description=text_or_none(t.get("description")) or "",
-            agent_name=text_or_none(t.get("agent_name")) or "",
-        )
+        available_tool(t, name, text_or_none(t.get("server_name")) or "", text_or_none(t.get("agent_name")) or "")
         for t in found
         if (name := text_or_none(t.get("tool_name")))
     )

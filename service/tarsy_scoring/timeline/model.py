@@ -97,12 +97,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class AvailableTool:
-    """A tool that an agent could use; `agent_name` is empty where the source does not record the agent."""
+    """
+    A tool that an agent could use. What the source does not record is empty; TARSy records no parameters.
+
+    `parameters` is text: as recorded, or the recorded structure as JSON.
+    """
 
     server_name: str
     tool_name: str
     description: str = ""
     agent_name: str = ""
+    parameters: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,20 @@ def server_and_tool(metadata: Mapping[str, Any]) -> tuple[str, str]:
     return text_or_none(metadata.get("server_name")) or "", text_or_none(metadata.get("tool_name")) or "(unnamed tool)"
 
 
+def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_name: str) -> AvailableTool:
+    """Build a tool from an entry of a list of tools; parameters that are not text become JSON."""
+    parameters = raw.get("parameters")
+    if isinstance(parameters, Mapping | list):
+        parameters = json.dumps(parameters, ensure_ascii=False) if parameters else None
+    return AvailableTool(
+        server_name=server_name,
+        tool_name=name,
+        description=text_or_none(raw.get("description")) or "",
+        agent_name=agent_name,
+        parameters=text_or_none(parameters) or "",
+    )
+
+
 def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
     """Build the call that a tool event's metadata describes; a recorded argument string stays unchanged."""
     arguments = metadata.get("arguments")

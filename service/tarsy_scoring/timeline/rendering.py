@@ -188,23 +188,28 @@ class Rendering:
             self._body(self._open("Runbook as the session stored it"), timeline.runbook, Rank.REST)
 
     def _render_tools(self) -> None:
+        self._heading("## Available tools")
         agents: dict[str, list[AvailableTool]] = {}
         for tool in dict.fromkeys(self._timeline.available_tools):
             agents.setdefault(tool.agent_name, []).append(tool)
-        if agents:
-            self._heading("## Available tools")
+        if not agents:
+            self._out.append(Part("", "(the record lists none)\n"))
         for agent, tools in agents.items():
             entry = self._open(f"Tools of agent {self._label(agent)}" if agent else "Tools of the agents")
             for tool in tools:
                 server = self._sanitizer.line(entry, tool.server_name)
                 name = self._sanitizer.line(entry, tool.tool_name)
                 name = f"{server}.{name}" if server else name
-                if described := self._sanitizer.line(entry, tool.description):
+                described = self._sanitizer.line(entry, tool.description)
+                parameters = self._sanitizer.line(entry, tool.parameters)
+                if text := " ".join(filter(None, (described, parameters and f"Parameters: {parameters}"))):
                     self._out.append(Part(entry, f"- {name}: "))
                     self._out.append(Part(entry, "", Rank.REST, inline=True))
-                    self._out[-1].quote(described)
+                    self._out[-1].quote(text)
                 else:
                     self._out.append(Part(entry, f"- {name}\n"))
+            if unknown := _not_recorded(tools):
+                self._out.append(Part(entry, f"(not recorded: {unknown})\n"))
 
     def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> str:
         """
@@ -369,6 +374,17 @@ class Rendering:
         if event.status != "completed" and not (failed and event.status == "failed"):
             label += f", the step is {self._label(event.status)}"
         return label + ":"
+
+
+def _not_recorded(tools: list[AvailableTool]) -> str:
+    """What the record does not say about the tools in a list."""
+    described = any(tool.description for tool in tools)
+    unknown = [] if tools[0].agent_name else ["which agent had which tool"]
+    if not described:
+        unknown.append("descriptions")
+    if not any(tool.parameters for tool in tools):
+        unknown.append("parameters beyond the descriptions" if described else "parameters")
+    return "; ".join(unknown)
 
 
 def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:

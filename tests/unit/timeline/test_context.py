@@ -244,6 +244,38 @@ def test_final_analysis_of_no_agent_is_an_entry_of_its_own() -> None:
     assert "\n## Last submission\nIn [E2], of agent 1 investigator in stage 1: diagnosis. It stands beside" in text
 
 
+# --- tools -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "shown"),
+    [
+        (
+            AvailableTool("k", "get", "reads", "scout", '{"pod": "string"}'),
+            '- k.get: reads Parameters: {"pod": "string"}',
+        ),
+        (AvailableTool("k", "get", "", "scout", "pod"), "- k.get: Parameters: pod\n(not recorded: descriptions)"),
+        (
+            AvailableTool("k", "get", "reads", "scout"),
+            "- k.get: reads\n(not recorded: parameters beyond the descriptions)",
+        ),
+        (
+            AvailableTool("k", "get"),
+            "- k.get\n(not recorded: which agent had which tool; descriptions; parameters)",
+        ),
+    ],
+)
+def test_tools_say_what_is_not_recorded(tool: AvailableTool, shown: str) -> None:
+    text = said(event("llm_thinking", "hm"), available_tools=(tool,))
+
+    heading = "[E2] Tools of agent scout" if tool.agent_name else "[E2] Tools of the agents"
+    assert f"{heading}\n{shown}\n\n## Investigation" in text
+
+
+def test_session_without_a_list_of_tools_says_so() -> None:
+    assert "\n## Available tools\n(the record lists none)\n" in said(event("llm_thinking", "hm"))
+
+
 def test_secrets_and_control_characters_are_gone_everywhere() -> None:
     dirty = "password=hunter2\x1b[0m\0"
     agent = execution(
@@ -258,7 +290,7 @@ def test_secrets_and_control_characters_are_gone_everywhere() -> None:
         error_message=dirty,
         final_analysis=dirty,
         executive_summary=dirty,
-        available_tools=(AvailableTool(dirty, dirty, dirty, dirty),),
+        available_tools=(AvailableTool(dirty, dirty, dirty, dirty, dirty),),
         evidence=Evidence({}, {}, (dirty,)),
     )
 

@@ -1,5 +1,6 @@
 """Rows of TARSy become a timeline; an unreadable value is left out or missing, and reading goes on."""
 
+import json
 from typing import Any
 
 from tarsy_scoring.tarsy.rows import assemble
@@ -39,6 +40,16 @@ def test_tokens_are_the_sums_over_all_calls() -> None:
 
     assert (lead.input_tokens, lead.output_tokens) == (1007, None)
     assert (silent.input_tokens, silent.output_tokens) == (None, None)
+
+
+def test_tools_have_the_parameters_that_are_recorded() -> None:
+    """As JSON where they are no text; what is no text, object or list is left out."""
+    given = ({"pod": "string"}, ["pod"], "pod, a name", 7, None, {})
+    tools = [{"name": "get", "description": f"reads {n}", "parameters": p} for n, p in enumerate(given)]
+
+    listed = timeline(None, {}, json.dumps(tools)).available_tools
+
+    assert [t.parameters for t in listed] == ['{"pod": "string"}', '["pod"]', "pod, a name", "", "", ""]
 
 
 def test_the_nth_call_of_a_tool_has_the_nth_duration() -> None:
