@@ -22,6 +22,7 @@ import asyncpg
 from pydantic_core import to_json
 
 from benchmarks.programs import ProgramFailed, first_line, program
+from benchmarks.stored import stored
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
@@ -152,25 +153,34 @@ async def read_scores(address: str, sessions: int, per_s: int, for_s: float) -> 
 
 
 async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
+    """Start PostgreSQL, fill it, and measure. Raises: ProgramFailed, TimeoutError: the API did not start."""
+    async with EmbeddedPostgres() as postgres:
+        await asyncio.to_thread(migrate.migrate, postgres.url)
+        await fill(postgres.url, scores)
+        return await measure_over(postgres.url, max(1, scores * 4 // 5), per_s, for_s)
+
+
+async def measure_stored(directory: Path, per_s: int, for_s: float) -> Latencies:
+    """Measure over a directory that `benchmarks.stored` has filled. Raises: see `measure`."""
+    async with stored(directory) as (postgres, what):
+        return await measure_over(postgres.url, what.sessions, per_s, for_s)
+
+
+async def measure_over(url: str, sessions: int, per_s: int, for_s: float) -> Latencies:
     """
-    Start PostgreSQL and the API, fill the database, and measure after `WARM_UP_S` of the same requests.
+    Start the API, and measure after `WARM_UP_S` of the same requests.
 
     Raises:
         ProgramFailed, TimeoutError: The API did not start.
     """
+    env = {"SCORING_DATABASE_URL": url, "SCORING_API_PORT": "0", "SCORING_LOG_LEVEL": "warning"}
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
-        folder = Path(place)
-        async with EmbeddedPostgres() as postgres:
-            await asyncio.to_thread(migrate.migrate, postgres.url)
-            await fill(postgres.url, scores)
-            env = {"SCORING_DATABASE_URL": postgres.url, "SCORING_API_PORT": "0", "SCORING_LOG_LEVEL": "warning"}
-            log_file = folder / "api.log"
-            async with program("-m", "tarsy_scoring", "api", env=env, log_file=log_file) as process:
-                line = await first_line(process, log_file)
-                address = line.split()[-1]
-                sessions = max(1, scores * 4 // 5)
-                await read_scores(address, sessions, per_s, WARM_UP_S)
-                return await read_scores(address, sessions, per_s, for_s)
+        log_file = Path(place) / "api.log"
+        async with program("-m", "tarsy_scoring", "api", env=env, log_file=log_file) as process:
+            line = await first_line(process, log_file)
+            address = line.split()[-1]
+            await read_scores(address, sessions, per_s, WARM_UP_S)
+            return await read_scores(address, sessions, per_s, for_s)
 
 
 def print_found(found: Latencies, scores: int, per_s: int) -> None:
@@ -188,10 +198,14 @@ def main() -> int:
     parser.add_argument("--scores", type=int, default=SCORES)
     parser.add_argument("--per-second", type=int, default=PER_S)
     parser.add_argument("--seconds", type=float, default=FOR_S)
+    parser.add_argument("--stored", type=Path, help="a directory that benchmarks.stored has filled")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     try:
-        found = asyncio.run(measure(asked.scores, asked.per_second, asked.seconds))
+        if asked.stored:
+            found = asyncio.run(measure_stored(asked.stored, asked.per_second, asked.seconds))
+        else:
+            found = asyncio.run(measure(asked.scores, asked.per_second, asked.seconds))
     except (ProgramFailed, TimeoutError) as error:
         sys.stderr.write(f"benchmarks: {str(error) or 'the API did not start in time'}\n")
         return 1

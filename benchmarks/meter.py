@@ -57,7 +57,7 @@ class Meter:
     def _peak_of_measured(self) -> int:
         measured = psutil.Process(self.pids["measured"])
         if not (children := measured.children()):
-            return _peak_rss(measured)
+            return peak_rss(measured)
         # Forked processes share pages, so that only their proportional sizes add up. The kernel takes some
         # milliseconds to count them.
         if len(self.times) % PSS_EVERY:
@@ -118,7 +118,7 @@ def _used_s(processes: Mapping[int, _Process], pid: int) -> float:
     return process.own_s + process.ended_children_s + sum(_used_s(processes, child) for child in children)
 
 
-def _peak_rss(process: psutil.Process) -> int:
+def peak_rss(process: psutil.Process) -> int:
     """Peak resident memory in bytes; without `/proc` the current size."""
     # The kernel records the peak, so that one between two samples is not missed.
     with contextlib.suppress(OSError):

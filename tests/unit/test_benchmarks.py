@@ -13,6 +13,7 @@ from benchmarks.meter import Meter, Window, steady_window, whole_window
 from benchmarks.report import Spread, as_json, ratio_to_bare, summarize_rounds, targets
 from benchmarks.scenarios import Result, Scenario, Source
 from benchmarks.sessions import CALLS, CONTEXT_BYTES, make_session
+from benchmarks.stored import Stored
 from benchmarks.tarsy import EVENTS, make_tarsy_session
 
 from tarsy_scoring.timeline.context import build_context
@@ -206,3 +207,7 @@ def test_the_newest_release_comes_first_and_a_missing_value_is_empty() -> None:
     )
     assert written.index("**0.10.0**, 2026-01-02:") < written.index("**0.9.0**")
     assert "| `bare-0.2` | 2 | 95.0 (90.0-100.0) | 0.19 (0.18-0.20) |  | 9.0 |  | 100 |  |  | 0 |" in written
+
+
+def test_each_fifth_stored_score_is_a_second_one_of_its_session() -> None:
+    assert [Stored(n, chains=1, text_chars=1, event_days=1).sessions for n in (1, 4, 5, 6, 10)] == [1, 4, 4, 5, 8]
