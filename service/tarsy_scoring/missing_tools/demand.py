@@ -17,7 +17,7 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.missing_tools.tool_year import Group, Sessions, Year
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import CHAIN_COUNTS, MISSED_SETS
+from tarsy_scoring.records.rollups import CHAIN_COUNTS, missed_sets
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
@@ -28,13 +28,13 @@ MOST_ROWS = 200_000
 # Sets of names by chain, with the sessions that requested them and the points that these lost.
 SETS = f"""
 SELECT names, chain_id, sum(number)::bigint AS sessions, sum(lost)::bigint AS points_lost
-FROM ({MISSED_SETS}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $8
+FROM ({missed_sets("chain_id")}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $8
 """
 
 # All names, with the number of sessions that requested them.
 NAMES = f"""
 SELECT n.name, sum(number)::bigint AS sessions
-FROM (SELECT names, sum(number) AS number FROM ({MISSED_SETS}) m GROUP BY 1) m, unnest(m.names) AS n(name)
+FROM (SELECT names, sum(number) AS number FROM ({missed_sets()}) m GROUP BY 1) m, unnest(m.names) AS n(name)
 GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $8
 """
 
@@ -48,7 +48,8 @@ GROUP BY 1, 2, 3, 4 HAVING sum(number) <> 0 LIMIT $8
 # Those of them that requested any of these names ($9), by set of names.
 ASKED = f"""
 SELECT chain_id, judge_fingerprint, t.tools_hash, day, m.names, sum(number)::bigint AS sessions
-FROM ({MISSED_SETS}) m LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
+FROM ({missed_sets("day", "chain_id", "judge_fingerprint", "tools_hash")}) m
+LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
 WHERE m.names && $9::text[] GROUP BY 1, 2, 3, 4, 5 HAVING sum(number) <> 0 LIMIT $8
 """
 

@@ -308,11 +308,27 @@ CHAIN_COUNTS = f"""
   SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.number
   FROM ({not_rolled_up("latest", "tools_hash")}) d"""
 
-# The same of scores that miss tools, by set of their names, with the sum of 100 - total.
-MISSED_SETS = f"""
-  SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, t.names, r.scores AS number, r.points_lost AS lost
-  {_rolled_up("missed_rollups", also=" JOIN {schema}.missed_sets t USING (set_id)")}
+
+def missed_sets(*columns: str) -> str:
+    """
+    SELECT of numbers of the latest scores that miss tools, by set of their names, with the sum of 100 - total.
+
+    Several rows of one set add up. Without the day, the rollups are added up before their sets are looked up: adding
+    up by long arrays of names takes several times as long.
+
+    Args:
+        columns: Some of `day`, `chain_id`, `judge_fingerprint` and `tools_hash`.
+    """
+    named = "".join(f"{name}, " for name in columns)
+    of_rollups = "".join(f"{'r' if name == 'day' else 'g'}.{name}, " for name in columns) + "r.set_id"
+    rolled_up = _rolled_up("missed_rollups")
+    if "day" in columns:
+        summed = f"SELECT {of_rollups}, r.scores AS number, r.points_lost AS lost {rolled_up}"
+    else:
+        summed = f"""SELECT {of_rollups}, sum(r.scores) AS number, sum(r.points_lost) AS lost {rolled_up}
+        GROUP BY {of_rollups}"""
+    return f"""
+  SELECT {named}t.names, r.number, r.lost FROM ({summed}) r JOIN {{schema}}.missed_sets t USING (set_id)
   UNION ALL
-  SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.tools, d.number,
-    d.number * coalesce(100 - d.total_score, 0)
+  SELECT {named}d.tools, d.number, d.number * coalesce(100 - d.total_score, 0)
   FROM ({not_rolled_up("missed", "tools_hash", "tools")}) d WHERE d.tools <> '{{}}'"""
