@@ -168,7 +168,8 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
     Read the task that the last message of a conversation sets.
 
     Outside of the evidence a line `Outcome: correct (60-100)` names a band, as does `correct 60-100` in the sentence
-    about the ranges; a line `Logical Flow: X/25` names a category, and a ```json fence the schema, where `response_format` holds none.
+    about the ranges. A line `Logical Flow: X/25` names a category, and a ```json fence the schema, where
+    `response_format` holds none.
 
     Raises:
         KeyError, TypeError: `response_format` differs from OpenAI's, or its schema is not one of an object.

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -289,12 +290,14 @@ async def test_a_batched_write_belongs_to_no_trace(
     claimed = await service.claim()
     transaction, is_away = service.database.transaction, True
 
-    def away_once() -> Any:
+    @asynccontextmanager
+    async def away_once() -> AsyncIterator[Any]:
         nonlocal is_away
         if is_away:
             is_away = False
             raise ConnectionRefusedError
-        return transaction()
+        async with transaction() as connection:
+            yield connection
 
     monkeypatch.setattr(service.database, "transaction", away_once)
     at = spans.attempt(claimed.traceparent, "api", None, {})

@@ -77,7 +77,7 @@ SELECT m.session_id, m.chain_id, m.status,
          ORDER BY criteria_hash, {NEWEST_FIRST}) latest) AS completed,
   (SELECT request_id FROM {{schema}}.scoring_requests
    WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred
-FROM {{schema}}.sessions m WHERE m.session_id = ANY($1::text[])
+FROM {{schema}}.sessions m WHERE m.session_id = ANY((SELECT $1::text[])::text[])
 """
 
 # Whether a key ($1 and $2; null: none) had a request, and the state of one session, if it is stored.
