@@ -151,6 +151,7 @@ async def run_worker(
     log.info("service.starting", roles=roles, metrics_port=server.port)
     try:
         async with open_parts(settings, metrics) as parts:
+            parts.database.avoid_scans()
             if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
                 await _run_roles(parts, roles, health, stopping)
     finally:

@@ -163,6 +163,15 @@ class Database:
             reset=keep_session,
         )
 
+    def avoid_scans(self) -> None:
+        """
+        Plan statements for indexes from now on.
+
+        PostgreSQL keeps a plan until a table is analyzed, so one that was made while the table was small would scan
+        it while it grows.
+        """
+        self._limits["enable_seqscan"] = "off"
+
     async def _prepare(self, connection: asyncpg.Connection) -> None:
         """Prepare a new connection. A shorter lock timeout of the role or database stays in force."""
         lock_timeout_ms = await prepare_session(connection)

@@ -12,15 +12,17 @@ Bound = Literal["pending", "held"]
 BOUNDS: tuple[Bound, ...] = ("pending", "held")
 
 # Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of
-# all others.
+# all others. Each status has an index of its own; `status IN` would read every score there is.
 OPEN_SCORES = """
 SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
        count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
        coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8 AS oldest_due_s
-FROM {schema}.session_scores s
-CROSS JOIN LATERAL (SELECT s.status = 'pending' AND s.next_attempt_at <= now() AND s.priority < 2 AS is_due) d
+FROM (SELECT status, chain_id, next_attempt_at, priority < 2 AND next_attempt_at <= now() AS is_due
+      FROM {schema}.session_scores WHERE status = 'pending'
+      UNION ALL
+      SELECT status, chain_id, next_attempt_at, false FROM {schema}.session_scores WHERE status = 'in_progress') s
 LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = coalesce(s.chain_id, '')
-WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
+GROUP BY 1, 2
 """
 
 # Due scores without bulk ones, by whether their chain is held up for long, $1 of them at most: the exact size of
@@ -33,15 +35,15 @@ SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is
   FROM {schema}.session_scores WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
 """
 
-# Bounded, so that the count stays cheap while brokers are away for long.
+# Bounded, so that the count stays cheap for each process of a fleet while brokers are away for long.
 UNPUBLISHED_EVENTS = """
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
 FROM ((SELECT created_at FROM {schema}.scoring_events
-       WHERE position IS NULL AND entry > (SELECT entry FROM {schema}.relay_floor) ORDER BY entry LIMIT 100000)
+       WHERE position IS NULL AND entry > (SELECT entry FROM {schema}.relay_floor) ORDER BY entry LIMIT 10000)
       UNION ALL
       (SELECT created_at FROM {schema}.scoring_events
        WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
-       ORDER BY position LIMIT 100000)) unpublished
+       ORDER BY position LIMIT 10000)) unpublished
 """
 
 # A full rate limit is no lasting hold: it ends within a minute, and its chain is at work.
@@ -67,7 +69,7 @@ class OpenScores:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedEvents:
-    """Events that no broker has acknowledged (counted up to 200,000), and the age of the oldest in seconds."""
+    """Events that no broker has acknowledged (counted up to 20,000), and the age of the oldest in seconds."""
 
     events: int
     oldest_s: float
