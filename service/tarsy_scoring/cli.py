@@ -40,6 +40,7 @@ COMMANDS = {
     "criteria": "List, show, compare and validate criteria: the instructions of the judge.",
     "compare": "Compare two versions of the agents, or two criteria.",
     "consistency": "Have one session judged several times and show the spread of the judgements.",
+    "judge-bench": "Measure how well judges tell right conclusions from wrong ones, on sessions with a known outcome.",
     "calibrate": "Measure how well the judge agrees with labels, for each criteria and judge fingerprint.",
     "anchors": "Sessions that every judge judges, to separate a change of judge from a change of agents.",
     "report": "Documents that summarise many scores.",

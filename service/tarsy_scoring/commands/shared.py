@@ -129,15 +129,23 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
     """
     Show a progress bar on stderr if that is a terminal; yields the function that sets the number done.
 
+    It shows the time left where the total is known.
+
     Args:
         total: None if unknown.
     """
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        *((bars.TextColumn("left"), bars.TimeRemainingColumn()) if total else ()),
+    )
+    with bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.update(task, completed=done)
 

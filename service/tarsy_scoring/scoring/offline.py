@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.criteria import CriteriaRegistry
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
@@ -63,9 +63,16 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
         Unscorable, RetryLater: The session cannot be judged; the error says why.
     """
     chain = settings.chain(chain_id or timeline.chain_id)
-    criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
+    return plan_judgement(settings, registry.get(chain.criteria), chain, timeline, new_nonce())
+
+
+def plan_judgement(
+    settings: Settings, criteria: Criteria, chain: ChainSettings, timeline: Timeline, nonce: str
+) -> DryRun:
+    """As `dry_run`, for criteria and a chain that need not be those of the settings, with a given nonce."""
+    provider = settings.config.providers[chain.providers[0]]
     check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
-    nonce, budget = new_nonce(), context_budget(provider, criteria)
+    budget = context_budget(provider, criteria)
     masking = masking_of(settings.config.masking.extra_patterns)
     context = build_context(timeline, nonce, budget, masking=masking)
     messages = criteria.open_conversation(context)

@@ -144,7 +144,7 @@ def auc_difference(
     """
     The second AUC minus the first, with its interval by bootstrap clustered by incident.
 
-    Both judges are resampled together, so what is common to their judgements of a session cancels out.
+    Both judges are resampled together, so effects that their judgements of a session share cancel out.
 
     Args:
         first, second: The same sessions with the totals of two judges.

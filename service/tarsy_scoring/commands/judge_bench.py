@@ -1,0 +1,356 @@
+"""`judge-bench LABELS.csv`: measures how well judges tell right conclusions from wrong ones."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    counted,
+    json_option,
+    print_json,
+    print_text,
+    progress_bar,
+    require_criteria,
+    run,
+    settings_of_environment,
+    usd,
+)
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError, SessionNotFound, Unscorable
+from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.scoring.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
+from tarsy_scoring.statistics import judge_bench as statistics
+from tarsy_scoring.statistics.judge_bench import JudgedSession, Sample
+from tarsy_scoring.statistics.known_outcomes import KnownOutcome, read_known_outcomes
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.sources import open_timeline_source
+
+_LISTS = ("--criteria", "--providers")
+_MOST_NAMED = 3  # sessions that an error message names
+
+
+class _ListsOfNames(click.Command):
+    """A command whose options of `_LISTS` take all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each of its words, as click expects."""
+        repeated: list[str] = []
+        option = None
+        for word in args:
+            if word.startswith("-"):
+                option = word if word in _LISTS else None
+                repeated.append(word)
+            elif option is not None and repeated[-1] != option:
+                repeated += [option, word]
+            else:
+                repeated.append(word)
+        return super().parse_args(ctx, repeated)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """
+    Sessions and the judges that judge them.
+
+    Args:
+        left_out: Number of labels by outcome that are not judged.
+        unreadable: Why a session cannot be judged, by session id.
+    """
+
+    known: Sequence[KnownOutcome]
+    left_out: Mapping[str, int]
+    timelines: Mapping[str, Timeline]
+    unreadable: Mapping[str, str]
+    judges: Sequence[tuple[Criteria, str]]
+    samples: int
+
+
+@click.command(cls=_ListsOfNames)
+@click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
+@click.option(
+    "--criteria", "criteria_names", multiple=True, required=True, metavar="NAME...", help="Criteria to judge by."
+)
+@click.option(
+    "--providers", multiple=True, metavar="NAME...", help="Providers to ask; default: the first one of `defaults`."
+)
+@click.option(
+    "--samples", type=click.IntRange(1, 100), default=1, show_default=True, help="Judgements per session and judge."
+)
+@click.option(
+    "--sessions",
+    "sessions_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Folder of session files; default: the timeline source.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder of recorded judgements; default: tarsy-scoring/judge-bench in the user's cache folder.",
+)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page."
+)
+@click.option("--yes", is_flag=True, help="Make the calls without asking.")
+@json_option
+def judge_bench(
+    labels_file: Path,
+    criteria_names: tuple[str, ...],
+    providers: tuple[str, ...],
+    samples: int,
+    sessions_dir: Path | None,
+    cache: Path | None,
+    html_file: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """
+    Measure how well judges tell right conclusions from wrong ones, on sessions with a known outcome.
+
+    LABELS.csv comes first and has a header and a line per session: `session_id` and `outcome` (correct, wrong;
+    partial and unknown are left out), and optionally `source`, `incident`, `score` and `basis`. Every session
+    is judged under each criteria at each provider: --criteria A B --providers X Y makes four judges. The calls
+    and their cost are shown first. Needs neither Kafka nor a database, and budgets do not apply.
+
+    The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
+    1 is perfect, 0.5 is chance. A session without a score loses its pairs. Intervals take sessions of one
+    incident as one observation. With several criteria, the difference of each from the first is shown.
+
+    Each judgement is recorded as it is made, so a run that was stopped continues, and the same judgement is
+    never asked for twice. Exit status 1: a session has no score.
+    """
+    settings = settings_of_environment()
+    if not providers:
+        providers = settings.config.defaults.providers[:1]
+    _require_names(settings, criteria_names, providers)
+    registry = load_criteria(settings.config.criteria_dirs)
+    for name in criteria_names:
+        require_criteria(registry, name)
+    judges = [(registry.get(name), provider) for name in criteria_names for provider in providers]
+    known = read_known_outcomes(labels_file)
+    source = SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
+    recordings = Recordings(cache or _default_cache())
+
+    async def work() -> tuple[Bench, list[Planned], list[Judged]]:
+        opened = source or open_timeline_source(settings)
+        try:
+            bench = await read_bench(opened.fetch_timeline, known, judges, samples)
+        finally:
+            await opened.close()
+        planned = plan_all(settings, bench, recordings)
+        _ask_first(planned, yes=yes)
+        live = LiveJudges(settings)
+        to_ask = sum(p.calls > 0 for p in planned)
+        asked = Counter[bool]()
+        try:
+            with progress_bar("judging", to_ask) as show:
+
+                def count(one: Planned) -> None:
+                    asked[one.calls > 0] += 1
+                    show(asked[True])
+
+                return bench, planned, await judge_all(settings, planned, recordings, live.ask_of, count)
+        finally:
+            await live.close()
+
+    bench, planned, judged = run(work())
+    with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
+        document = document_of(settings, bench, planned, judged)
+    if html_file is not None:
+        _write_page(html_file, document)
+    print_json(document) if as_json else print_text("judge_bench.txt", document)
+    if document["judgements"]["outstanding"]:
+        n = counted(document["judgements"]["outstanding"], "judgement")
+        click.echo(f"{n} could not be made now; the same command asks only for these again", err=True)
+    sys.exit(FAILED if any(c["n_unscored"] for c in document["combinations"]) else 0)
+
+
+def _require_names(settings: Settings, criteria: Sequence[str], providers: Sequence[str]) -> None:
+    """Refuse repeated names and unknown providers. Raises: click.BadParameter."""
+    for option, names in zip(_LISTS, (criteria, providers), strict=True):
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise click.BadParameter(f"{repeated[0]!r} is named twice; name it once", param_hint=option)
+    for name in providers:
+        if name not in settings.config.providers:
+            known = ", ".join(sorted(settings.config.providers))
+            raise click.BadParameter(f"no provider is called {name!r} (known: {known})", param_hint="--providers")
+
+
+def _default_cache() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path("~/.cache").expanduser()) / "tarsy-scoring" / "judge-bench"
+
+
+# --- sessions and calls --------------------------------------------------------------------------------
+
+
+async def read_bench(
+    fetch: Any, known: Sequence[KnownOutcome], judges: Sequence[tuple[Criteria, str]], samples: int
+) -> Bench:
+    """
+    Read the sessions whose outcome is right or wrong.
+
+    Args:
+        fetch: `TimelineSource.fetch_timeline`.
+
+    Raises:
+        ConfigurationError: No outcome is right or wrong, or the source does not have a session.
+        RetryLater, WaitFor: The source cannot be read now.
+    """
+    chosen = [k for k in known if k.outcome in ("right", "wrong")]
+    if not chosen:
+        raise ConfigurationError(
+            f"there is nothing to judge: of {counted(len(known), 'label')} none is `correct` or `wrong`"
+        )
+    timelines, unreadable, missing = dict[str, Timeline](), dict[str, str](), list[str]()
+    for one in chosen:
+        try:
+            timelines[one.session_id] = await fetch(one.session_id)
+        except SessionNotFound:
+            missing.append(one.session_id)
+        except Unscorable as error:
+            unreadable[one.session_id] = f"{error.error_kind}: {error}"
+    if missing:
+        names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
+        raise ConfigurationError(
+            f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
+            "name the folder that has them with --sessions, or remove their lines"
+        )
+    left_out = Counter(k.outcome for k in known)
+    return Bench(
+        chosen, {name: left_out[name] for name in ("partial", "unknown")}, timelines, unreadable, judges, samples
+    )
+
+
+def plan_all(settings: Settings, bench: Bench, recordings: Recordings) -> list[Planned]:
+    """
+    Plan all judgements: judge by judge, then session by session, then sample by sample.
+
+    Raises:
+        ConfigurationError: See `Recordings.read`.
+    """
+    samples = range(1, bench.samples + 1)
+    by_session = [
+        [Job(bench.timelines[known.session_id], criteria, provider, sample) for sample in samples]
+        for criteria, provider in bench.judges
+        for known in bench.known
+        if known.session_id in bench.timelines
+    ]
+    planned = list[Planned]()
+    with progress_bar("reading", len(by_session)) as show:
+        for done, jobs in enumerate(by_session, 1):
+            planned += plan(settings, jobs, recordings)
+            show(done)
+    return planned
+
+
+def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
+    """
+    Show the calls and their cost on stderr, and ask whether to make them.
+
+    Raises:
+        click.Abort: The answer is no.
+        click.UsageError: There is no terminal to ask at, and no `--yes`.
+    """
+    to_ask = [p for p in planned if p.calls]
+    recorded = sum(p.key is not None and not p.calls for p in planned)
+    calls = sum(p.calls for p in to_ask)
+    click.echo(f"{counted(len(to_ask) + recorded, 'judgement')}, {recorded} of them recorded", err=True)
+    if not to_ask:
+        return
+    costs = [p.cost_usd for p in to_ask if p.cost_usd is not None]
+    cost = f"up to {usd(sum(costs))}" if len(costs) == len(to_ask) else "at an unknown cost (no prices are configured)"
+    click.echo(f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
+    click.confirm("Make these calls?", abort=True, err=True)
+
+
+# --- the document --------------------------------------------------------------------------------------
+
+
+def document_of(
+    settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[Judged]
+) -> dict[str, Any]:
+    """JSON document: each combination of criteria and provider, and the differences between criteria."""
+    by_judge = {
+        key: {session: [j.sample for j in of_session] for session, of_session in groupby(of_judge, _session_of)}
+        for key, of_judge in ((key, list(group)) for key, group in groupby(judged, _judge_of))
+    }
+    sessions = {
+        (criteria.name, provider): _judged_sessions(bench, by_judge.get((criteria.name, provider), {}))
+        for criteria, provider in bench.judges
+    }
+    first = bench.judges[0][0].name
+    others = [(criteria.name, provider) for criteria, provider in bench.judges if criteria.name != first]
+    outcomes = Counter(k.outcome for k in bench.known)
+    return {
+        "labels": {
+            "judged": len(bench.known),
+            "right": outcomes["right"],
+            "wrong": outcomes["wrong"],
+            "sources": len({k.source for k in bench.known}),
+            "incidents": len({(k.source, k.incident) for k in bench.known}),
+            "left_out": dict(bench.left_out),
+            "basis": dict(sorted(Counter(k.basis or "not stated" for k in bench.known).items())),
+        },
+        "samples": bench.samples,
+        "judgements": {
+            "recorded": sum(p.key is not None and not p.calls for p in planned),
+            "asked": sum(p.calls > 0 for p in planned),
+            "outstanding": sum(j.is_outstanding for j in judged),
+        },
+        "combinations": [
+            {
+                "criteria": criteria.name,
+                "criteria_hash": criteria.criteria_hash,
+                "provider": provider,
+                "model": settings.config.providers[provider].model,
+            }
+            | asdict(statistics.describe(sessions[criteria.name, provider]))
+            for criteria, provider in bench.judges
+        ],
+        "differences": [
+            {"first": first, "second": name, "provider": provider}
+            | asdict(statistics.difference(sessions[first, provider], sessions[name, provider]))
+            for name, provider in others
+        ],
+    }
+
+
+def _judge_of(judged: Judged) -> tuple[str, str]:
+    return judged.job.criteria.name, judged.job.provider
+
+
+def _session_of(judged: Judged) -> str:
+    return judged.job.timeline.session_id
+
+
+def _judged_sessions(bench: Bench, samples: Mapping[str, Sequence[Sample]]) -> list[JudgedSession]:
+    return [
+        JudgedSession(k, samples.get(k.session_id) or [Sample(None, bench.unreadable[k.session_id])])
+        for k in bench.known
+    ]
+
+
+def _write_page(path: Path, document: Mapping[str, Any]) -> None:
+    """Raises: ConfigurationError: The file cannot be written."""
+    from tarsy_scoring.web.pages.judge_bench import page
+
+    try:
+        path.write_text(page(document), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the page {path}: {error.strerror}; name another --html FILE") from error

@@ -1,0 +1,370 @@
+"""
+Judges sessions under several criteria and providers, with turns that are recorded in files and asked for once.
+
+Nothing else is stored. Timeline rules, context and judge are those of a worker; limits of the fleet do not
+apply.
+"""
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
+
+from tarsy_scoring.config.load import read_api_key
+from tarsy_scoring.config.settings import ChainSettings, JudgeSettings, Settings
+from tarsy_scoring.errors import ConfigurationError, PromptTooLong, RetryLater, ScoringError, Unscorable, WaitFor
+from tarsy_scoring.judge.clock import AttemptClock
+from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
+from tarsy_scoring.scoring.durable_judge import asked_hash
+from tarsy_scoring.scoring.offline import plan_judgement
+from tarsy_scoring.scoring.providers import Judges, judge
+from tarsy_scoring.statistics.judge_bench import Sample
+from tarsy_scoring.timeline.fence_lines import new_nonce
+from tarsy_scoring.timeline.masking import masking_of
+from tarsy_scoring.timeline.model import Timeline
+
+# The nonce of the context that a key is made of. A nonce made for the judgement would give another key each time.
+_KEY_NONCE = "0" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One judgement of a session. `sample` counts from 1."""
+
+    timeline: Timeline
+    criteria: Criteria
+    provider: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """
+    A job before it runs.
+
+    Args:
+        key: Names the file of its turns: a hash and the number of the sample. None where the session cannot be
+            judged, and `reason` says why.
+        calls: Calls that are likely still to be made; 0 where the judgement is recorded.
+        cost_usd: Cost of these calls with answers of full length; None where a price is unknown.
+    """
+
+    job: Job
+    key: str | None
+    calls: int
+    cost_usd: float | None
+    reason: str | None = None
+
+
+class RecordedTurn(BaseModel):
+    """An answered question."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    asked_hash: str
+    turn: Turn
+
+
+class Recording(BaseModel):
+    """
+    The turns of one judgement, in the order in which they were answered.
+
+    `is_complete` is set when the judgement ended without a failed call, so that a replay asks no model.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: str
+    criteria: str
+    criteria_hash: str
+    provider: str
+    model: str
+    sample: int
+    nonce: str
+    is_complete: bool = False
+    turns: list[RecordedTurn] = []
+
+
+class Recordings:
+    """
+    A folder with one file per judgement.
+
+    The files quote sessions, so only their owner may read them. A file is replaced as a whole: a process that
+    is killed leaves the old or the new content.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, key: str) -> Recording | None:
+        """
+        The recording of a judgement; None without one.
+
+        Raises:
+            ConfigurationError: The file cannot be read or holds something else.
+        """
+        path = self._path(key)
+        try:
+            return Recording.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigurationError(f"cannot read the recorded judgement {path}: {error.strerror}") from error
+        except ValidationError as error:
+            raise ConfigurationError(
+                f"{path} holds no recorded judgement of this version; delete it, and its judgement is made again"
+            ) from error
+
+    def write(self, key: str, recording: Recording) -> None:
+        """
+        Store a recording in place of an earlier one.
+
+        Raises:
+            ConfigurationError: The folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")  # readable for its owner only
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(recording.model_dump_json(indent=1).encode())
+                os.replace(name, self._path(key))
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot record a judgement in {self.folder}: {error.strerror}; name another folder with --cache"
+            ) from error
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+
+def plan(settings: Settings, jobs: Sequence[Job], recordings: Recordings) -> list[Planned]:
+    """
+    Find out which calls the samples of one session by one judge still need.
+
+    Args:
+        jobs: They differ by `sample` only.
+
+    Raises:
+        ConfigurationError: See `Recordings.read`.
+    """
+    job = jobs[0]
+    try:
+        planned = plan_judgement(settings, job.criteria, _chain_of(settings, job), job.timeline, _KEY_NONCE)
+    except (Unscorable, RetryLater) as error:
+        return [Planned(job, None, 0, 0.0, _reason(error)) for job in jobs]
+    provider = settings.config.providers[job.provider]
+    who = {
+        "criteria": job.criteria.criteria_hash,
+        "context": [m.digest.hex() for m in planned.messages],
+        "provider": job.provider,
+        "model": provider.model,
+        "temperature": provider.temperature,
+        "max_reply_tokens": provider.max_reply_tokens,
+    }
+
+    same = hashlib.sha256(to_json(who)).hexdigest()
+
+    def plan_sample(job: Job) -> Planned:
+        key = f"{same}-{job.sample}"
+        recorded = recordings.read(key)
+        if recorded is not None and recorded.is_complete:
+            return Planned(job, key, 0, 0.0)
+        return Planned(job, key, planned.calls, planned.cost_usd)
+
+    return [plan_sample(job) for job in jobs]
+
+
+AskOf = Callable[[Job], Ask]
+"""Makes the `Ask` that calls a model for one judgement."""
+
+
+class LiveJudges:
+    """
+    Calls the configured providers.
+
+    A client is made at its first question, so that a replay needs no key.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clients: dict[str, JudgeClient] = {}
+
+    def ask_of(self, job: Job) -> Ask:
+        """The `Ask` of one judgement, which has the time of one attempt."""
+        clock = AttemptClock(self._settings.attempt_timeout_s)
+
+        async def ask(question: Question) -> Turn:
+            return await self._client(job.provider).ask(question, clock=clock)
+
+        return ask
+
+    def _client(self, provider: str) -> JudgeClient:
+        """Raises: ConfigurationError: The key is missing."""
+        if provider not in self._clients:
+            settings, key = self._settings, read_api_key(self._settings, provider)
+            configured = settings.config.providers[provider]
+            self._clients[provider] = JudgeClient(provider, configured, key, slots=settings.slots)
+        return self._clients[provider]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """
+    A judgement that ended.
+
+    Args:
+        is_outstanding: There is no score because the provider cannot be asked now; another run may give one.
+    """
+
+    job: Job
+    sample: Sample
+    is_outstanding: bool = False
+
+
+async def judge_all(
+    settings: Settings,
+    planned: Sequence[Planned],
+    recordings: Recordings,
+    ask_of: AskOf,
+    on_done: Callable[[Planned], None] = lambda _planned: None,
+) -> list[Judged]:
+    """
+    Make all judgements; returns them in the order of `planned`.
+
+    Recorded turns are replayed, and each new turn is recorded before the next question, so that a run that
+    was stopped continues where it was. Samples of one session are made one after another, so that the
+    provider's prompt cache serves them.
+
+    Args:
+        on_done: Called after each judgement.
+
+    Raises:
+        ConfigurationError: A recording cannot be read or written, or a key is missing.
+    """
+    # Sessions with the same content have the same keys, so their samples are in one group as well.
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for i, one in enumerate(planned):
+        groups[(one.key or "").partition("-")[0]].append(i)
+    room = asyncio.Semaphore(settings.slots)
+    found: dict[int, Judged] = {}
+
+    async def judge_samples(places: Iterable[int]) -> None:
+        async with room:
+            for i in places:
+                found[i] = await _judge(settings, planned[i], recordings, ask_of)
+                on_done(planned[i])
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for places in groups.values():
+                tasks.create_task(judge_samples(places))
+    except* ConfigurationError as failed:
+        raise _first_of(failed) from None
+    return [found[i] for i in range(len(planned))]
+
+
+async def _judge(settings: Settings, planned: Planned, recordings: Recordings, ask_of: AskOf) -> Judged:
+    job = planned.job
+    if planned.key is None:
+        return Judged(job, Sample(None, planned.reason))
+    recording = recordings.read(planned.key) or Recording(
+        session_id=job.timeline.session_id,
+        criteria=job.criteria.name,
+        criteria_hash=job.criteria.criteria_hash,
+        provider=job.provider,
+        model=settings.config.providers[job.provider].model,
+        sample=job.sample,
+        nonce=new_nonce(),
+    )
+    ask = _RecordedAsk(recording, ask_of(job), lambda: recordings.write(planned.key or "", recording))
+    masking = masking_of(settings.config.masking.extra_patterns)
+    judges = Judges(settings.config.providers, lambda _provider, _context: ask, masking=masking)
+    total, reason, is_outstanding, grounding = None, None, False, Grounding(0, 0)
+    try:
+        # The next run is another attempt only for a turn without which there is no score.
+        judged = await judge(
+            job.timeline, recording.nonce, _chain_of(settings, job), job.criteria, judges, lambda _error: True
+        )
+        total, grounding = judged.verdict.total_score, judged.verdict.grounding or grounding
+    except (Unscorable, RetryLater, WaitFor) as error:
+        reason, is_outstanding = _reason(error), not isinstance(error, Unscorable)
+    if not recording.is_complete and not ask.has_failed:
+        recording.is_complete = True
+        recordings.write(planned.key, recording)
+    turns = [r.turn for r in recording.turns]
+    costs = [t.cost_usd for t in turns if t.cost_usd is not None]
+    sample = Sample(
+        total,
+        reason,
+        grounding.checked,
+        grounding.held,
+        cost_usd=sum(costs) if turns and len(costs) == len(turns) else None,
+        seconds=sum(t.latency_ms for t in turns) / 1000,
+    )
+    return Judged(job, sample, is_outstanding)
+
+
+class _RecordedAsk:
+    """
+    Answers from the recording, else asks and records the turn.
+
+    `has_failed` is set when a call gave no turn. A prompt that is too long does not count: a smaller one
+    follows.
+    """
+
+    def __init__(self, recording: Recording, ask: Ask, store: Callable[[], None]) -> None:
+        self._recording, self._ask, self._store = recording, ask, store
+        self._left: defaultdict[str, deque[Turn]] = defaultdict(deque)
+        for recorded in recording.turns:
+            self._left[recorded.asked_hash].append(recorded.turn)
+        self.has_failed = False
+
+    async def __call__(self, question: Question) -> Turn:
+        asked = asked_hash(question.kind, question.messages)
+        if known := self._left[asked]:
+            return known.popleft()
+        try:
+            turn = await self._ask(question)
+        except PromptTooLong:
+            raise
+        except ScoringError:
+            self.has_failed = True
+            raise
+        self._recording.turns.append(RecordedTurn(asked_hash=asked, turn=turn))
+        self._store()
+        return turn
+
+
+def _chain_of(settings: Settings, job: Job) -> ChainSettings:
+    """The settings of the session's chain, with one sample by the judge of the job."""
+    changes = {"criteria": job.criteria.name, "providers": (job.provider,), "samples": 1, "judge": JudgeSettings()}
+    return settings.chain(job.timeline.chain_id).model_copy(update=changes)
+
+
+def _reason(error: Unscorable | RetryLater | WaitFor) -> str:
+    return f"{error.error_kind}: {error}"
+
+
+def _first_of(group: BaseExceptionGroup[ConfigurationError]) -> ConfigurationError:
+    found = group.exceptions[0]
+    return _first_of(found) if isinstance(found, BaseExceptionGroup) else found

@@ -1,0 +1,258 @@
+"""`judge-bench`: every judgement is asked for once, and what it could not judge is shown."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from scripted import answer
+from tarsy_scoring.commands import judge_bench as command
+from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable
+from tarsy_scoring.judge.verdict import Ask, Question, Turn
+from tarsy_scoring.scoring.bench import Job
+
+PROVIDER = {
+    "base_url": "http://127.0.0.1:9/v1",
+    "api_key_env": None,
+    "model": "reader-1",
+    "prices_usd_per_million_tokens": {"input": 1, "output": 10},
+}
+CONFIG: dict[str, Any] = {
+    "providers": {"main": PROVIDER, "other": PROVIDER | {"model": "reader-2"}},
+    "defaults": {"providers": ["main"]},
+}
+TOTALS = {"right-1": 80, "right-2": 40, "wrong-1": 20, "wrong-2": 40}
+LABELS = """\
+session_id,source,incident,outcome,score,basis
+right-1,cluster,a,correct,1.0,oracle
+right-2,cluster,b,correct,0.9,oracle
+wrong-1,cluster,c,incorrect,0.0,oracle
+wrong-2,cluster,d,wrong,0.1,oracle
+half-1,cluster,e,partial,,oracle
+open-1,cluster,f,unknown,,
+"""
+
+
+class Reader:
+    """
+    Stands in for the providers: answers with the total of the session, and remembers the questions.
+
+    Args:
+        away_after: It cannot be reached after this many answers.
+    """
+
+    def __init__(self, away_after: int = 10**6, **changes: Any) -> None:
+        self.asked: list[tuple[str, str, str, int, str]] = []
+        self.away_after = away_after
+        self.changes = changes
+        self.totals: dict[str, int | None] = dict(TOTALS)
+
+    def ask_of(self, job: Job) -> Ask:
+        async def ask(question: Question) -> Turn:
+            if len(self.asked) >= self.away_after:
+                raise JudgeUnavailable("the reader is away")
+            session = job.timeline.session_id
+            self.asked.append((session, job.criteria.name, job.provider, job.sample, question.kind))
+            total = self.totals[session]
+            outcome = "correct" if (total or 0) >= 60 else "partial" if (total or 0) >= 35 else "wrong"
+            text = "none" if question.kind == "missing_tools" else f"As E2 shows.\n\nOutcome: {outcome}\n\n{total}"
+            turn = replace(answer(text, cost_usd=0.25, latency_ms=1500, provider=job.provider), kind=question.kind)
+            return replace(turn, **self.changes)
+
+        return ask
+
+    async def close(self) -> None:
+        """Has no connections."""
+
+
+def session_file(folder: Path, session_id: str, **fields: Any) -> None:
+    event = {"event_type": "llm_thinking", "content": "look"}
+    execution = {"execution_id": "x1", "agent_name": "a", "events": [event]}
+    stage = {"stage_id": "s1", "stage_type": "investigation", "executions": [execution]}
+    session = {
+        "session_id": session_id,
+        "status": "completed",
+        "alert_data": f"alert of {session_id}",
+        "stages": [stage],
+    }
+    (folder / f"{session_id}.json").write_text(json.dumps(session | fields), encoding="utf-8")
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Calls `judge-bench` with labels, sessions and a cache of this test, and a reader in place of the providers."""
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    for session_id in TOTALS:
+        session_file(sessions, session_id)
+    (tmp_path / "scoring.yaml").write_text(json.dumps(CONFIG), encoding="utf-8")
+    monkeypatch.setenv("SCORING_CONFIG", str(tmp_path / "scoring.yaml"))
+
+    def call_it(reader: Reader, *arguments: str, labels: str = LABELS) -> Result:
+        monkeypatch.setattr(command, "LiveJudges", lambda _settings: reader)
+        file = tmp_path / "labels.csv"
+        file.write_text(labels, encoding="utf-8")
+        where = ("--sessions", str(sessions), "--cache", str(tmp_path / "cache"))
+        return CliRunner().invoke(
+            command.judge_bench, [str(file), "--criteria", "investigation-outcome", *arguments, *where]
+        )
+
+    return call_it
+
+
+def test_a_judgement_is_asked_for_once(run: Run) -> None:
+    """The second run replays the turns with their nonce, and shows the same."""
+    first, second = Reader(), Reader()
+    made = run(first, "--yes", "--json")
+    again = run(second, "--json")
+
+    assert (made.exit_code, again.exit_code) == (0, 0), made.output + again.output
+    assert sorted({session for session, *_ in first.asked}) == sorted(TOTALS)
+    assert second.asked == []
+    before, after = json.loads(made.stdout), json.loads(again.stdout)
+    assert before.pop("judgements") == {"recorded": 0, "asked": 4, "outstanding": 0}
+    assert after.pop("judgements") == {"recorded": 4, "asked": 0, "outstanding": 0}
+    assert before == after
+
+
+def test_another_sample_provider_or_criteria_is_another_judgement(run: Run) -> None:
+    run(Reader(), "--yes")
+    reader = Reader()
+    run(reader, "investigation", "--samples", "2", "--providers", "main", "other", "--yes")
+    asked = {question[1:4] for question in reader.asked if question[4] == "analysis"}
+    every = {(c, p, s) for c in ("investigation-outcome", "investigation") for p in ("main", "other") for s in (1, 2)}
+    assert asked == every - {("investigation-outcome", "main", 1)}
+
+
+def test_a_stopped_run_continues_with_the_turn_that_is_missing(run: Run) -> None:
+    stopped, later = Reader(away_after=3), Reader()
+    ended = run(stopped, "--yes", "--json")
+    resumed = run(later, "--yes", "--json")
+
+    assert ended.exit_code == 1
+    assert json.loads(ended.stdout)["judgements"]["outstanding"] > 0
+    assert "asks only for these again" in ended.stderr
+    assert (resumed.exit_code, json.loads(resumed.stdout)["judgements"]["outstanding"]) == (0, 0)
+    assert len({*stopped.asked, *later.asked}) == len(stopped.asked) + len(later.asked) == 8
+
+
+def test_sessions_with_the_same_content_are_judged_once(run: Run, tmp_path: Path) -> None:
+    for session_id in TOTALS:
+        session_file(tmp_path / "sessions", session_id, alert_data="alert")
+    reader = Reader()
+    assert run(reader, "--yes").exit_code == 0
+    assert [question[4] for question in reader.asked] == ["analysis", "missing_tools"]
+
+
+def test_a_refused_judgement_has_no_score_and_is_not_asked_for_again(run: Run) -> None:
+    ended = run(Reader(refusal="I will not"), "--yes", "--json")
+    again = Reader()
+    replayed = run(again, "--json")
+
+    [found] = json.loads(ended.stdout)["combinations"]
+    assert (ended.exit_code, replayed.exit_code, again.asked) == (1, 1, [])
+    assert (found["n_unscored"], found["auc_within"]["value"]) == (4, 0.0)
+    assert found["sessions"][0]["reason"].startswith("refused: ")
+
+
+def test_a_session_without_events_counts_as_misranked(run: Run, tmp_path: Path) -> None:
+    session_file(tmp_path / "sessions", "right-1", stages=[])
+    ended = run(Reader(), "--yes", "--json")
+
+    [found] = json.loads(ended.stdout)["combinations"]
+    assert (ended.exit_code, found["n_unscored"]) == (1, 1)
+    assert found["sessions"][0]["reason"].startswith("nothing_to_judge: ")
+    assert found["misranked"][0] == {"session_id": "right-1", "lost": 2.0, "pairs": 2}
+    assert found["auc_within"]["value"] == 1.5 / 4
+
+
+def test_the_report_holds_every_figure(run: Run) -> None:
+    """By hand: right 80 and 40, wrong 20 and 40: three pairs in order and a tie, 3.5 of 4."""
+    document = json.loads(run(Reader(), "--samples", "2", "--yes", "--json").stdout)
+    [found] = document["combinations"]
+    assert document["labels"] == {
+        "judged": 4,
+        "right": 2,
+        "wrong": 2,
+        "sources": 1,
+        "incidents": 4,
+        "left_out": {"partial": 1, "unknown": 1},
+        "basis": {"oracle": 4},
+    }
+    assert (found["auc_within"]["value"], found["auc_pooled"]["value"]) == (0.875, 0.875)
+    assert (found["mean_right"], found["mean_wrong"]) == (60, 30)
+    assert (found["lowest"], found["highest"], found["distinct_totals"]) == (20, 80, 3)
+    assert found["standard_deviation"] == pytest.approx(25.17, abs=0.01)
+    assert found["sample_deviation"] == 0
+    assert found["agreement"]["value"] == pytest.approx(0.949, abs=0.001)
+    assert found["citations"] == {"checked": 8, "held": 8, "share": 1.0}
+    assert (found["cost_usd"], found["n_cost_unknown"], found["seconds"]) == (0.5, 0, 3.0)
+    assert [m["session_id"] for m in found["misranked"]] == ["right-2", "wrong-2"]
+
+
+def test_two_criteria_are_compared_at_each_provider(run: Run) -> None:
+    document = json.loads(run(Reader(), "investigation", "--providers", "main", "other", "--yes", "--json").stdout)
+    compared = [(d["first"], d["second"], d["provider"], d["within"]["value"]) for d in document["differences"]]
+    pair = ("investigation-outcome", "investigation")
+    assert compared == [(*pair, "main", 0.0), (*pair, "other", 0.0)]
+
+
+def test_the_text_names_the_sessions_in_the_wrong_order(run: Run) -> None:
+    lines = run(Reader(), "--yes").stdout.splitlines()
+    assert lines[0] == "4 sessions judged: 2 right, 2 wrong; 4 incidents of 1 source"
+    assert lines[1] == "left out: 1 partial, 1 unknown"
+    assert "  ranked wrongly     right-2: right, total 40, loses 0.5 of 2 pairs" in lines
+
+
+def test_nothing_is_asked_without_consent(run: Run) -> None:
+    reader = Reader()
+    ended = run(reader)
+    assert (ended.exit_code, reader.asked) == (2, [])
+    assert "8 calls with full answers up to 0." in ended.stderr
+    assert "add --yes" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "labels", "says"),
+    [
+        (("--providers", "nowhere"), LABELS, "no provider is called 'nowhere' (known: main, other)"),
+        (("investigation-outcome",), LABELS, "'investigation-outcome' is named twice"),
+        (("made-up",), LABELS, "no criteria are called 'made-up'"),
+        ((), "", "has no column 'session_id'"),
+        ((), "session_id\nright-1\n", "has no column 'outcome'"),
+        ((), "session_id,outcome\nright-1,corect\n", "line 2: 'corect' is not an outcome"),
+        ((), "session_id,outcome\nright-1\n", "line 2: it does not have the 2 fields of the header"),
+        ((), "session_id,outcome\nright-1,correct\nright-1,wrong\n", "has an outcome already"),
+        ((), "session_id,outcome,score\nright-1,correct,high\n", "the score 'high' is not a number"),
+        ((), "session_id,outcome\nright-1,partial\n", "of 1 label none is `correct` or `wrong`"),
+        ((), "session_id,outcome\nright-1,correct\ngone-1,wrong\n", "does not have 1 of 2 labelled sessions (gone-1)"),
+    ],
+)
+def test_wrong_use_is_refused_with_a_reason(run: Run, arguments: tuple[str, ...], labels: str, says: str) -> None:
+    reader = Reader()
+    ended = run(reader, *arguments, "--yes", labels=labels)
+    assert says in f"{ended.stderr} {ended.exception}"
+    assert ended.exit_code == 2 or isinstance(ended.exception, ConfigurationError)
+    assert reader.asked == []
+
+
+def test_a_broken_recording_is_named(run: Run, tmp_path: Path) -> None:
+    run(Reader(), "--yes")
+    for file in (tmp_path / "cache").iterdir():
+        file.write_text("{", encoding="utf-8")
+    error = run(Reader(), "--yes").exception
+    assert isinstance(error, ConfigurationError)
+    assert "delete it" in str(error)
+
+
+def test_recordings_are_for_their_owner_only(run: Run, tmp_path: Path) -> None:
+    run(Reader(), "--yes")
+    folder = tmp_path / "cache"
+    assert [path.stat().st_mode & 0o77 for path in (folder, *folder.iterdir())] == [0] * 5
