@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all attack check fast golden audit stack bench schemas requirements clean
+.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 
 golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
 	@$(BIN)/python tests/golden/freeze.py $(ARGS)
+
+judge-bench: $(VENV)/.dev  ## compare the report over recorded replies with the stored one; ARGS=--write stores it
+	@$(BIN)/python tests/bench_replay.py $(ARGS)
 
 check: $(VENV)/.dev  ## linters, type checker, import rules, generated files, plain English
 	$(BIN)/ruff check .
