@@ -95,13 +95,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "scoring.yaml").write_text(json.dumps(CONFIG), encoding="utf-8")
     monkeypatch.setenv("SCORING_CONFIG", str(tmp_path / "scoring.yaml"))
 
-    def call_it(reader: Reader, *arguments: str, labels: str = LABELS) -> Result:
+    def call_it(reader: Reader, *arguments: str, labels: str = LABELS, stdin: str = "") -> Result:
         monkeypatch.setattr(command, "LiveJudges", lambda _settings: reader)
         file = tmp_path / "labels.csv"
         file.write_text(labels, encoding="utf-8")
         where = ("--sessions", str(sessions), "--cache", str(tmp_path / "cache"))
         return CliRunner().invoke(
-            command.judge_bench, [str(file), "--criteria", "investigation-outcome", *arguments, *where]
+            command.judge_bench, [str(file), "--criteria", "investigation-outcome", *arguments, *where], input=stdin
         )
 
     return call_it
@@ -209,6 +209,23 @@ def test_the_text_names_the_sessions_in_the_wrong_order(run: Run) -> None:
     assert lines[0] == "4 sessions judged: 2 right, 2 wrong; 4 incidents of 1 source"
     assert lines[1] == "left out: 1 partial, 1 unknown"
     assert "  ranked wrongly     right-2: right, total 40, loses 0.5 of 2 pairs" in lines
+
+
+def test_the_page_is_written_beside_the_text(run: Run, tmp_path: Path) -> None:
+    ended = run(Reader(), "--yes", "--html", str(tmp_path / "bench.html"))
+    assert ended.exit_code == 0
+    assert "<svg" in (tmp_path / "bench.html").read_text(encoding="utf-8")
+    refused = run(Reader(), "--html", str(tmp_path / "nowhere" / "bench.html")).exception
+    assert isinstance(refused, ConfigurationError)
+    assert "name another --html FILE" in str(refused)
+
+
+@pytest.mark.parametrize(("said", "asked"), [("y\n", 8), ("n\n", 0)])
+def test_at_a_terminal_the_command_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, said: str, asked: int) -> None:
+    monkeypatch.setattr(command, "_is_terminal", lambda: True)
+    reader = Reader()
+    ended = run(reader, stdin=said)
+    assert (len(reader.asked), ended.exit_code) == (asked, 0 if asked else 1)
 
 
 def test_nothing_is_asked_without_consent(run: Run) -> None:

@@ -274,9 +274,13 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     click.echo(f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True)
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not _is_terminal():
         raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
     click.confirm("Make these calls?", abort=True, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 # --- the document --------------------------------------------------------------------------------------
