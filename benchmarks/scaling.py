@@ -335,7 +335,7 @@ class Fleet:
 
     def _progress(self) -> str:
         now, before = self._samples[-1], self._samples[-2]
-        rate = (now["completed"] - before["completed"]) / (now["s"] - before["s"])
+        rate = (now["completed"] - before["completed"]) / max(now["s"] - before["s"], 0.1)
         return (
             f"{now['s']:6.0f} s  {rate:6.1f} scores/s  sent {now['sent']}  completed {now['completed']}  "
             f"pending {now['pending']}  running {now['in_progress']}  outbox {now['outbox']}  "

@@ -133,6 +133,7 @@ STATEMENTS = {
     "look-at-session": (inbox.LOOK, "'caller-7', 'key-7000', ARRAY['session-77']", "kept_answers_pkey"),
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
     "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
+    "count-open": (backlog.OPEN_SCORES, "'{}'::text[], '{}'::text[], 'nothing'", "session_scores_due"),
     "due-scores": (backlog.DUE_SCORES, "1100002, '{}'::text[], '{}'::text[], false", "session_scores_due"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
