@@ -231,9 +231,10 @@ async def test_a_planned_tool_is_listed_beyond_the_limit(api: Api) -> None:
 
 
 async def test_demand_is_measured_before_and_after_a_tool_appears(api: Api) -> None:
-    """Scores whose set of tools is not stored do not count."""
+    """Scores whose set of tools is not stored do not count, nor do scores of more than a year ago."""
     await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
     await keep_list(api.scoring, "after", "getpods", "kubernetes.nodepressure", "nodepressure")
+    await sessions(api.scoring, 3, 3, days_ago=370, tools_hash="before")
     await sessions(api.scoring, 9, 9, days_ago=40, tools_hash="gone")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
     await sessions(api.scoring, 24, 22, days_ago=5, tools_hash="after", name="Node-Pressure")

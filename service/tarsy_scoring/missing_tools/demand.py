@@ -7,21 +7,20 @@ tool.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import chain
 from typing import Any
 
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.missing_tools.tool_year import Group, Sessions, Year
+from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import CHAIN_COUNTS, missed_sets
+from tarsy_scoring.records.rollups import CHAIN_COUNTS, FIRST_MONTH, missed_in, missed_sets, not_rolled_up, selected
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
-# Rows of one read, some 60 MB in memory. They are combinations of a chain and a set of names, or of a day; their number
+# Rows of one read, some 60 MB in memory. They are combinations of a chain and a set of names or of tools; their number
 # does not grow with that of the sessions, unless judges give each tool a name of its own.
 MOST_ROWS = 200_000
 
@@ -38,19 +37,63 @@ FROM (SELECT names, sum(number) AS number FROM ({missed_sets()}) m GROUP BY 1) m
 GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $8
 """
 
-# Sessions by chain, judge, set of tools and day. Tools whose set is not stored are unknown.
+# Sessions by chain, judge and set of tools: days, as `date.toordinal` counts them, and the number on each. Several
+# numbers of one day add up. Tools whose set is not stored are unknown.
 YEAR = f"""
-SELECT chain_id, judge_fingerprint, t.tools_hash, day, sum(number)::bigint AS sessions
+SELECT chain_id, judge_fingerprint, t.tools_hash,
+       array_agg(day - DATE '0001-01-01' + 1) AS days, array_agg(number) AS numbers
 FROM ({CHAIN_COUNTS}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
-GROUP BY 1, 2, 3, 4 HAVING sum(number) <> 0 LIMIT $8
+WHERE judge_fingerprint IS NOT NULL GROUP BY 1, 2, 3 LIMIT $8
 """
 
-# Those of them that requested any of these names ($9), by set of names.
+_OF_CHAIN = "coalesce(s.chain_id, '') = coalesce({0}.chain_id, '') AND (s.chain_id IS NULL) = ({0}.chain_id IS NULL)"
+_COLUMNS = "x.tool, g.chain_id, g.tools_hash, {0} AS day, r.scores AS number"
+_JOINED = " JOIN sets x ON x.set_id = r.set_id AND g.judge_fingerprint IS NOT NULL"
+# A month has the day on which it ends.
+_BY_MONTH = missed_in(
+    "missed_months", FIRST_MONTH, "$6::date", _COLUMNS.format("(r.month + interval '1 month')::date - 1"), _JOINED
+)
+_BEFORE_MONTHS = missed_in(
+    "missed_rollups", "$5::date", f"least({FIRST_MONTH}, $6::date)", _COLUMNS.format("r.day"), _JOINED
+)
+
+# Those of them that requested tools, by any of their names ($9 names, $10 the tool of each): in chains ($12; $11 the
+# tool), the number before a day ($13) and since then. A month that contains this day counts as since then, so its
+# `moved` days are added to those before. The time of the selection has no end.
 ASKED = f"""
-SELECT chain_id, judge_fingerprint, t.tools_hash, day, m.names, sum(number)::bigint AS sessions
-FROM ({missed_sets("day", "chain_id", "judge_fingerprint", "tools_hash")}) m
-LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
-WHERE m.names && $9::text[] GROUP BY 1, 2, 3, 4, 5 HAVING sum(number) <> 0 LIMIT $8
+WITH wanted AS MATERIALIZED (SELECT * FROM unnest($9::text[], $10::int[]) AS w(name, tool)),
+splits AS MATERIALIZED (
+  SELECT *, date_trunc('month', start::timestamp)::date AS month
+  FROM unnest($11::int[], $12::text[], $13::date[]) AS s(tool, chain_id, start)
+), sets AS MATERIALIZED (
+  SELECT DISTINCT w.tool, t.set_id
+  FROM {{schema}}.missed_sets t CROSS JOIN unnest(t.names) AS n(name) JOIN wanted w USING (name)
+), counted AS (
+  {_BY_MONTH}
+  UNION ALL {_BEFORE_MONTHS}
+  UNION ALL
+  SELECT tool, chain_id, tools_hash, day, number FROM (
+    SELECT DISTINCT d.n, w.tool, d.chain_id, d.tools_hash, d.day, d.number
+    FROM (SELECT row_number() OVER () AS n, m.* FROM ({not_rolled_up("missed", "tools_hash", "tools")}) m
+          WHERE m.judge_fingerprint IS NOT NULL) d
+    CROSS JOIN unnest(d.tools) AS u(name) JOIN wanted w USING (name)) d
+), moved AS MATERIALIZED (
+  SELECT m.tool, m.start, r.group_id, r.scores
+  FROM (SELECT DISTINCT tool, start, month FROM splits) m JOIN sets x USING (tool) CROSS JOIN LATERAL (
+    SELECT r.group_id, r.scores FROM {{schema}}.missed_rollups r
+    WHERE r.set_id = x.set_id AND r.day >= greatest(m.month, {FIRST_MONTH}) AND r.day < m.start OFFSET 0) r
+)
+SELECT tool, chain_id, t.tools_hash, sum(before)::bigint AS before, (sum(number) - sum(before))::bigint AS since
+FROM (
+  SELECT s.tool, s.chain_id, c.tools_hash, c.number, CASE WHEN c.day < s.start THEN c.number ELSE 0 END AS before
+  FROM counted c JOIN splits s ON s.tool = c.tool AND {_OF_CHAIN.format("c")}
+  UNION ALL
+  SELECT s.tool, s.chain_id, g.tools_hash, 0, m.scores
+  FROM moved m JOIN {{schema}}.score_groups g USING (group_id)
+  JOIN splits s ON s.tool = m.tool AND s.start = m.start AND {_OF_CHAIN.format("g")}
+  WHERE {selected("g")} AND g.judge_fingerprint IS NOT NULL
+) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
+GROUP BY 1, 2, 3 HAVING sum(before) <> 0 OR sum(number) <> 0 LIMIT $8
 """
 
 
@@ -113,18 +156,6 @@ class ToolRequests:
         return [{"chain_id": c, "sessions": s, "points_lost": points} for c, (s, points) in sums.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The sessions of the last `MEASURED_DAYS` days, and those of them that requested some names."""
-
-    year: Year
-    asked: Mapping[frozenset[str], Sequence[Sessions]]
-
-    def sessions_of(self, names: Collection[str]) -> Iterator[Sessions]:
-        """The sessions that requested any of these names."""
-        return chain.from_iterable(found for one, found in self.asked.items() if not one.isdisjoint(names))
-
-
 def first_measured_day() -> date:
     """The first of the last `MEASURED_DAYS` days (UTC), in which demand is measured."""
     return datetime.now(UTC).date() - timedelta(days=MEASURED_DAYS)
@@ -164,25 +195,45 @@ async def read_tool_requests(database: Database, selection: Selection, sort: Too
     return requests
 
 
-async def read_measured(database: Database, selection: Selection, names: Collection[str]) -> Measured:
+async def read_year(database: Database, selection: Selection) -> Year:
     """
-    Read what the demand for tools with these names is measured from, in the chain and criteria of the selection.
+    Read the sessions of the time in which demand is measured, in the chain and criteria of the selection.
 
     Raises:
         TooManySets: See `MOST_ROWS`.
         DatabaseAway: See `Database.once`.
     """
-    first_day = first_measured_day()
-    of = Selection(selection.chain, selection.criteria, _midnight(first_day))
-    year, asked = await _rows(database, of, (YEAR, ()), (ASKED, (list(names),)))
-    by_set = defaultdict[frozenset[str], list[Sessions]](list)
-    for row in asked:
-        by_set[frozenset(row["names"])].append(_sessions(row))
-    return Measured(Year(map(_sessions, year), first_day), by_set)
+    [found] = await _rows(database, _measured(selection), (YEAR, ()))
+    groups = ((Group(r["chain_id"], r["judge_fingerprint"], r["tools_hash"]), r["days"], r["numbers"]) for r in found)
+    return Year((group, zip(days, numbers, strict=True)) for group, days, numbers in groups)
 
 
-def _sessions(row: Mapping[str, Any]) -> Sessions:
-    return Sessions(Group(row["chain_id"], row["judge_fingerprint"], row["tools_hash"]), row["day"], row["sessions"])
+async def read_asked(
+    database: Database, selection: Selection, tools: Sequence[tuple[Collection[str], Mapping[str | None, date]]]
+) -> list[list[Asked]]:
+    """
+    Read which of these sessions requested tools: for each tool, before and since its start in a chain.
+
+    Args:
+        tools: Names and starts by chain of each tool.
+
+    Raises:
+        TooManySets: See `MOST_ROWS`.
+        DatabaseAway: See `Database.once`.
+    """
+    asked: list[list[Asked]] = [[] for _ in tools]
+    wanted = [(name, n) for n, (names, starts) in enumerate(tools) if starts for name in names]
+    splits = [(n, chain_id, start) for n, (_, starts) in enumerate(tools) for chain_id, start in starts.items()]
+    if splits:
+        arguments = *map(list, zip(*wanted, strict=True)), *map(list, zip(*splits, strict=True))
+        [found] = await _rows(database, _measured(selection), (ASKED, arguments))
+        for row in found:
+            asked[row["tool"]].append(Asked(row["chain_id"], row["tools_hash"], row["before"], row["since"]))
+    return asked
+
+
+def _measured(selection: Selection) -> Selection:
+    return Selection(selection.chain, selection.criteria, _midnight(first_measured_day()))
 
 
 def _midnight(day: date) -> datetime:
@@ -195,7 +246,7 @@ async def _rows(database: Database, selection: Selection, *statements: tuple[str
     found = await count(database, selection, *limited)
     if any(len(rows) > MOST_ROWS for rows in found):
         raise TooManySets(
-            f"missing tools have more than {MOST_ROWS:,} combinations of chains, days and names: "
+            f"missing tools have more than {MOST_ROWS:,} combinations of chains and names: "
             "choose one chain, or criteria, or a shorter period"
         )
     return found

@@ -17,8 +17,9 @@ from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, normalise
 from tarsy_scoring.missing_tools.decisions import Decisions, Merge, Saying, read_decisions
-from tarsy_scoring.missing_tools.demand import Measured, ToolRequests, read_measured, read_tool_requests
+from tarsy_scoring.missing_tools.demand import ToolRequests, read_asked, read_tool_requests, read_year
 from tarsy_scoring.missing_tools.tool_effect import Demand
+from tarsy_scoring.missing_tools.tool_year import Asked, Sides, Year
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection, ToolSort, WantedTool, wanted_tools
 
@@ -90,13 +91,16 @@ async def read_ledger(
         TooManySets: See `read_tool_requests`.
         DatabaseAway: See `Database.once`.
     """
-    requests, decisions = await asyncio.gather(read_tool_requests(database, selection, sort), read_decisions(database))
+    requests, decisions, year = await asyncio.gather(
+        read_tool_requests(database, selection, sort), read_decisions(database), read_year(database, selection)
+    )
     # In threads: many names, or adversarial ones, take long enough to block the event loop.
     rows, left_out = await asyncio.to_thread(_list, requests, decisions, sort, limit)
     offered = await _offered(database, rows)
-    names = {name for one, has in zip(rows, offered, strict=True) if has for name in one.names}
-    measured = await read_measured(database, selection, names) if names else None
-    entries = await asyncio.to_thread(_measure, measured, rows, offered)
+    sides = await asyncio.to_thread(_split, year, rows, offered)
+    starts = [(one.names, split.starts) for one, split in zip(rows, sides, strict=True)]
+    asked = await read_asked(database, selection, starts)
+    entries = await asyncio.to_thread(_measure, rows, sides, asked)
     return Ledger(requests.as_of, entries, left_out, requests.names_left_out)
 
 
@@ -143,13 +147,14 @@ async def _offered(database: Database, rows: Sequence[_Row]) -> list[set[str]]:
     return offered
 
 
-def _measure(measured: Measured | None, rows: Iterable[_Row], offered: Iterable[set[str]]) -> list[LedgerEntry]:
+def _split(year: Year, rows: Iterable[_Row], offered: Iterable[set[str]]) -> list[Sides]:
+    return [year.sides(has, built=one.built) for one, has in zip(rows, offered, strict=True)]
+
+
+def _measure(rows: Iterable[_Row], sides: Iterable[Sides], asked: Iterable[Iterable[Asked]]) -> list[LedgerEntry]:
     entries = []
-    for one, has in zip(rows, offered, strict=True):
-        demand, has_other_judge = None, False
-        if has and measured is not None:
-            asked = measured.sessions_of(one.names)
-            demand, has_other_judge = measured.year.demand(has, asked, built=one.built)
+    for one, split, requests in zip(rows, sides, asked, strict=True):
+        demand, has_other_judge = split.demand(requests)
         counts = {f.name: getattr(one.tool, f.name) for f in fields(one.tool)}
         state = state_of(one.said, demand)
         entries.append(

@@ -5,8 +5,9 @@ Sessions are counted by chain, judge, set of tools and day, so the time for a to
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import accumulate
 from typing import NamedTuple
@@ -27,20 +28,75 @@ class Group(NamedTuple):
     tools: str | None
 
 
-class Sessions(NamedTuple):
-    """Number of sessions of a group that were scored on a day."""
+class Asked(NamedTuple):
+    """
+    Number of sessions of a chain that requested a tool, before its start in the chain and since then.
 
-    group: Group
-    day: date
-    number: int
+    Args:
+        tools: As in `Group`.
+    """
+
+    chain: str | None
+    tools: str | None
+    before: int
+    since: int
 
 
 class _Days(NamedTuple):
     """The days of a group in order, and the number of its sessions before each of them, and in all."""
 
     group: Group
-    days: Sequence[date]
+    days: Sequence[int]
     before: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """
+    Sessions without a tool and with it, of each chain that has both.
+
+    Args:
+        has: Hashes of the sets of tools that contain the tool.
+        is_built: Whether the day on which it was built was entered.
+        starts: By chain, the day from which on sessions are compared with earlier ones.
+        numbers: By chain, the sessions without the tool and those with it.
+        has_other_judge: No judge has judged both sides.
+    """
+
+    has: Collection[str]
+    is_built: bool
+    starts: Mapping[str | None, date]
+    numbers: Mapping[str | None, tuple[int, int]]
+    has_other_judge: bool
+
+    def demand(self, asked: Iterable[Asked]) -> tuple[Demand | None, bool]:
+        """
+        Measure the demand for the tool in sessions without it and with it.
+
+        Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they
+        request.
+
+        Args:
+            asked: Sessions that requested the tool, each once.
+
+        Returns:
+            The demand (None: nothing can be compared), and whether no judge has judged both sides.
+        """
+        if not self.starts:
+            return None, False
+        requests = {chain: [0, 0] for chain in self.starts}
+        for chain, tools, before, since in asked:
+            if self.is_built or tools is not None:
+                requests[chain][0] += before
+            if tools in self.has:
+                requests[chain][1] += since
+        demand = measure_demand(
+            ChainDemand(without, requests[chain][0], with_it, requests[chain][1])
+            for chain, (without, with_it) in self.numbers.items()
+        )
+        if self.has_other_judge:
+            demand = replace(demand, verdict="undecided", sessions_needed=None)
+        return demand, self.has_other_judge
 
 
 class Year:
@@ -48,30 +104,23 @@ class Year:
     Sessions by chain, with the day on which each was scored.
 
     Args:
-        sessions: Each group and day once.
-        first_day: Sessions scored earlier do not count.
+        groups: Each group once, with days (`date.toordinal`) and numbers of sessions; those of one day add up.
     """
 
-    def __init__(self, sessions: Iterable[Sessions], first_day: date) -> None:
-        self._first_day = first_day
-        by_group: dict[Group, list[tuple[date, int]]] = {}
-        for group, day, number in sessions:
-            if day >= first_day and group.judge is not None:  # without a judge there are no requests
-                by_group.setdefault(group, []).append((day, number))
+    def __init__(self, groups: Iterable[tuple[Group, Iterable[tuple[int, int]]]]) -> None:
         self._by_chain: dict[str | None, list[_Days]] = {}
-        for group, counts in by_group.items():
-            counts.sort()
-            before = list(accumulate((number for _, number in counts), initial=0))
-            self._by_chain.setdefault(group.chain, []).append(_Days(group, [day for day, _ in counts], before))
+        for group, counts in groups:
+            numbers = Counter[int]()
+            for day, number in counts:
+                numbers[day] += number
+            days = sorted(day for day, number in numbers.items() if number)
+            if days and group.judge is not None:  # without a judge there are no requests
+                before = list(accumulate((numbers[day] for day in days), initial=0))
+                self._by_chain.setdefault(group.chain, []).append(_Days(group, days, before))
 
-    def demand(
-        self, has: Collection[str], asked: Iterable[Sessions], *, built: date | None = None
-    ) -> tuple[Demand | None, bool]:
+    def sides(self, has: Collection[str], *, built: date | None = None) -> Sides:
         """
-        Measure the demand for a tool in sessions without it and with it.
-
-        Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they
-        request.
+        Split the sessions into those without a tool and those with it.
 
         If the day on which the tool was built or improved is given, sessions before it are compared with
         later ones whose agents had the tool. Otherwise a chain counts if the tool appeared in it: known to be
@@ -79,42 +128,25 @@ class Year:
 
         Args:
             has: Hashes of the sets of tools that contain it.
-            asked: Sessions that requested it, each once.
             built: The day since which the tool exists or is better; None: not entered.
-
-        Returns:
-            The demand (None: nothing can be compared), and whether no judge has judged both sides.
         """
-        sides: dict[str | None, list[int]] = {}
+        numbers: dict[str | None, tuple[int, int]] = {}
         starts: dict[str | None, date] = {}
         has_other_judge = True
         for chain, groups in self._by_chain.items():
             first = min((days[0] for group, days, _ in groups if group.tools in has), default=None)
             if first is None:
                 continue
-            start = first if built is None else built
+            start = first if built is None else built.toordinal()
             without, with_it, before, since = _sides(groups, start, has, is_built=built is not None)
             if without and with_it:
-                sides[chain], starts[chain] = [without, 0, with_it, 0], start
+                numbers[chain], starts[chain] = (without, with_it), date.fromordinal(start)
                 has_other_judge &= before.isdisjoint(since)
-        for (chain, judge, tools), day, number in asked if sides else ():
-            if chain not in starts or judge is None or day < self._first_day:
-                continue
-            if day < starts[chain]:
-                sides[chain][1] += number if built is not None or tools is not None else 0
-            elif tools in has:
-                sides[chain][3] += number
-        chain_demands = [ChainDemand(*counts) for counts in sides.values()]
-        if not chain_demands:
-            return None, False
-        demand = measure_demand(chain_demands)
-        if has_other_judge:
-            demand = replace(demand, verdict="undecided", sessions_needed=None)
-        return demand, has_other_judge
+        return Sides(has, built is not None, starts, numbers, has_other_judge)
 
 
 def _sides(
-    groups: Iterable[_Days], start: date, has: Collection[str], *, is_built: bool
+    groups: Iterable[_Days], start: int, has: Collection[str], *, is_built: bool
 ) -> tuple[int, int, set[str | None], set[str | None]]:
     """Number of sessions without and with the tool, and the judges of each side."""
     without = with_it = 0

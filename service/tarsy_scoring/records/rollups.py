@@ -239,6 +239,13 @@ async def read_cover(
 
 # Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`.
 _SELECTED = "($1::text IS NULL OR {0}.chain_id = $1) AND ($2::text IS NULL OR {0}.criteria = $2)"
+
+
+def selected(alias: str) -> str:
+    """The condition that rows of this alias belong to the selected chain and criteria."""
+    return _SELECTED.format(alias)
+
+
 _FIRST = "$5::date::timestamp AT TIME ZONE 'UTC'"
 _END = "$6::date::timestamp AT TIME ZONE 'UTC'"
 
@@ -309,26 +316,50 @@ CHAIN_COUNTS = f"""
   FROM ({not_rolled_up("latest", "tools_hash")}) d"""
 
 
+# Requests for tools are added up by month as well. The covered days are the whole months from the first of these on and
+# before the second one, and the days before and after them.
+FIRST_MONTH = "(date_trunc('month', ($5::date - 1)::timestamp) + interval '1 month')::date"
+_END_MONTH = "date_trunc('month', $6::date::timestamp)::date"
+
+
+def missed_in(table: str, first: str, end: str, columns: str, also: str = "") -> str:
+    """
+    SELECT of requests for tools in the selected groups `g`, from the rows `r` of months or days.
+
+    Args:
+        table: `missed_months` or `missed_rollups`.
+        first, end: SQL of the first month or day, and of the one after the last.
+        also: Joined.
+    """
+    day = "month" if table == "missed_months" else "day"
+    return f"""
+  SELECT {columns} FROM {{schema}}.score_groups g JOIN {{schema}}.{table} r USING (group_id){also}
+  WHERE {_SELECTED.format("g")} AND r.{day} >= {first} AND r.{day} < {end}"""
+
+
 def missed_sets(*columns: str) -> str:
     """
     SELECT of numbers of the latest scores that miss tools, by set of their names, with the sum of 100 - total.
 
-    Several rows of one set add up. Without the day, the rollups are added up before their sets are looked up: adding
-    up by long arrays of names takes several times as long.
+    Several rows of one set add up. The rollups are added up before their sets are looked up: adding up by long
+    arrays of names takes several times as long.
 
     Args:
-        columns: Some of `day`, `chain_id`, `judge_fingerprint` and `tools_hash`.
+        columns: None, or `chain_id`.
     """
     named = "".join(f"{name}, " for name in columns)
-    of_rollups = "".join(f"{'r' if name == 'day' else 'g'}.{name}, " for name in columns) + "r.set_id"
-    rolled_up = _rolled_up("missed_rollups")
-    if "day" in columns:
-        summed = f"SELECT {of_rollups}, r.scores AS number, r.points_lost AS lost {rolled_up}"
-    else:
-        summed = f"""SELECT {of_rollups}, sum(r.scores) AS number, sum(r.points_lost) AS lost {rolled_up}
-        GROUP BY {of_rollups}"""
+    wanted = f"{''.join(f'g.{name}, ' for name in columns)}r.set_id, r.scores, r.points_lost"
+    rolled_up = " UNION ALL ".join(
+        (
+            missed_in("missed_months", FIRST_MONTH, _END_MONTH, wanted),
+            missed_in("missed_rollups", "$5::date", f"least({FIRST_MONTH}, $6::date)", wanted),
+            missed_in("missed_rollups", f"greatest({FIRST_MONTH}, {_END_MONTH})", "$6::date", wanted),
+        )
+    )
     return f"""
-  SELECT {named}t.names, r.number, r.lost FROM ({summed}) r JOIN {{schema}}.missed_sets t USING (set_id)
+  SELECT {named}t.names, r.number, r.lost
+  FROM (SELECT {named}set_id, sum(scores) AS number, sum(points_lost) AS lost FROM ({rolled_up}) u
+        GROUP BY {named}set_id) r JOIN {{schema}}.missed_sets t USING (set_id)
   UNION ALL
   SELECT {named}d.tools, d.number, d.number * coalesce(100 - d.total_score, 0)
-  FROM ({not_rolled_up("missed", "tools_hash", "tools")}) d WHERE d.tools <> '{{}}'"""
+  FROM ({not_rolled_up("missed", "tools")}) d WHERE d.tools <> '{{}}'"""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,7 +16,6 @@ from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, conn
 from stored import NOON, store_score
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.missing_tools import demand
-from tarsy_scoring.missing_tools.tool_year import Group
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.records import analytics, rollup_keeping
 from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
@@ -35,7 +34,10 @@ CONTENT = (
     f"SELECT {GROUP}, day, tag, scores FROM tag_rollups JOIN score_groups USING (group_id)",
     f"""SELECT {GROUP}, day, names, scores, points_lost
         FROM missed_rollups JOIN score_groups USING (group_id) JOIN missed_sets USING (set_id)""",
+    "SELECT * FROM missed_months",
 )
+MONTHS_OF_DAYS = """SELECT group_id, set_id, date_trunc('month', day::timestamp)::date AS month,
+  sum(scores)::int AS scores, sum(points_lost)::bigint AS points_lost FROM missed_rollups GROUP BY 1, 2, 3"""
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ async def assert_recounted(scoring: Scoring, keeper: RollupKeeper) -> None:
     await keeper.run_once()
     assert not await scoring.value("SELECT count(*) FROM score_deltas")
     found = await content(scoring)
+    assert found[-1] == [row["t"] for row in await scoring.rows(f"SELECT t::text FROM ({MONTHS_OF_DAYS}) t ORDER BY 1")]
 
     await keeper.rebuild()
 
@@ -130,9 +133,9 @@ class Changes:
             await self.scoring.store.end(failure(claimed))
 
     async def move(self) -> None:
-        """Let all scores of a session end some days earlier, so that several change in one statement."""
+        """Let all scores of a session end some days or weeks earlier, so that several change in one statement."""
         earlier = "UPDATE session_scores SET completed_at = completed_at - $2::interval WHERE session_id = $1"
-        await self.scoring.rows(earlier, self.session, timedelta(days=self.draw.randrange(-1, 4)))
+        await self.scoring.rows(earlier, self.session, timedelta(days=self.draw.choice((-1, 0, 1, 2, 3, 40))))
 
     async def ended_earlier(self) -> None:
         at = datetime.now(UTC) - timedelta(days=self.draw.randrange(5))
@@ -211,22 +214,29 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
         assert found == expected, names
 
 
-async def assert_measured(scoring: Scoring) -> None:
+async def assert_measured(scoring: Scoring, start: date) -> None:
     """The sessions of the year, and those that requested a tool by any of its names, are those of the scores."""
     names = ["Get Logs", "get_logs"]
-    [found], measured = (
-        await analytics.count(scoring.database, Selection(), (demand.YEAR, (1000,))),
-        await demand.read_measured(scoring.database, Selection(), names),
-    )
-    asked = Counter[Group]()
-    for sessions in measured.sessions_of(names):
-        asked[sessions.group] += sessions.number
-    rows = await counted_again.year(scoring, Selection(), names)
-    assert {tuple(row.values()) for row in found} == {tuple(row.values())[:5] for row in rows}
-    expected = Counter[Group]()
-    for chain, judge, tools, _, _, number in (row.values() for row in rows):
-        expected[Group(chain, judge, tools)] += number
-    assert +asked == +expected
+    rows = [list(row.values()) for row in await counted_again.year(scoring, Selection(), names)]
+    year, asked = Counter[Any](), defaultdict[Any, list[int]](lambda: [0, 0])
+    for chain, judge, tools, day, sessions, requests in rows:
+        if judge is not None:
+            year[chain, judge, tools, day] += sessions
+            asked[chain, tools][day >= start] += requests
+    starts = dict.fromkeys(("k", "l", None), start)
+
+    [groups] = await analytics.count(scoring.database, Selection(), (demand.YEAR, (1000,)))
+    [of_tool, nothing] = await demand.read_asked(scoring.database, Selection(), [(names, starts), (["trace"], {})])
+
+    found = Counter[Any]()
+    for chain, judge, tools, days, numbers in (row.values() for row in groups):
+        for day, number in zip(days, numbers, strict=True):
+            found[chain, judge, tools, date.fromordinal(day)] += number
+    assert +found == year
+    assert {(one.chain, one.tools): [one.before, one.since] for one in of_tool} == {
+        of: counts for of, counts in asked.items() if any(counts)
+    }
+    assert nothing == []
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -243,9 +253,10 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
         await scoring.rows("UPDATE rollups_filled SET since = $1", filled)
         await changes.score()
 
-        await assert_measured(scoring)
+        await assert_measured(scoring, now.date() - timedelta(days=draw.choice((0, 1, 3, 20, 50))))
         midnight = datetime.combine(now.date(), time(), UTC)
-        for since in (None, now - timedelta(days=1, hours=3), midnight - timedelta(days=1)):
+        for days in (None, timedelta(days=1, hours=3), timedelta(days=1), timedelta(days=55)):
+            since = days and (now if days.seconds else midnight) - days
             chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))
             until = draw.choice((None, midnight, now - timedelta(hours=1)))
             await assert_counted(scoring, Selection(chain, criteria, since, until))
@@ -262,7 +273,7 @@ async def test_an_empty_database_has_empty_rollups(scoring: Scoring, keeper: Rol
 
     await keeper.run_once()
 
-    assert await content(scoring) == [[]] * 4
+    assert await content(scoring) == [[]] * len(CONTENT)
 
 
 async def test_changes_of_open_scores_append_nothing(scoring: Scoring) -> None:
@@ -324,7 +335,7 @@ async def test_an_upgrade_fills_the_rollups_of_stored_scores(stored: Scoring, ke
     before = await content(stored)
     await asyncio.to_thread(migrate, stored.url, down="0019")
     await asyncio.to_thread(migrate, stored.url)
-    assert await content(stored) == [[]] * 4
+    assert await content(stored) == [[]] * len(CONTENT)
     await store_score(stored, "late", 55, at=NOON + timedelta(days=3))
     await stored.rows("DELETE FROM sessions WHERE session_id = 'late'")
 
@@ -332,6 +343,17 @@ async def test_an_upgrade_fills_the_rollups_of_stored_scores(stored: Scoring, ke
 
     assert await content(stored) == before
     assert await stored.value("SELECT since = '-infinity' FROM rollups_filled")
+
+
+async def test_an_upgrade_adds_up_the_months_of_stored_days(stored: Scoring, keeper: RollupKeeper) -> None:
+    await keeper.run_once()
+    before = await content(stored)
+    assert before[-1]
+
+    await asyncio.to_thread(migrate, stored.url, down="0021")
+    await asyncio.to_thread(migrate, stored.url)
+
+    assert await content(stored) == before
 
 
 async def test_scores_that_end_during_a_rebuild_count_once(scoring: Scoring, keeper: RollupKeeper) -> None:

@@ -1,6 +1,6 @@
 """Which sessions count for the demand for a tool, and the state of a tool in the ledger."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -8,7 +8,7 @@ from tables import table
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
 from tarsy_scoring.missing_tools.ledger import state_of
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
-from tarsy_scoring.missing_tools.tool_year import Group, Sessions, Year
+from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
 
 FIRST = date(2026, 3, 1)
 WITH_IT, WITHOUT = "tools-with-it", "tools-without"
@@ -35,11 +35,20 @@ def measured(
 ) -> tuple[Demand | None, bool]:
     """The demand in these sessions, of which some asked; `built` is a day, counted from the first."""
 
-    def counted(numbers: Mapping[Day, int]) -> list[Sessions]:
-        return [Sessions(one.group, FIRST + timedelta(days=one.day), number) for one, number in numbers.items()]
-
+    counts: dict[Group, list[tuple[int, int]]] = {}
+    for one, number in sessions.items():
+        counts.setdefault(one.group, []).append((FIRST.toordinal() + one.day, number))
     day = None if built is None else FIRST + timedelta(days=built)
-    return Year(counted(sessions), FIRST).demand({WITH_IT}, counted(asked), built=day)
+    split = Year(counts.items()).sides({WITH_IT}, built=day)
+
+    def requests() -> Iterator[Asked]:
+        for one, number in asked.items():
+            chain, _, tools = one.group
+            if chain in split.starts:
+                is_before = FIRST + timedelta(days=one.day) < split.starts[chain]
+                yield Asked(chain, tools, number, 0) if is_before else Asked(chain, tools, 0, number)
+
+    return split.demand(requests())
 
 
 def sides(*what: Mapping[Day, int], **said: int | None) -> tuple[int, ...] | None:
@@ -61,7 +70,6 @@ def test_without_sessions_on_both_sides_there_is_no_demand() -> None:
         ({on(0, has=True): 40, on(5, has=True): 30}, None),
         ({on(0, is_known=False): 40, on(5, has=True): 30}, None),
         ({on(0): 40, on(5, has=True, chain="other"): 30}, None),
-        ({on(-1): 40, on(5, has=True): 30}, None),
         ({on(0): 40, on(5): 30}, 3),
         ({on(0): 40, on(2, has=True): 30}, 3),
     ]
@@ -84,22 +92,17 @@ def test_a_tool_said_to_be_built_counts_from_that_day() -> None:
 
 
 def test_sessions_that_do_not_count_add_no_demand() -> None:
-    ago, unknown, before, after = on(-1), on(0, is_known=False), on(0), on(5, has=True)
-    sessions = {ago: 10, unknown: 20, before: 40, after: 30}
+    unknown, before, after = on(0, is_known=False), on(0), on(5, has=True)
+    sessions = {unknown: 20, before: 40, after: 30}
 
-    assert sides(sessions, {ago: 10, unknown: 20, before: 5}) == (40, 5, 30, 0)
+    assert sides(sessions, {unknown: 20, before: 5}) == (40, 5, 30, 0)
 
 
 def test_sessions_without_a_judge_do_not_count() -> None:
     before, after = on(0), on(5, has=True)
     unjudged = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
 
-    assert sides({before: 40, after: 30} | unjudged, {before: 10, after: 1} | dict.fromkeys(unjudged, 5)) == (
-        40,
-        10,
-        30,
-        1,
-    )
+    assert sides({before: 40, after: 30} | unjudged, {before: 10, after: 1}) == (40, 10, 30, 1)
     assert measured({before: 40} | unjudged, {before: 10}) == (None, False)
 
 
