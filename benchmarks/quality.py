@@ -228,7 +228,7 @@ async def paths(url: str) -> list[str]:
         f"{API}/analytics/distribution",
         f"{API}/analytics/failure-tags",
         f"{API}/analytics/missing-tools",
-        f"{API}/drift",
+        f"{API}/analytics/drift",
         f"{API}/sessions/session-4711/scores",
         f"{API}/scores/{score_id}/turns",
         f"{API}/review",
