@@ -12,7 +12,7 @@ import structlog
 
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.secret_files import require_unreadable
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
@@ -40,6 +40,7 @@ log = structlog.get_logger()
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
+CRITERIA_ADVICE = "name defaults.criteria; it was investigation-methodology, whose totals mean something else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,6 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         ConfigurationError: No database is configured, or the criteria cannot be read.
     """
     registry = load_criteria(settings.config.criteria_dirs)
-    hashes = {c.name: c.criteria_hash for c in registry}
     database = Database(
         settings.require_database(),
         settings.database_schema,
@@ -85,16 +85,26 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
     try:
         await database.open()
         await many.open()
-        inbox = Inbox(database, Policy(settings, hashes))
+        inbox = Inbox(database, _policy(settings, registry))
         limits = Limits(database, settings, least_usd=_replies_usd(settings))
-        reader = Reader(database, hashes, limits.refreshed_standings)
-        analytics = Reader(many, hashes, limits.refreshed_standings)
+        reader = Reader(database, inbox.policy.current_hash, limits.refreshed_standings)
+        analytics = Reader(many, inbox.policy.current_hash, limits.refreshed_standings)
         leases, store = Leases(database, inbox), Store(database, inbox)
         metrics = metrics or Metrics(settings.config.chains)
         yield Parts(settings, registry, database, inbox, leases, store, reader, analytics, limits, metrics)
     finally:
         await many.close()
         await database.close()
+
+
+def _policy(settings: Settings, registry: CriteriaRegistry) -> Policy:
+    config = settings.config
+
+    def hashes(chain: ChainSettings) -> dict[str, str]:
+        return {c.name: registry.of_chain(chain, c.name).criteria_hash for c in registry}
+
+    own = {n: hashes(c) for n, c in config.chains.items() if c.criteria_notes != config.defaults.criteria_notes}
+    return Policy(settings, hashes(config.defaults), own)
 
 
 def _replies_usd(settings: Settings) -> dict[str, float]:
@@ -183,6 +193,8 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
         require_affordable(settings, full_window_usd)
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable)
+    if "criteria" not in settings.config.defaults.model_fields_set:
+        log.warning("settings.default_criteria_changed", now=settings.config.defaults.criteria, advice=CRITERIA_ADVICE)
     for where, chain in chains.items():
         if names := chain.gates_that_cannot_pass(settings.config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)

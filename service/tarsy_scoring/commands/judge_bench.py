@@ -137,7 +137,11 @@ def judge_bench(
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria_names:
         require_criteria(registry, name)
-    judges = [(registry.get(name), provider) for name in criteria_names for provider in providers]
+    judges = [
+        (registry.of_chain(settings.config.defaults, name), provider)
+        for name in criteria_names
+        for provider in providers
+    ]
     known = read_known_outcomes(labels_file)
     source = SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
     recordings = Recordings(cache or _default_cache())

@@ -91,15 +91,15 @@ def _failed_document(
     session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria
-    hashes = {c.name: c.criteria_hash for c in registry}
+    current = registry.of_chain(settings.chain(chain_id)).criteria_hash if criteria in registry else None
     session_id = text_or_none(session.get("session_id")) or storable(file.stem)
     row = {
-        **unstored_row(session_id, chain_id, criteria, hashes.get(criteria), datetime.now(UTC)),
+        **unstored_row(session_id, chain_id, criteria, current, datetime.now(UTC)),
         "status": "failed",
         "error_kind": error.error_kind,
         "error_message": str(error),
     }
-    return document(row, [], [], [], hashes)
+    return document(row, [], [], [], lambda _name, _chain: current)
 
 
 def _fields_of(file: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate, compile_pattern, not_blank
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
@@ -104,6 +104,7 @@ JudgeUrl = Annotated[str, AfterValidator(_judge_url)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
 Brokers = Annotated[str, AfterValidator(_broker_list)]
 CommandPattern = Annotated[str, AfterValidator(_command_pattern)]
+Notes = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
 SecretPattern = Annotated[str, AfterValidator(_secret_pattern)]
 SecretKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,19}$")]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
@@ -189,7 +190,10 @@ class ChainSettings(_Frozen):
     """How the sessions of a chain are scored; `defaults` has the same keys."""
 
     enabled: bool = Field(True, description="Score finished sessions automatically.")
-    criteria: str = Field("investigation-methodology", description="Name of the criteria.")
+    criteria: str = Field("investigation", description="Name of the criteria.")
+    criteria_notes: Notes | None = Field(
+        None, description="A paragraph about its domain that the judge reads with the criteria."
+    )
     providers: tuple[str, ...] = Field((), description="Providers that may receive its data, tried in this order.")
     auto_score_statuses: Statuses = Field(("completed",), description="Session statuses that are scored automatically.")
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")

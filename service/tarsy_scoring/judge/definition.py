@@ -45,11 +45,18 @@ class RubricItem(_Frozen):
 
 
 class Definition(_Frozen):
-    """The content of a criteria file. Prompts are stored without leading and trailing white space."""
+    """
+    The content of a criteria file. Prompts are stored without leading and trailing white space.
+
+    `meaning` tells people what a total means; the judge does not read it. `notes` are about a domain; those of a chain
+    replace them.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
     strategy: str = "two_turn"
+    meaning: Prompt | None = None
     system_prompt: Prompt
+    notes: Prompt | None = None
     prompt: Prompt
     follow_up_prompt: Prompt | None = None
     reminder_prompt: Prompt | None = None

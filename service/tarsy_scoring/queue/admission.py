@@ -141,11 +141,13 @@ class Policy:
     Settings by chain and hashes by criteria.
 
     Args:
-        hashes: Current hash of all criteria by name.
+        hashes: Current hash of all criteria by name, with the notes of `defaults`.
+        hashes_of_chains: The same for each chain with a configuration of its own, with its notes.
     """
 
     settings: Settings
     hashes: Mapping[str, str]
+    hashes_of_chains: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def chains(self) -> Collection[str]:
@@ -173,7 +175,15 @@ class Policy:
         Unknown criteria have a name and no hash. Workers that know them may start later (see `known_names`).
         """
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
-        return name, self.hashes.get(name) if name else None
+        return name, self.current_hash(name, chain_id)
+
+    def current_hash(self, name: str | None, chain_id: str | None) -> str | None:
+        """The hash that these criteria have now for a chain (None: a session without a chain); None if unknown."""
+        return self.hashes_of_chains.get(chain_id or "", self.hashes).get(name or "")
+
+    def is_current(self, name: str, criteria_hash: str) -> bool:
+        """Whether criteria of this name have this hash now for some chain."""
+        return any(found.get(name) == criteria_hash for found in (self.hashes, *self.hashes_of_chains.values()))
 
     def certain_rejection(self, request: Request, chain_id: str | None) -> Disposition | None:
         """

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
@@ -121,17 +120,18 @@ async def obsolete_sessions(database: Database, policy: Policy, chain: str | Non
         DatabaseAway: See `Database.once`.
     """
     chains = policy.settings.config.chains
-    hashes = [_hash(policy, f"chains.{name}", settings) for name, settings in chains.items()]
-    default = _hash(policy, "defaults", policy.settings.config.defaults)
+    hashes = [_hash(policy, f"chains.{name}", name) for name in chains]
+    default = _hash(policy, "defaults", None)
     arguments = (list(chains), hashes, default, chain, since)
     rows = await database.once(lambda c: c.fetch(database.sql(OBSOLETE_SESSIONS), *arguments))
     return [r["session_id"] for r in rows]
 
 
-def _hash(policy: Policy, where: str, chain: ChainSettings) -> str:
-    if (found := policy.hashes.get(chain.criteria)) is None:
+def _hash(policy: Policy, where: str, chain_id: str | None) -> str:
+    name, found = policy.resolve_criteria(chain_id, policy.chain(chain_id).criteria)
+    if found is None:
         known = ", ".join(sorted(policy.hashes))
-        raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
+        raise ConfigurationError(f"{where}.criteria: no criteria are called {name!r} (known: {known})")
     return found
 
 

@@ -12,7 +12,7 @@ from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.queue.known_names import known_to_workers
 from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
-from tarsy_scoring.scoring.document import document
+from tarsy_scoring.scoring.document import CurrentHash, document
 
 # Age of what documents say about the reasons to wait. A worker reads its limits as often.
 WAITING_S = 1.0
@@ -120,18 +120,17 @@ class Reader:
     Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
 
     Args:
-        current_hashes: Criteria name -> the hash it has now.
         waiting: Looks up why scores of each chain wait; None: documents name no reason beyond the stored one.
     """
 
     def __init__(
         self,
         database: Database,
-        current_hashes: Mapping[str, str],
+        current_hash: CurrentHash,
         waiting: Callable[[], Awaitable[Waiting]] | None = None,
     ) -> None:
         self.database = database
-        self._current_hashes = current_hashes
+        self.current_hash = current_hash
         self._waiting = None if waiting is None else Recent(waiting, WAITING_S)
         self._known = Recent(lambda: known_to_workers(database), WAITING_S)
 
@@ -207,7 +206,7 @@ class Reader:
                 _named(MISSING_TOOL, row["missing_tools"]),
                 _named(APPROACH, row["alternative_approaches"]),
                 _named(TURN, row["turns"]),
-                self._current_hashes,
+                self.current_hash,
             )
             if row["latest_attempt"] is not None:
                 shown["latest_attempt"] = row["latest_attempt"]

@@ -19,6 +19,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.cursors import Time, decode_cursor, encode_cursor
 from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scoring.document import CurrentHash
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
@@ -45,7 +46,7 @@ def matches(chain_id: str, ended_at: str) -> str:
 _SESSIONS = f"""
 SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {_ENDED} AS ended_at,
        s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
-       s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
+       s.chain_id AS score_chain_id, s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
        n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.created_at,
        n.next_attempt_at <= now() AS is_due, n.error_kind, n.error_message,
        n.chain_id AS newest_chain_id, n.chain_is_named, n.criteria AS newest_criteria
@@ -194,16 +195,13 @@ class Place:
     session_id: str
 
 
-async def list_sessions(
-    reader: Reader, hashes: Mapping[str, str], filters: Filters, sort: Sort, after: Place | None, limit: int
-) -> SessionPage:
+async def list_sessions(reader: Reader, filters: Filters, sort: Sort, after: Place | None, limit: int) -> SessionPage:
     """
     Read one page of sessions.
 
     When sorted by score, sessions without a total come last in both directions. The session id breaks ties.
 
     Args:
-        hashes: Criteria name -> the hash it has now.
         after: Place of the last row of the page before, see `read_cursor`; None: the first page.
 
     Raises:
@@ -225,7 +223,7 @@ async def list_sessions(
     found = await database.once(work)
     newest = [_newest(row) for row, _ in found if row["newest_id"] is not None]
     reasons = await reader.reasons_to_wait(newest)
-    sessions = [_listed(row, hashes, reasons) for row, _ in found[:limit]]
+    sessions = [_listed(row, reader.current_hash, reasons) for row, _ in found[:limit]]
     if len(found) <= limit:
         return SessionPage(sessions, None)
     last, has_total = found[limit - 1]
@@ -253,10 +251,11 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "score_id": row["newest_id"]}
 
 
-def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[UUID, str]) -> ListedSession:
+def _listed(row: Mapping[str, Any], current_hash: CurrentHash, reasons: Mapping[UUID, str]) -> ListedSession:
     score = latest = None
     if row["score_id"] is not None:
-        is_current = row["criteria_hash"] is not None and hashes.get(row["criteria"] or "") == row["criteria_hash"]
+        current = current_hash(row["criteria"], row["score_chain_id"])
+        is_current = row["criteria_hash"] is not None and current == row["criteria_hash"]
         shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
         score = ListedScore(**shown, is_current_criteria=is_current)
     if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:

@@ -149,7 +149,7 @@ class Scorer:
                 return declined
         claimed = attempt.claimed
         chain = self.settings.chain(claimed.chain_id)
-        criteria = self.registry.get(claimed.criteria or chain.criteria)
+        criteria = self.registry.of_chain(chain, claimed.criteria)
         await self._keep(
             attempt,
             criteria.criteria_hash,

@@ -3,12 +3,15 @@ The score document: the one JSON shape of a score, for the API, pages, exports a
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from tarsy_scoring.queue.score_fields import SHOWN_COLUMNS, no_results
 from tarsy_scoring.queue.score_parts import Usage
+
+CurrentHash = Callable[[str | None, str | None], str | None]
+"""The hash that criteria of this name have now for a chain; None if the name is unknown."""
 
 NO_USAGE = dict.fromkeys(Usage.model_fields)
 
@@ -18,20 +21,19 @@ def document(
     missing_tools: Sequence[Mapping[str, Any]],
     alternative_approaches: Sequence[Mapping[str, Any]],
     turns: Sequence[Mapping[str, Any]],
-    current_hashes: Mapping[str, str],
+    current_hash: CurrentHash,
 ) -> dict[str, Any]:
     """
     Build the document of a score, with plain JSON values except for ids and times.
 
     Args:
         row: A row of `session_scores`.
-        current_hashes: Criteria name -> the hash it has now.
     """
     shown: dict[str, Any] = {name: row[name] for name in SHOWN_COLUMNS}
     shown["usage"] = row["usage"] or NO_USAGE
     shown["scored_at"] = row["completed_at"]
     shown["is_current_criteria"] = (
-        row["criteria_hash"] is not None and current_hashes.get(row["criteria"] or "") == row["criteria_hash"]
+        row["criteria_hash"] is not None and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
     )
     shown["missing_tools"] = list(missing_tools)
     shown["alternative_approaches"] = list(alternative_approaches)

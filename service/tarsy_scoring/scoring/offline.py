@@ -63,7 +63,7 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
         Unscorable, RetryLater: The session cannot be judged; the error says why.
     """
     chain = settings.chain(chain_id or timeline.chain_id)
-    return plan_judgement(settings, registry.get(chain.criteria), chain, timeline, new_nonce())
+    return plan_judgement(settings, registry.of_chain(chain), chain, timeline, new_nonce())
 
 
 def plan_judgement(
@@ -115,7 +115,7 @@ async def score_offline(
     """
     chain_id = chain_id or timeline.chain_id
     chain = settings.chain(chain_id)
-    criteria = registry.get(chain.criteria)
+    criteria = registry.of_chain(chain)
     started = datetime.now(UTC)
     turns: list[Turn] = []
     clock = AttemptClock(math.inf)  # replaced before the first question, since gates have a limit of their own
@@ -159,4 +159,4 @@ async def score_offline(
     shown_turns = [{name: getattr(turn, name) for name in TurnPart.model_fields} for turn in turns]
     tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
     approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
-    return document(row, tools, approaches, shown_turns, {criteria.name: criteria.criteria_hash})
+    return document(row, tools, approaches, shown_turns, lambda _name, _chain: criteria.criteria_hash)

@@ -42,7 +42,7 @@ async def read_sessions(request: Request, _: Analysing, query: Annotated[Session
         after = None if query.cursor is None else read_cursor(query.cursor, filters, query.sort)
     except InvalidCursor as error:
         raise malformed(["query", "cursor"], str(error)) from None
-    return await list_sessions(context.analytics, context.policy.hashes, filters, query.sort, after, query.limit)
+    return await list_sessions(context.analytics, filters, query.sort, after, query.limit)
 
 
 async def _export_slot(request: Request) -> AsyncIterator[None]:

@@ -54,7 +54,7 @@ async def find_criteria(context: AppContext, criteria_hash: str) -> dict[str, An
     """Hash, name, content and first use of stored criteria, else of configured ones; None: neither have the hash."""
     if (stored := await context.reader.criteria(criteria_hash)) is not None:
         return stored
-    for current in context.registry:
+    for current in context.registry.in_use(context.settings.config):
         if current.criteria_hash == criteria_hash:
             known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
             return known | {"first_used_at": None}

@@ -299,7 +299,7 @@ async def read_criteria(request: Request, _: Reading, criteria_hash: CriteriaHas
     found = await find_criteria(context, criteria_hash)
     if found is None:
         raise Problem(404, "Unknown criteria", "no stored or configured criteria have this hash")
-    return json_answer(found | {"is_current": context.policy.hashes.get(found["name"]) == criteria_hash})
+    return json_answer(found | {"is_current": context.policy.is_current(found["name"], criteria_hash)})
 
 
 async def _score(request: Request, score_id: UUID) -> dict[str, Any]:

@@ -118,14 +118,21 @@ async def _score_page(
         is_of_session=is_of_session,
         may_score="score" in caller.scopes,
         has_more=len(history) > HISTORY_SHOWN,
-        current_hash=context.policy.hashes.get(document["criteria"] or "") if document else None,
+        current_hash=context.policy.current_hash(document["criteria"], document["chain_id"]) if document else None,
         criteria_names=sorted(context.policy.hashes),
         meanings=insights_view.meanings(context.registry),
+        meaning_of_total=_meaning_of_total(context, document),
         key=str(uuid4()),
         requested_by=requested_by,
         **await labelling.label_values(context, document),
         **shown,
     )
+
+
+def _meaning_of_total(context: AppContext, document: dict[str, Any] | None) -> str | None:
+    if document is None or document["total_score"] is None or document["criteria"] not in context.registry:
+        return None
+    return context.registry.get(document["criteria"]).meaning
 
 
 async def _requested_by(context: AppContext, document: dict[str, Any]) -> str:
@@ -155,7 +162,7 @@ async def criteria_page(
         name=found["name"],
         criteria_hash=criteria_hash,
         first_used_at=found["first_used_at"],
-        is_current=context.policy.hashes.get(found["name"]) == criteria_hash,
+        is_current=context.policy.is_current(found["name"], criteria_hash),
         before=older,
         changes=criteria_view.changes(older["content"], found["content"]) if older else None,
         content=criteria_view.in_sections(found["content"]),

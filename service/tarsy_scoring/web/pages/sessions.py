@@ -47,8 +47,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
             faults.append("this link belongs to a list with other filters: go to the first page")
     if not faults:
         live = Live(SESSIONS, await position_of(context))
-        hashes = context.policy.hashes
-        found = await list_sessions(context.analytics, hashes, filters, query.sort, after, PAGE_SIZE)
+        found = await list_sessions(context.analytics, filters, query.sort, after, PAGE_SIZE)
     return page(
         "sessions.html",
         422 if faults else 200,
