@@ -106,6 +106,6 @@ async def open_service(database_url: str, **environ: str) -> AsyncIterator[Servi
     try:
         inbox = Inbox(database, Policy(settings, HASHES))
         leases, store = Leases(database, inbox), Store(database, inbox)
-        yield Service(settings, database, inbox, leases, store, Reader(database, HASHES))
+        yield Service(settings, database, inbox, leases, store, Reader(database, inbox.policy.current_hash))
     finally:
         await database.close()

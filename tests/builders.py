@@ -20,8 +20,9 @@ from tarsy_scoring.queue.outbox import IS_UNPUBLISHED, NewEvent
 from tarsy_scoring.queue.store import Ending, Step, Store, StoredTurn
 from tarsy_scoring.records.scores import Reader
 
-DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
-HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}
+DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation", "cli-tool-use"
+METHODOLOGY = "investigation-methodology"  # criteria with a breakdown
+HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other", METHODOLOGY: "hash-methodology"}
 LEASE_S = 600.0  # outlasts any test
 UNPUBLISHED = f"SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}".format(schema="public")
 
@@ -185,7 +186,8 @@ async def open_scoring(
         await many.open()
         inbox = Inbox(database, of or policy())
         leases, store = Leases(database, inbox), Store(database, inbox)
-        yield Scoring(url, database, inbox, leases, store, Reader(database, HASHES), Reader(many, HASHES))
+        reader, analytics = (Reader(each, inbox.policy.current_hash) for each in (database, many))
+        yield Scoring(url, database, inbox, leases, store, reader, analytics)
     finally:
         await many.close()
         await database.close()

@@ -49,7 +49,7 @@ class FakeJudge:
             provider=self.provider,
             model_requested="judge-1",
             model_served="judge-1",
-            input_tokens=1000,
+            input_tokens=10_000,
             cached_input_tokens=0,
             output_tokens=100,
             cost_usd=0.01,

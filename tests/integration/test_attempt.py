@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attempting import HASHES, Service, a_timeline, open_service
+from builders import METHODOLOGY
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.errors import (
     AttemptTimedOut,
@@ -37,7 +38,9 @@ async def claimed(service: Service) -> ClaimedScore:
     return await service.claim()
 
 
-async def test_a_score_is_stored_whole(service: Service, claimed: ClaimedScore) -> None:
+async def test_a_score_is_stored_whole(service: Service) -> None:
+    await service.request(criteria=METHODOLOGY)
+    claimed = await service.claim()
     finished = await service.attempt(claimed, FakeJudge(ANALYSIS.replace("(E3)", "(E3, E99)"), MISSING_TOOLS))
 
     score = await service.score(claimed.score_id)
@@ -50,7 +53,7 @@ async def test_a_score_is_stored_whole(service: Service, claimed: ClaimedScore) 
     assert [t["tool_name"] for t in score["missing_tools"]] == ["read-file"]
     assert [t["kind"] for t in score["turns"]] == ["analysis", "missing_tools"]
     assert score["usage"] == {
-        "input_tokens": 2000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.02,
+        "input_tokens": 20_000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.02,
     }  # fmt: skip
     assert (score["criteria_hash"], score["is_current_criteria"]) == (HASHES[score["criteria"]], True)
     assert score["coverage"]["shown_share"] == 1
@@ -222,7 +225,7 @@ async def test_the_source_names_the_chain_where_the_event_did_not(service: Servi
     await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
 
     score = await service.score(claimed.score_id)
-    assert (score["chain_id"], score["criteria"]) == ("k", "investigation-methodology")
+    assert (score["chain_id"], score["criteria"]) == ("k", "investigation")
 
 
 def disable_chain(service: Service) -> None:
@@ -340,7 +343,7 @@ async def test_usage_has_earlier_turns_when_the_last_attempt_asks_no_judge(
 
     await service.attempt(again, FakeJudge(), TimelineUnavailable("away"), max_attempts=2)
 
-    assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
+    assert await usage_of(service, claimed.score_id) == ("failed", 10_000, 100, 0.01)
 
 
 async def test_usage_has_the_turns_of_a_cancelled_score(service: Service, claimed: ClaimedScore) -> None:
@@ -348,7 +351,7 @@ async def test_usage_has_the_turns_of_a_cancelled_score(service: Service, claime
 
     await service.leases.cancel(claimed.score_id, "alice")
 
-    assert await usage_of(service, claimed.score_id) == ("cancelled", 1000, 100, 0.01)
+    assert await usage_of(service, claimed.score_id) == ("cancelled", 10_000, 100, 0.01)
 
 
 async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: ClaimedScore) -> None:
@@ -360,7 +363,7 @@ async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: C
 
     await service.leases.take_back_expired(max_attempts=1, deadline_s=3600)
 
-    assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
+    assert await usage_of(service, claimed.score_id) == ("failed", 10_000, 100, 0.01)
 
 
 async def test_turns_of_a_removed_provider_are_not_continued(service: Service, claimed: ClaimedScore) -> None:

@@ -46,7 +46,7 @@ async def connection(full_database_url: str) -> AsyncIterator[asyncpg.Connection
 async def reader(full_database_url: str) -> AsyncIterator[Reader]:
     database = Database(full_database_url, "public", pool_size=2)
     await database.open()
-    yield Reader(database, {})
+    yield Reader(database, lambda _name, _chain: None)
     await database.close()
 
 

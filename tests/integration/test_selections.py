@@ -1,6 +1,7 @@
 """Selections from real rows: obsolete scores, sessions never scored, and the usage of earlier scores."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -64,6 +65,14 @@ async def test_the_criteria_of_the_sessions_own_chain_count(scoring: Scoring) ->
         "kubernetes-1",
         "no-chain",
     ]
+
+
+async def test_new_notes_make_the_scores_of_their_chain_obsolete(scoring: Scoring) -> None:
+    of = replace(policy(billing={}), hashes_of_chains={"billing": {DEFAULT_CRITERIA: "with-notes"}})
+    for session, chain in (("billing-1", "billing"), ("kubernetes-1", "kubernetes")):
+        await scored(scoring, session, chain_id=chain, criteria=DEFAULT_CRITERIA)
+
+    assert await obsolete(scoring, of) == ["billing-1"]
 
 
 async def test_the_newest_completed_score_decides(scoring: Scoring) -> None:

@@ -154,7 +154,7 @@ async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: In
     )
     (event,) = whole.events
     assert dict(event.attributes or {}) == {
-        "gen_ai.evaluation.name": "investigation-methodology",
+        "gen_ai.evaluation.name": "investigation",
         "gen_ai.evaluation.score.value": float(score["total_score"]),
         "gen_ai.evaluation.score.label": "pass",
     }

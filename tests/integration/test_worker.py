@@ -124,7 +124,7 @@ async def test_a_claim_without_a_reply_burns_no_attempt(database_url: str) -> No
         scorer = Unending()
         worker = a_worker(service, scorer)
         assert await worker.claim(1) == 1
-        proxy.lose_commit_reply("investigation-methodology")  # an argument of the claim
+        proxy.lose_commit_reply("investigation")  # an argument of the claim
 
         with pytest.raises(DatabaseAway):
             await worker.claim(16)

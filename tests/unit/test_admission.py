@@ -3,6 +3,7 @@
 import copy
 import itertools
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
@@ -137,6 +138,19 @@ def test_same_criteria_means_same_content() -> None:
     ]
     for row, (state, criteria, expected) in enumerate(table):
         assert disposition(rescore(criteria=criteria), state) == expected, row
+
+
+def test_a_chain_with_notes_has_hashes_of_its_own() -> None:
+    of = replace(policy(k={}), hashes_of_chains={"k": {DEFAULT_CRITERIA: "with-notes"}})
+    new = admit(session_completed(chain_id="k"), SessionState(), of)
+    assert (new.criteria, new.criteria_hash) == (DEFAULT_CRITERIA, "with-notes")
+    assert [of.current_hash(DEFAULT_CRITERIA, chain) for chain in ("k", "other", None)] == [
+        "with-notes",
+        *[HASHES[DEFAULT_CRITERIA]] * 2,
+    ]
+    assert of.is_current(DEFAULT_CRITERIA, "with-notes")
+    assert of.is_current(DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
+    assert not of.is_current(DEFAULT_CRITERIA, "older")
 
 
 def test_only_the_newest_deferred_request_is_kept() -> None:

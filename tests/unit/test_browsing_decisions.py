@@ -157,7 +157,7 @@ def exported(**columns: Any) -> ExportedScore:
     """A score in which only the named columns are known."""
     row = unstored_row("session-1", "kubernetes", "c", "h", ENDED) | {"status": "completed"} | columns
     tools = [{"tool_name": "=evil()", "rationale": "r"}, {"tool_name": "node_cpu", "rationale": "r"}]
-    return ExportedScore(document(row, tools, [], [], {}), "PodCrashLoop", {"guidance": "v2"})
+    return ExportedScore(document(row, tools, [], [], lambda _name, _chain: None), "PodCrashLoop", {"guidance": "v2"})
 
 
 def test_a_row_has_a_cell_for_every_column() -> None:

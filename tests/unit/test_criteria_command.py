@@ -61,7 +61,7 @@ def test_list_needs_no_configuration() -> None:
     listed = document(invoke("list", "--json"))
     assert [c["name"] for c in listed] == [c.name for c in load_criteria()]
     assert {c["source"] for c in listed} == {"shipped"}
-    assert [c["name"] for c in listed if c["is_default"]] == ["investigation-methodology"]
+    assert [c["name"] for c in listed if c["is_default"]] == ["investigation"]
 
 
 def test_list_shows_where_criteria_come_from_and_who_uses_them(tmp_path: Path, configured: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ def test_the_cost_is_that_of_each_call_with_a_full_answer() -> None:
     """The follow-up reads the evidence, the first answer and its own prompt; no input is cached."""
     found = dry(chain={"samples": 3})
 
-    follow_up = estimate_tokens(load_criteria().get("investigation-methodology").follow_up_prompt or "")
+    follow_up = estimate_tokens(load_criteria().get("investigation").follow_up_prompt or "")
     read = 3 * found.tokens + (found.tokens + REPLY + follow_up)
     assert found.cost_usd == pytest.approx((read * 1 + 4 * REPLY * 10) / 1e6)
 

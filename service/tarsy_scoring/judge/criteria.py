@@ -97,8 +97,8 @@ class Criteria(Definition):
         The record that is stored under the hash.
 
         It holds the keys of the file that differ from their defaults, `added_by_code`, and `prompt_hashes`
-        (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash, and so is `meaning`, which
-        no judge reads.
+        (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash. `meaning` is left out,
+        because no judge reads it.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"meaning"}) | {"strategy": self.strategy}
         prompts = {k: v for k, v in given.items() if k.endswith("prompt")} | self.added_by_code

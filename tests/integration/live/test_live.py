@@ -16,7 +16,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from builders import HASHES, policy
+from builders import policy
 from infrastructure import wait_until
 from live import event, records
 from tarsy_scoring.config.settings import Settings
@@ -102,7 +102,7 @@ class RecordingGateway(Gateway):
 
 def site_on(database: Database, metrics: Metrics) -> AppContext:
     inbox = Inbox(database, policy())
-    leases, reader = Leases(database, inbox), Reader(database, HASHES)
+    leases, reader = Leases(database, inbox), Reader(database, inbox.policy.current_hash)
     return AppContext(Settings(api_port=0), load_criteria(), inbox, leases, reader, reader, metrics, None)
 
 

@@ -41,7 +41,7 @@ async def tied(scoring: Scoring) -> Scoring:
 
 
 async def test_lists_documents_and_exports(tied: Scoring) -> None:
-    page = await list_sessions(tied.reader, {}, Filters(), "newest", None, 10)
+    page = await list_sessions(tied.reader, Filters(), "newest", None, 10)
     shown = await tied.reader.score_of_session("s")
     [[exported]] = [batch async for batch in export_scores(tied.reader, Filters(), only_latest=True)]
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from tarsy_scoring.commands.check_config import check_config
 from tarsy_scoring.commands.migrate import migrate
 from tarsy_scoring.commands.worker import worker
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
 
 PLANTED = "planted7Secret"
@@ -93,6 +94,14 @@ def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
     for url in ("http://127.0.0.1:8000/v1", "https://judge.internal/v1"):
         assert "settings.judge_in_clear" not in run(config=providers(url)).stderr
     assert "settings.judge_in_clear" in run(config=providers("http://judge.internal/v1")).stderr
+
+
+def test_criteria_by_default_are_warned_of_because_the_default_has_changed(run: Run) -> None:
+    announced = {c["setting"]: c for c in json.loads(run("--json").stdout)["changed_defaults"]}["defaults.criteria"]
+    assert (announced["was"], announced["now"]) == ("investigation-methodology", ChainSettings().criteria)
+    assert "settings.default_criteria_changed" in run().stderr
+    named = run(config=CONFIG | {"defaults": {"criteria": "investigation"}})
+    assert "settings.default_criteria_changed" not in named.stderr
 
 
 def test_everything_else_is_printed(run: Run) -> None:

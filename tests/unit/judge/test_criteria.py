@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tables import table
+from tarsy_scoring.config.settings import ChainSettings, Config
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import criteria as criteria_module
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
@@ -129,6 +130,30 @@ def test_the_conversation_opens_with_the_system_prompt_and_the_fence_notice() ->
     assert (system.role, user.role) == ("system", "user")
     assert system.content == f"Judge.\n\n{criteria_module.FENCE_NOTICE}"
     assert user.content.startswith("A then C then Answer in this order:")
+
+
+def test_the_notes_of_a_chain_are_read_with_its_criteria_and_part_of_their_hash() -> None:
+    """They stand between the rules and the fence notice, and tokens are reserved for them."""
+    registry = load_criteria()
+    plain, noted = ChainSettings(), ChainSettings(criteria_notes="Batches run at night.\n")
+    criteria, with_notes = registry.of_chain(plain), registry.of_chain(noted)
+    system, _ = with_notes.open_conversation(SimpleNamespace(alert="A", conversation="C"))
+    rules, notes = system.content.split("# About these investigations")
+    assert rules.strip() == criteria.system_prompt
+    assert notes.endswith(f"Batches run at night.\n\n{criteria_module.FENCE_NOTICE}")
+    assert (with_notes.name, criteria) == (criteria.name, registry.get("investigation"))
+    assert with_notes.criteria_hash != criteria.criteria_hash
+    assert with_notes.content["notes"] == "Batches run at night."
+    assert with_notes.opening_tokens > criteria.opening_tokens
+    assert registry.of_chain(noted, "cli-tool-use").content["notes"] == "Batches run at night."
+    assert [c.criteria_hash for c in registry.in_use(Config(defaults=plain, chains={"k": noted}))] == [
+        registry.of_chain(chain, c.name).criteria_hash for chain in (plain, noted) for c in registry
+    ]
+
+
+def test_what_a_total_means_is_no_part_of_the_hash() -> None:
+    before = Criteria.model_validate(MINIMAL)
+    assert Criteria.model_validate(MINIMAL | {"meaning": "Whether it is right."}).criteria_hash == before.criteria_hash
 
 
 def test_session_text_that_looks_like_a_placeholder_stays_as_it_is() -> None:

@@ -26,7 +26,7 @@ def test_the_shipped_criteria_are_listed_with_their_strategies() -> None:
     table = PAGE.split("## A criteria file")[0]
     listed = dict(re.findall(r"^\| `([\w-]+)`(?: \(default\))? \| `(\w+)` \|", table, re.MULTILINE))
     assert listed == {c.name: c.strategy for c in load_criteria()}
-    assert "| `investigation-methodology` (default) |" in table
+    assert "| `investigation` (default) |" in table
 
 
 @pytest.mark.parametrize("criteria", list(load_criteria()), ids=lambda criteria: criteria.name)

@@ -127,6 +127,7 @@ def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, 
         criteria_content=content,
     )
     values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
+    values |= {"meaning_of_total": "Whether it is right."}
     values["requested_by"] = document["score_triggered_by"]
     values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
     return values | {"live": Live("session:session-1", 1)}
@@ -143,7 +144,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
-        *("66.5 / 100", "The judge refused: no", "61.0 s"),
+        *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
     ):
         assert expected in text, expected
 
