@@ -252,6 +252,15 @@ async def test_a_call_is_charged_its_maximum_until_its_cost_is_known(url: str) -
         assert await fleet.day() == (Decimal("2"), Decimal("0.5"))
 
 
+async def test_a_call_that_costs_nothing_needs_no_budget(url: str) -> None:
+    """A model of one's own has the price 0, and its chain may have a budget for another provider."""
+    async with open_fleet(url, settings_of(daily_usd=0.01), size=1) as fleet:
+        permit = await fleet.one.admit(call_of(usd=0.0))
+        await fleet.one.settle(permit, Result(cost_usd=0.0))
+
+        assert await fleet.day() == (0, 0)
+
+
 async def test_a_call_cancelled_in_the_line_reserves_nothing(url: str) -> None:
     """Only calls whose transaction already runs are reserved."""
     async with open_fleet(url, settings_of(daily_usd=1), size=1) as fleet:

@@ -186,8 +186,8 @@ class LimitTables:
     async def _change_days(
         self, connection: Connection, changes: Mapping[tuple[date, str, str], tuple[Decimal, Decimal]]
     ) -> None:
-        rows = [(*key, *change) for key, change in changes.items()]
-        await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
+        if rows := [(*key, *change) for key, change in changes.items()]:  # none for calls that cost nothing
+            await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
