@@ -15,7 +15,7 @@ from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
-from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.limits.fleet import Limits
@@ -196,8 +196,23 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     if "criteria" not in settings.config.defaults.model_fields_set:
         log.warning("settings.default_criteria_changed", now=settings.config.defaults.criteria, advice=CRITERIA_ADVICE)
     for where, chain in chains.items():
+        if advice := second_opinion_advice(chain, registry.get(chain.criteria)):
+            log.warning("settings.second_opinion", where=where, advice=advice)
         if names := chain.gates_that_cannot_pass(settings.config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
+
+
+def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | None:
+    """What to change in a chain that asks for second opinions but cannot have any, or replaces another setting."""
+    if not chain.second_opinion:
+        return None
+    if len(chain.providers) < 2:
+        return "no second judge is asked: list another provider in `providers`, or set second_opinion: null"
+    if not criteria.bands:
+        return f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
+    if chain.samples == "adaptive":
+        return "second_opinion: edges replaces samples: adaptive, so one sample is taken; remove one of the two"
+    return None
 
 
 def _warn_of_clear_text(provider: str, base_url: str) -> None:

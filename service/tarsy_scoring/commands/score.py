@@ -51,7 +51,7 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
     try:
         timeline = read_session_file(file, settings.max_session_bytes)
         if dry_run:
-            is_adaptive = settings.chain(chain or timeline.chain_id).samples == "adaptive"
+            is_adaptive = settings.chain(chain or timeline.chain_id).may_judge_again
             _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
             return
         contain_commands(settings, os.environ)

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
 
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate, compile_pattern, not_blank
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
@@ -99,6 +108,10 @@ def _secret_pattern(value: str) -> str:
     return value
 
 
+def _off_as_none(value: object) -> object:
+    return None if value is False or value == "off" else value  # YAML reads a bare `off` as false
+
+
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 JudgeUrl = Annotated[str, AfterValidator(_judge_url)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
@@ -116,6 +129,7 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
 Total = Annotated[float, Field(ge=0, le=100)]
 Samples = Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"]
+SecondOpinions = Annotated[Literal["edges"] | None, BeforeValidator(_off_as_none)]
 Processes = Annotated[int, Field(ge=1)] | Literal["auto"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
@@ -198,6 +212,11 @@ class ChainSettings(_Frozen):
     auto_score_statuses: Statuses = Field(("completed",), description="Session statuses that are scored automatically.")
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
     samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
+    second_opinion: SecondOpinions = Field(
+        None,
+        description="`edges`: also ask the next provider of the chain where a total is near the edge of a band; "
+        "`null` or `off`: never.",
+    )
     max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
     judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
     pass_threshold: Total | None = Field(None, description="Least `total_score` that passes, 0-100.")
@@ -209,6 +228,16 @@ class ChainSettings(_Frozen):
     composite: Annotated[CompositeWeights, Field()] | None = Field(
         None, description="Weights of the composite score: `{gate_weight, judge_weight, interaction_weight}`."
     )
+
+    @property
+    def planned_samples(self) -> Samples:
+        """Judgements by one provider. A second opinion replaces adaptive samples."""
+        return 1 if self.samples == "adaptive" and self.second_opinion else self.samples
+
+    @property
+    def may_judge_again(self) -> bool:
+        """Whether the number of judgements depends on the totals."""
+        return self.planned_samples == "adaptive" or (self.second_opinion is not None and len(self.providers) > 1)
 
     def gates_that_cannot_pass(self, settings: "GateSettings") -> list[str]:
         """Titles of gates that need a work directory, or to run commands, which the settings do not allow."""

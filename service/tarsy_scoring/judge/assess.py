@@ -82,7 +82,7 @@ async def assess(
             return None
 
     readings = [await read(context, "analysis")]
-    readings += await _further_samples(sample, readings[0], chain.samples, edges(criteria))
+    readings += await _further_samples(sample, readings[0], chain.planned_samples, edges(criteria))
     chosen = _of_median(readings)
     samples = [r.verdict.total_score for r in readings]
     flags = set()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
+TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
 FailureReason = Literal["no_such_entry", "other_entry", "paraphrase", "not_there"]
 Role = Literal["system", "user", "assistant"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -137,13 +137,33 @@ class RubricReading:
     highlights: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SecondOpinion:
+    """
+    The judgement of another provider, or why it was not had.
+
+    Args:
+        provider: The provider that was asked.
+        total_score: None where there is no second judgement.
+        outcome: The band that the second judge stated; None where it stated none.
+        agrees: Whether it confirms the first judgement; None where there is no second one.
+        reason: Why there is none: a `waiting_for` or an `error_kind`; None where there is one.
+    """
+
+    provider: str
+    total_score: int | None = None
+    outcome: str | None = None
+    agrees: bool | None = None
+    reason: str | None = None
+
+
 @dataclass(slots=True)
 class Verdict:
     """
     The result of a judgement. `total_score` is 0-100 and always stated by the judge.
 
     A strategy fills it from one sample. `assess` adds the totals of all samples (`samples`, in the order in
-    which they were asked for), the failure tags and the grounding.
+    which they were asked for), the failure tags and the grounding. A second opinion is added last.
     """
 
     total_score: int
@@ -158,6 +178,7 @@ class Verdict:
     samples: list[int] = field(default_factory=list)
     failure_tags: list[str] = field(default_factory=list)
     grounding: Grounding | None = None
+    second_opinion: SecondOpinion | None = None
     flags: set[str] = field(default_factory=set)
 
     @property

@@ -47,10 +47,11 @@ FLAGS = [
     "input_truncated_by_provider",
     "model_changed",
     "chain_mismatch",
+    "second_opinion_disagrees",
 ]
 WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "worker", "session", "retry"]
 FAILURE_REASONS = ["no_such_entry", "other_entry", "paraphrase", "not_there"]
-TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
+TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
 """
@@ -111,6 +112,22 @@ class Sample(Part):
     """One of several answers to the same question."""
 
     total_score: int = Field(ge=0, le=100)
+
+
+class SecondOpinion(Part):
+    """
+    The judgement of another provider, asked for near the edge of a band. The first total counts.
+
+    Without a total it was not had, and `reason` says why: as `waiting_for`, or as `error_kind`.
+    """
+
+    provider: str
+    total_score: Annotated[int, Field(ge=0, le=100)] | None
+    outcome: str | None = Field(description="Id of the band that it stated.")
+    agrees: bool | None = Field(
+        description="Whether it is in the same band, at most 8 points away, and states no other outcome."
+    )
+    reason: str | None = Field(examples=["budget", "circuit", "judge_unavailable", "refused"])
 
 
 class FailedCitation(Part):

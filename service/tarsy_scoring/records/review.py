@@ -29,6 +29,7 @@ PICKS_A_DAY = 10  # for each judge; about half an hour of work
 MOST_CANDIDATES = 50_000  # of one day, over all judges; ranking them takes half a second
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
+DISPUTED = "second_opinion_disagrees"
 
 # Days that are over and were not drawn from, oldest first. A day is over ten minutes after midnight, so that
 # attempts that ended before midnight have committed.
@@ -79,7 +80,7 @@ WITH bands AS MATERIALIZED (
     FROM bands b WHERE b.hash = c.criteria_hash) p
 ), ranked AS (
   SELECT *, row_number() OVER (PARTITION BY criteria_hash, judge_fingerprint ORDER BY
-    is_contradictory::int + (flags - '{MISMATCH}' <> '[]')::int
+    (flags ? '{DISPUTED}') IS TRUE DESC, is_contradictory::int + (flags - '{MISMATCH}' - '{DISPUTED}' <> '[]')::int
       + (spread > {SAMPLES_APART_POINTS} IS TRUE)::int + (to_edge <= {EDGE_POINTS} IS TRUE)::int DESC,
     coalesce(spread, 0) DESC, to_edge NULLS LAST, score_id) - 1 AS rank
   FROM properties
@@ -213,8 +214,9 @@ def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
         str(row["score_id"]),
         row["total_score"],
         row["spread"],
-        is_flagged=bool(flags - {MISMATCH}),
+        is_flagged=bool(flags - {MISMATCH, DISPUTED}),
         is_contradictory=is_outside or bool(passed_all and row["outcome"] == "fail"),
+        is_disputed=DISPUTED in flags,
     )
 
 

@@ -8,6 +8,7 @@ An attempt ends in exactly one way: the score is completed, it fails, it is put 
 lease was lost and nothing is written. A failure is never a number.
 """
 
+import asyncio
 import math
 import random
 import time
@@ -55,6 +56,7 @@ from tarsy_scoring.scoring.score_columns import (
     tool_names,
     tools_hash_of,
 )
+from tarsy_scoring.scoring.second_opinion import add_second_opinion
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
@@ -298,9 +300,12 @@ class Scorer:
         # Turns of a provider that the chain no longer has are not continued.
         clients = {name: client for name, client in self.clients.items() if name in chain.providers}
 
+        give_up_at: float | None = None
+
         def ask_of(provider: str, context: FittedContext) -> DurableAsk:
             attempt.context = context
-            return DurableAsk(attempt, clients, provider, self.store, self.metrics, self.limits, criteria)
+            parts = (self.store, self.metrics, self.limits, criteria)
+            return DurableAsk(attempt, clients, provider, *parts, give_up_at)
 
         config = self.settings.config
         masking = masking_of(config.masking.extra_patterns)
@@ -308,11 +313,20 @@ class Scorer:
         verdict: Verdict | None = None
         try:
             judgement = await judge(timeline, claimed.nonce, chain, criteria, judges, self._is_final(attempt))
+            # The total is known, so nothing that follows may hold it up for longer than the attempt may last.
+            give_up_at = asyncio.get_running_loop().time() + self._left_s(attempt)
+            if claimed.purpose == "production":
+                await add_second_opinion(judgement.verdict, timeline, claimed.nonce, chain, criteria, judges)
             attempt.context, verdict = judgement.context, judgement.verdict
             return verdict
         finally:
             if verdict is None:
                 await flush(self.store, attempt)
+
+    def _left_s(self, attempt: Attempt) -> float:
+        """Seconds until the time of the attempt, or that of all attempts of the score, is used up."""
+        clock, deadline_s = attempt.clock, self.settings.deadline_s
+        return min(clock.left_s, deadline_s - attempt.claimed.spent_s - clock.spent_s)
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
@@ -343,7 +357,7 @@ class Scorer:
         claimed = attempt.claimed
         columns = self._columns(attempt, "completed")
         shown = attempt.context.context_hash if attempt.context else None
-        turns = [s.turn for s in attempt.turns if s.context_hash == shown]
+        turns = [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
         columns |= judgement_columns(verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config)
         if self._is_chain_mismatch(attempt):
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
@@ -388,6 +402,9 @@ class Scorer:
             return
         if columns["total_score"] is not None:
             metrics.score.labels(chain).observe(columns["total_score"])
+        if second := columns["second_opinion"]:
+            agreed = {True: "agrees", False: "disagrees", None: "not_had"}[second["agrees"]]
+            metrics.second_opinions.labels(second["provider"], agreed).inc()
         metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
         for flag in columns["flags"]:
             metrics.score_flags.labels(flag).inc()

@@ -30,6 +30,7 @@ PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "repair": "repairing",
     "sample": "sampling",
     "masked": "sampling",
+    "second_opinion": "sampling",
     "missing_tools": "identifying_missing_tools",
 }
 
@@ -69,6 +70,10 @@ class DurableAsk:
     is stored at once, because other samples run beside it. The last turn is stored with the end of the score,
     or by `flush` where the score does not end. A cancel loses at most a turn that returned in the same
     instant.
+
+    Args:
+        give_up_at: Time of the event loop at which a question fails, also one that waits for a limit or a free
+            slot; None: waits have no end.
     """
 
     attempt: Attempt
@@ -78,6 +83,7 @@ class DurableAsk:
     metrics: Metrics
     limits: Limits
     criteria: Criteria
+    give_up_at: float | None = None
 
     def __post_init__(self) -> None:
         context, claimed = self.attempt.context, self.attempt.claimed
@@ -86,8 +92,9 @@ class DurableAsk:
         self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
         for s in self.attempt.turns:
             # A refusal of one provider says nothing about another, and the conversation with a provider that
-            # is no longer configured cannot go on.
-            is_of_use = s.turn.provider == self.provider or (is_usable(s.turn) and s.turn.provider in self.clients)
+            # is no longer configured cannot go on. A second opinion of another provider is another opinion.
+            is_shared = is_usable(s.turn) and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
+            is_of_use = s.turn.provider == self.provider or is_shared
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
 
@@ -107,12 +114,7 @@ class DurableAsk:
                 await announcing
             if self.attempt.clock.left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
-            turn = await self.clients[self.provider].ask(
-                question,
-                clock=self.attempt.clock,
-                permits=self,
-                token_factor=self.limits.token_factor(self.provider),
-            )
+            turn = await self._ask_in_time(question)
         except (WaitFor, RetryLater, Unscorable) as error:
             reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
             self.metrics.turns_failed.labels(self.provider, reason).inc()
@@ -127,6 +129,15 @@ class DurableAsk:
         if kind == "sample":
             await flush(self.store, self.attempt)
         return turn
+
+    async def _ask_in_time(self, question: Question) -> Turn:
+        factor = self.limits.token_factor(self.provider)
+        client = self.clients[self.provider]
+        try:
+            async with asyncio.timeout_at(self.give_up_at):
+                return await client.ask(question, clock=self.attempt.clock, permits=self, token_factor=factor)
+        except TimeoutError as error:
+            raise AttemptTimedOut(f"{self.provider!r} had not answered when the attempt's time was up") from error
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
         """See `llm.Permits`."""

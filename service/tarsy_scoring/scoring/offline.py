@@ -24,6 +24,7 @@ from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, context_budget, judge
 from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.scoring.second_opinion import add_second_opinion, next_provider
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.fence_lines import new_nonce
@@ -56,8 +57,8 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
 
     The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious
-    text masked where there is such text, and one follow-up where the strategy has one. A chain without a
-    judge has no calls.
+    text masked where there is such text, one follow-up where the strategy has one, and a second opinion where
+    another provider may be asked for it. A chain without a judge has no calls.
 
     Raises:
         Unscorable, RetryLater: The session cannot be judged; the error says why.
@@ -78,16 +79,21 @@ def plan_judgement(
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)
     planned: list[int] = []  # input tokens of each call
+    samples = chain.planned_samples
     if chain.judge.enabled:
-        planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if chain.samples == "adaptive" else chain.samples)
+        planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if samples == "adaptive" else samples)
         if context.injections:
             masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)
             planned.append(_tokens(criteria.open_conversation(masked)))
         if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
             planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
-    prices = Prices(provider)
+    asked = [provider] * len(planned)
+    second = next_provider(chain.providers, chain.providers[0])
+    if planned and chain.second_opinion and second is not None and criteria.bands:
+        planned.append(tokens)
+        asked.append(settings.config.providers[second])
     # Call by call: the price of a token may rise with the length of the prompt.
-    costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]
+    costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
     known = [cost for cost in costs if cost is not None]
     cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
     coverage = evidence_columns(timeline, context)["coverage"]
@@ -139,11 +145,13 @@ async def score_offline(
         if with_judge and chain.judge.enabled:
             clock = AttemptClock(settings.attempt_timeout_s)
             masking = masking_of(settings.config.masking.extra_patterns)
-            judges = Judges(settings.config.providers, ask_of, masking=masking)
+            judges, nonce = Judges(settings.config.providers, ask_of, masking=masking), new_nonce()
             # There is no later attempt, so every error of an optional turn is final.
-            judgement = await judge(timeline, new_nonce(), chain, criteria, judges, lambda _error: True)
+            judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)
+            await add_second_opinion(judgement.verdict, timeline, nonce, chain, criteria, judges)
             context, verdict = judgement.context, judgement.verdict
-        ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config)
+        first = [turn for turn in turns if turn.kind != "second_opinion"]
+        ended |= judgement_columns(verdict, first, timeline, context, criteria, settings.config)
         ended |= decided_columns(layers, chain, criteria, verdict)
     except (Unscorable, RetryLater, WaitFor) as error:
         status = error.status if isinstance(error, Unscorable) else "failed"

@@ -6,9 +6,10 @@ The worker, which stores every turn, and scoring without a database share this m
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -33,6 +34,7 @@ from tarsy_scoring.timeline.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 # Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
 INLINE_RENDER_CHARACTERS = 300_000
@@ -112,16 +114,42 @@ async def _judge_at(
     judges: Judges,
     is_final: IsFinal,
 ) -> Judgement:
-    """Judge with one provider, with ever smaller contexts while it refuses them as too long."""
+    async def assess_in(context: FittedContext, render: Render) -> Judgement:
+        masked = partial(render, mask_injections=True) if context.injections else None
+        ask = judges.ask_of(provider, context)
+        return Judgement(await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context)
+
+    return await in_fitting_context(provider, timeline, nonce, criteria, judges, assess_in)
+
+
+class Render(Protocol):
+    """Renders the context of the same size again."""
+
+    async def __call__(self, *, mask_injections: bool = False) -> FittedContext: ...
+
+
+async def in_fitting_context(
+    provider: str,
+    timeline: Timeline,
+    nonce: str,
+    criteria: Criteria,
+    judges: Judges,
+    work: Callable[[FittedContext, Render], Awaitable[T]],
+) -> T:
+    """
+    Do `work` in a context that fits one provider, with ever smaller contexts while it refuses them as too long.
+
+    Raises:
+        ContextTooLong: The provider refuses every context.
+        RetryLater, WaitFor, Unscorable, LeaseLost: As `work` raises them.
+    """
     settings = judges.providers[provider]
     budget = context_budget(settings, criteria, judges.token_factor(provider))
     for _ in range(OVERFLOW_TRIES):
         render = partial(_render, timeline, nonce, budget, judges.masking)
         context = await render()
-        masked = partial(render, mask_injections=True) if context.injections else None
         try:
-            ask = judges.ask_of(provider, context)
-            return Judgement(await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context)
+            return await work(context, render)
         except PromptTooLong as error:
             budget = smaller_budget(budget, context.tokens, error, settings, criteria)
             log.warning("attempt.context_too_long", provider=provider, next_budget_tokens=budget)

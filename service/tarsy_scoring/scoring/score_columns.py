@@ -83,6 +83,7 @@ def judgement_columns(
     if context is not None:
         flags |= flags_of(turns, context, criteria)
     return {name: getattr(verdict, name) for name in _AS_STATED} | {
+        "second_opinion": asdict(verdict.second_opinion) if verdict.second_opinion else None,
         "judge_fingerprint": judge_fingerprint(
             criteria.criteria_hash,
             config.providers[who.provider],

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tarsy_scoring.statistics.agreement import Band
 
-Reason = Literal["contradiction", "flag", "samples apart", "band edge"]
+Reason = Literal["second opinion", "contradiction", "flag", "samples apart", "band edge"]
 
 RANDOM_SHARE = 0.5
 # The thresholds at which `samples: adaptive` asks the judge again.
@@ -30,6 +30,7 @@ class Candidate:
         spread: Highest minus lowest total of its samples; None for a single sample.
         is_contradictory: Whether facts of the score contradict each other, such as a total outside the band
             of the stated outcome, or gates that pass and a judge that fails the session.
+        is_disputed: Whether the second opinion disagrees. Such a score comes before all others.
     """
 
     score_id: str
@@ -37,6 +38,7 @@ class Candidate:
     spread: float | None = None
     is_flagged: bool = False
     is_contradictory: bool = False
+    is_disputed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,9 @@ def choose_places(size: int, count: int, *, seed: int) -> list[Place]:
 
 
 def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reason, ...]:
-    """Which of the four reasons hold for the candidate."""
+    """Which of the reasons hold for the candidate."""
     found: dict[Reason, bool] = {
+        "second opinion": candidate.is_disputed,
         "contradiction": candidate.is_contradictory,
         "flag": candidate.is_flagged,
         "samples apart": candidate.spread is not None and candidate.spread > SAMPLES_APART_POINTS,
@@ -132,10 +135,10 @@ def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reas
     return tuple(reason for reason, holds in found.items() if holds)
 
 
-def _rank(candidate: Candidate, bands: Sequence[Band]) -> tuple[int, float, float, str]:
-    """Sort key: most reasons first, then the larger spread, then the nearer band edge."""
-    reasons = reasons_to_review(candidate, bands)
-    return -len(reasons), -(candidate.spread or 0.0), _points_to_edge(candidate.total, bands), candidate.score_id
+def _rank(candidate: Candidate, bands: Sequence[Band]) -> tuple[bool, int, float, float, str]:
+    """Sort key: disputed scores first, then most reasons, then the larger spread, then the nearer band edge."""
+    reasons, to_edge = reasons_to_review(candidate, bands), _points_to_edge(candidate.total, bands)
+    return not candidate.is_disputed, -len(reasons), -(candidate.spread or 0.0), to_edge, candidate.score_id
 
 
 def _points_to_edge(total: float, bands: Sequence[Band]) -> float:

@@ -73,6 +73,7 @@ class Metrics:
     score: Histogram
     score_outcomes: Counter
     score_flags: Counter
+    second_opinions: Counter
     score_delay: Histogram
     attempt_duration: Histogram
     turn_duration: Histogram

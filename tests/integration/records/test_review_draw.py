@@ -31,7 +31,13 @@ async def store_day(scoring: Scoring, scores: dict[str, int], draw: random.Rando
                 judge_fingerprint=judge,
                 criteria_hash="hash-bands" if judge == "judge-2" else None,
                 flags=choose(
-                    ([], ["ungrounded"], ["outcome_score_mismatch"], ["outcome_score_mismatch", "ungrounded"])
+                    (
+                        [],
+                        ["ungrounded"],
+                        ["second_opinion_disagrees"],
+                        ["outcome_score_mismatch"],
+                        ["outcome_score_mismatch", "second_opinion_disagrees", "ungrounded"],
+                    )
                 ),
                 spread=choose((None, 3, 12, 20)),
                 judge_outcome=choose((None, "correct", "wrong", "no-such-band")),

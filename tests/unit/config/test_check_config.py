@@ -104,6 +104,27 @@ def test_criteria_by_default_are_warned_of_because_the_default_has_changed(run: 
     assert "settings.default_criteria_changed" not in named.stderr
 
 
+@pytest.mark.parametrize(
+    ("chain", "warning"),
+    [
+        ({}, None),
+        ({"second_opinion": False, "providers": ["main"]}, None),
+        ({"providers": ["main"]}, "list another provider"),
+        ({"criteria": "investigation-methodology"}, "have no bands"),
+        ({"samples": "adaptive"}, "replaces samples: adaptive"),
+    ],
+    ids=["two-providers", "off", "one-provider", "no-bands", "adaptive"],
+)
+def test_a_second_opinion_without_effect_is_warned_of(run: Run, chain: dict[str, Any], warning: str | None) -> None:
+    """`off` is false in YAML."""
+    asked = {"second_opinion": "edges", "criteria": "investigation-outcome"}
+    shown = run(config=CONFIG | {"chains": {"k": asked | chain}})
+
+    assert shown.exit_code == 0, shown.output
+    assert ("settings.second_opinion" in shown.stderr) is (warning is not None)
+    assert (warning or "") in shown.stderr
+
+
 def test_everything_else_is_printed(run: Run) -> None:
     """Header names, hosts and paths are printed, and of each secret that it is set."""
     shown = json.loads(run("--json").stdout)

@@ -149,6 +149,28 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         assert expected in text, expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"agrees": True}, "Second opinion of spare: 31, partial agrees"),
+        ({"agrees": False, "outcome": None}, "Second opinion of spare: 31 disagrees"),
+        (
+            {"total_score": None, "outcome": None, "agrees": None, "reason": "budget"},
+            "Second opinion of spare: not had. Today's budget is used up.",
+        ),
+        (
+            {"total_score": None, "outcome": None, "agrees": None, "reason": "refused"},
+            "Second opinion of spare: not had. The judge refused to answer.",
+        ),
+    ],
+    ids=["agrees", "disagrees", "no-budget", "refused"],
+)
+def test_a_score_page_shows_the_second_opinion(changes: dict[str, Any], expected: str) -> None:
+    second = {"provider": "spare", "total_score": 31, "outcome": "partial", "agrees": True, "reason": None} | changes
+
+    assert expected in score_page(FULL | {"second_opinion": second}, CONTENT, is_readable=True)
+
+
 def test_a_score_page_lists_the_citations_that_do_not_hold() -> None:
     """The page also shows the entry that holds the quotation instead."""
     failed = [

@@ -50,6 +50,7 @@ def test_every_word_of_the_interface_is_explained() -> None:
         (get_args(Phase), words.PHASES),
     ):
         assert set(known) == set(explained)
+    assert words.NO_SECOND_OPINION.keys() >= {*ERROR_KINDS, *WAITING_FOR} - {"source", "session", "worker", "retry"}
 
 
 def test_the_script_has_one_badge_per_state() -> None:

@@ -21,8 +21,8 @@ def pick(candidates: Sequence[Candidate], count: int, seed: int = 1) -> list[Pic
 # --- picks ---------------------------------------------------------------------------------------------
 
 
-def test_four_things_make_a_score_informative() -> None:
-    """Contradictions, flags, samples more than 8 apart, and at most 3 points to an edge between bands."""
+def test_five_things_make_a_score_informative() -> None:
+    """A second opinion, contradictions, flags, samples more than 8 apart, and at most 3 points to an edge."""
     cases: list[tuple[Candidate, tuple[Reason, ...]]] = [
         (Candidate("s", 62), ()),
         (Candidate("s", 62, spread=8), ()),
@@ -31,6 +31,7 @@ def test_four_things_make_a_score_informative() -> None:
         (Candidate("s", 72), ("band edge",)),
         (Candidate("s", 54), ()),
         (Candidate("s", 1), ()),
+        (Candidate("s", 1, is_disputed=True), ("second opinion",)),
         (
             Candidate("s", 75, 20, is_flagged=True, is_contradictory=True),
             ("contradiction", "flag", "samples apart", "band edge"),
@@ -43,7 +44,9 @@ def test_four_things_make_a_score_informative() -> None:
 
 
 def test_the_informative_share_has_the_most_reasons_first() -> None:
+    """Disputed scores come before all others."""
     ranked = [
+        Candidate("disputed", 62, is_disputed=True),
         Candidate("two", 62, 9, is_flagged=True),
         Candidate("apart", 62, spread=20),
         Candidate("less-apart", 62, spread=10),

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from uuid import UUID
 
 from fastapi import Query, Request, Response
@@ -12,6 +12,7 @@ from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.labels import NewLabel
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.calibration import read_outcome
+from tarsy_scoring.statistics.sampling import Reason
 from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
@@ -93,7 +94,7 @@ class PickDocument(BaseModel):
     day: date = Field(description="Day on which the score was completed (UTC).")
     is_random: bool = Field(description="Whether the score was drawn at random; false: picked for its reasons.")
     inclusion_probability: Probability
-    reasons: list[Annotated[str, Field(examples=["contradiction", "flag", "samples apart", "band edge"])]] = Field(
+    reasons: list[Annotated[str, Field(examples=list(get_args(Reason)))]] = Field(
         description="Why the score deserves a review. May be empty for a picked score, if too few scores had a reason."
     )
     chain_id: str | None

@@ -19,6 +19,7 @@ WAITING_FOR = _TEXTS["waiting_for"]
 FLAGS = _TEXTS["flags"]
 ERROR_KINDS = _TEXTS["error_kinds"]
 FAILURE_REASONS = _TEXTS["failure_reasons"]
+NO_SECOND_OPINION = {**ERROR_KINDS, **_TEXTS["no_second_opinion"]}
 TURN_KINDS = _TEXTS["turn_kinds"]
 PURPOSES = _TEXTS["purposes"]
 REVIEW_REASONS = _TEXTS["review_reasons"]

@@ -1,0 +1,85 @@
+"""
+A second judgement by another provider of the chain, where the first one is in doubt.
+
+The first total counts. The second judgement costs at most one answer with its reminders and its repair: it has no
+further samples and no question about missing tools.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
+from tarsy_scoring.judge.strategies import STRATEGIES
+from tarsy_scoring.judge.verdict import Question, SecondOpinion, Turn, Verdict
+from tarsy_scoring.scoring.providers import Judges, Render, in_fitting_context
+from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.model import Timeline
+
+log = structlog.get_logger()
+
+DISAGREES = "second_opinion_disagrees"
+
+
+async def add_second_opinion(
+    verdict: Verdict, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
+) -> None:
+    """
+    Ask the next provider where the chain wants it and the verdict is in doubt, and add its judgement to the verdict.
+
+    A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It is not
+    waited for and not asked by a later attempt.
+
+    Raises:
+        LeaseLost: Another worker holds the score, or it was cancelled.
+    """
+    provider = next_provider(chain.providers, verdict.total_turn.provider)
+    if not chain.second_opinion or provider is None or not needs_second_opinion(verdict, criteria.bands):
+        return
+    try:
+        second = await _judge(provider, timeline, nonce, chain, criteria, judges)
+    except (WaitFor, RetryLater, Unscorable) as error:
+        reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
+        log.warning("judge.no_second_opinion", provider=provider, reason=str(error))
+        verdict.second_opinion = SecondOpinion(provider, reason=reason)
+        return
+    agrees = agree(verdict, second, criteria.bands)
+    verdict.second_opinion = SecondOpinion(provider, second.total_score, second.judge_outcome, agrees)
+    if not agrees:
+        verdict.flags.add(DISAGREES)
+
+
+def next_provider(providers: Sequence[str], answered: str) -> str | None:
+    """The provider after the one that answered, in the order of the chain and around its end; None without another."""
+    place = providers.index(answered) + 1 if answered in providers else 0
+    return next((p for p in (*providers[place:], *providers[:place]) if p != answered), None)
+
+
+async def _judge(
+    provider: str, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
+) -> Verdict:
+    """
+    Judge once with one provider. All its turns have the kind `second_opinion`, reminders and repairs included.
+
+    Suspicious text is masked: a single judgement has no other one that would show its effect.
+    """
+    strategy = STRATEGIES[criteria.strategy]
+
+    async def evaluate(context: FittedContext, render: Render) -> Verdict:
+        if context.injections:
+            context = await render(mask_injections=True)
+        ask = judges.ask_of(provider, context)
+
+        async def ask_second(question: Question) -> Turn:
+            return await ask(replace(question, kind="second_opinion"))
+
+        opening, reply_format = criteria.open_conversation(context), strategy.reply_format(criteria)
+        conversation = Conversation(ask_second, opening, reply_format, max_reminders=chain.max_reminders)
+        return await strategy.evaluate(conversation, criteria, "second_opinion")
+
+    return await in_fitting_context(provider, timeline, nonce, criteria, judges, evaluate)
