@@ -25,7 +25,7 @@ CRITERIA = Criteria.model_validate(
         "prompt": "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}",
         "follow_up_prompt": "What is missing?",
         "reminder_prompt": "The total?",
-        "bands": {"excellent": (80, 100), "good": (60, 79), "fair": (35, 59), "poor": (0, 34)},
+        "bands": {"from_80": (80, 100), "from_60": (60, 79), "from_35": (35, 59), "from_0": (0, 34)},
     }
 )
 CONTEXT = SimpleNamespace(alert="", conversation="", entry_text=lambda _: None)

@@ -153,6 +153,7 @@ class ScoringCompleted(_Outgoing):
     failure_tags: list[str]
     flags: list[str]
     usage: Usage
+    judge_outcome: str | None = Field(None, description="Id of the band that the judge stated.")
     composite_score: float | None = Field(None, ge=0, le=100, description="Only where the chain declares weights.")
     gates_passed: int | None = Field(None, ge=0, description="Gates that passed; null in events of older versions.")
     gates_total: int | None = Field(None, ge=0)

@@ -105,9 +105,9 @@ async def test_the_strip_appears_with_the_first_messages(visit: Visits, path: st
     assert [text.replace(" until 11:00 UTC", "") for text in await texts(visitor)] == [
         f"{name} {figures} {figures}"
         for name, figures in (
-            ("shaky", "62 fair 1,250 scores · 26 % under 50 · 3 failures (most: judge auth) · $0.50"),
-            ("steady", "81.3 good 4 scores · 0 % under 50 · $0.50"),
-            ("no chain", "12 weak 4 scores · 0 % under 50 · 1 failure (refused)"),
+            ("shaky", "62 50-74 1,250 scores · 26 % under 50 · 3 failures (most: judge auth) · $0.50"),
+            ("steady", "81.3 75-100 4 scores · 0 % under 50 · $0.50"),
+            ("no chain", "12 0-49 4 scores · 0 % under 50 · 1 failure (refused)"),
             ("only-failures", "no total 0 scores · less than $0.01"),
         )
     ]
@@ -126,9 +126,9 @@ async def test_a_message_changes_only_the_row_of_its_chain(visit: Visits) -> Non
     await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame = true")
     await visitor.page.locator(ROWS).nth(1).get_by_role("link").focus()
     await socket.send(of_chain("b", mean=40, scores=5), of_chain("a"))
-    assert "40 weak 5 scores" in (await texts(visitor))[0], "most scores come first"
+    assert "40 0-49 5 scores" in (await texts(visitor))[0], "most scores come first"
     await socket.send(of_chain("b", mean=40, scores=3), of_chain("a"))
-    assert "40 weak 3 scores" in (await texts(visitor))[1]
+    assert "40 0-49 3 scores" in (await texts(visitor))[1]
     assert await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame") is True
     assert await visitor.page.evaluate("document.activeElement.textContent") == "b"
 
@@ -188,7 +188,7 @@ async def test_a_malformed_message_hides_no_valid_one(visit: Visits) -> None:
     visitor, socket = await open_page(visit)
     for number, message in enumerate(MALFORMED, 2):
         await socket.send(of_chain("odd") | message, of_chain("sound", scores=number))
-        assert (await texts(visitor))[0].startswith(f"sound 81.3 good {number} scores"), message
+        assert (await texts(visitor))[0].startswith(f"sound 81.3 75-100 {number} scores"), message
         assert not {"NaN", "undefined", "Infinity"} & set((await visitor.read_text()).split())
         finding = await visitor.page.locator("#strip-finding").text_content()
         assert not finding or finding.startswith("Drift: totals changed"), message
@@ -235,7 +235,7 @@ async def test_announcements_are_few(visit: Visits) -> None:
     await socket.send(of_chain("a", mean=90), of_chain("b", scores=9))
     assert await visitor.page.evaluate("window.heard") == []
     await socket.send(of_chain("a", mean=60))
-    heard = ["a is fair now: 60 in its newest hour."]
+    heard = ["a is in 50-74 now: 60 in its newest hour."]
     assert await visitor.page.evaluate("window.heard") == heard
     news = drift(int(NOW.timestamp() * 1e6) + 1_000_000, cause="agents", chain_id=None, began_at=None)
     await socket.send(of_chain("a", mean=30))
@@ -244,7 +244,7 @@ async def test_announcements_are_few(visit: Visits) -> None:
     assert await visitor.page.evaluate("window.heard") == heard
     await visitor.page.clock.run_for(1_000)
     later = (
-        "a is weak now: 30 in its newest hour. b is fair now: 70 in its newest hour. "
+        "a is in 0-49 now: 30 in its newest hour. b is in 50-74 now: 70 in its newest hour. "
         "Drift: the agents changed, −8.2 points (−10.5 to −5.9)."
     )
     assert await visitor.page.evaluate("window.heard") == [*heard, later]

@@ -113,8 +113,9 @@ async def scored(api: Api, session_id: str = "session-1", total: int = 67, **col
 
 
 async def test_the_list_shows_every_state_in_words(api: Api) -> None:
+    """A total is shown with the outcome that the judge stated, or else with its range."""
     await scored(api, "good-one", 82)
-    await scored(api, "weak-one", 30)
+    await scored(api, "weak-one", 30, judge_outcome="partial")
     await api.scoring.store.end(failure(await api.scoring.claimed("failed-one")))
     await api.scoring.claimed("running-one")
     await api.scoring.accept(rescore("queued-one"), session_completed("ignored", session_status="failed"))
@@ -122,8 +123,8 @@ async def test_the_list_shows_every_state_in_words(api: Api) -> None:
     page = await look(api, "/")
 
     assert page.badges == {
-        "good-one": "82 good",
-        "weak-one": "30 weak",
+        "good-one": "82 75-100",
+        "weak-one": "30 partial",
         "failed-one": "Failed",
         "running-one": "Reading the session",
         "queued-one": "Queued",
@@ -234,7 +235,7 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
     page = await look(api, "/sessions/session-1")
 
     for text in (
-        *("67 / 100", "fair", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
+        *("67 / 100", "50-74", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
         *("Did not pass", "Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
         *("looked", "0 calls", "50 % of the session", "stage 2: no events", "$0.0030", "In full, E2."),
         *("The pod restarts; I look at its logs.", "a pod restarts", "out of memory", "The session has no entry E77"),
@@ -281,7 +282,7 @@ async def test_an_earlier_score_says_that_it_is_one(api: Api) -> None:
     await scored(api, total=80)
     page = await look(api, f"/scores/{first}")
     assert "40 / 100" in page.text
-    assert "This is an earlier score. The session's newest score: 80 good" in page.text
+    assert "This is an earlier score. The session's newest score: 80 75-100" in page.text
 
 
 async def test_a_failed_score_says_why(api: Api) -> None:

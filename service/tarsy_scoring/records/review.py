@@ -100,7 +100,7 @@ ON CONFLICT (score_id) DO NOTHING
 
 QUEUE = f"""
 SELECT p.score_id, p.day, p.is_random, p.inclusion_probability, p.reasons, s.session_id, s.chain_id, m.alert_type,
-       s.total_score, s.criteria, s.criteria_hash, s.judge_fingerprint, s.completed_at AS scored_at,
+       s.total_score, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint, s.completed_at AS scored_at,
        (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id) AS labels
 FROM {{schema}}.review_picks p
 JOIN {{schema}}.session_scores s USING (score_id) JOIN {{schema}}.sessions m USING (session_id)

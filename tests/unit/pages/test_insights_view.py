@@ -61,9 +61,9 @@ def test_a_score_without_a_fingerprint_is_a_judge_of_its_own() -> None:
 def test_bands_are_shares_of_all_totals() -> None:
     view = distributed(5, 3, 1, between=1)
     assert [(b.name, b.range, b.count, b.share) for b in view.bands] == [
-        ("good", "75 to 100", 1, 0.1),
-        ("fair", "50 to 74", 3, 0.3),
-        ("weak", "0 to 49", 5, 0.5),
+        ("75 to 100", "75 to 100", 1, 0.1),
+        ("50 to 74", "50 to 74", 3, 0.3),
+        ("0 to 49", "0 to 49", 5, 0.5),
     ]
     assert view.count == 10
     looks = [e.get("class") for e in ElementTree.fromstring(view.picture).iter() if "filled" in e.get("class", "")]

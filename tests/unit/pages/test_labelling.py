@@ -59,7 +59,7 @@ def test_a_card_without_labels_says_how_many_are_needed() -> None:
 def test_a_queue_says_why_each_score_is_in_it() -> None:
     """A reason, a random draw, both or neither; text from sessions is escaped."""
     pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
-    pick |= {"criteria": None, "scored_at": NOW, "labels": 0}
+    pick |= {"judge_outcome": None, "criteria": None, "scored_at": NOW, "labels": 0}
     picks = [
         pick | {"is_random": False, "reasons": list(REASONS)},
         pick | {"is_random": True, "reasons": [], "labels": 2},

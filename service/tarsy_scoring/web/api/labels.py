@@ -100,6 +100,7 @@ class PickDocument(BaseModel):
     chain_id: str | None
     alert_type: str | None
     total_score: int
+    judge_outcome: str | None = Field(description="Id of the band that the judge stated.")
     criteria: str | None
     criteria_hash: str | None
     judge_fingerprint: str | None
@@ -229,9 +230,9 @@ async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQue
     """
     Scores of the last seven days to label.
 
-    For each day and judge some scores are drawn at random. Others are picked because they look suspicious:
-    near the edge of a band, flagged, with distant samples, or with a contradiction. Label from the top:
-    labels of only the suspicious ones would bias the agreement figures.
+    For each day and judge some scores are drawn at random. Others are picked because they look suspicious: first those
+    with which a second opinion disagrees, then those near the edge of a band, flagged, with distant samples, or with a
+    contradiction. Label from the top: labels of only the suspicious ones would bias the agreement figures.
     """
     found = await review.queue(context_of(request).analytics.database, query.criteria)
     return json_answer(asdict(found))

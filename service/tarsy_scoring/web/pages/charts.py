@@ -9,15 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from markupsafe import Markup
 
 from tarsy_scoring.records.analytics import TrendPoint
 from tarsy_scoring.web.pages.legible import legible
 from tarsy_scoring.web.pages.rendering import templates
-
-Tone = Literal["weak", "fair", "good", "plain"]
+from tarsy_scoring.web.pages.words import Tone
 
 LETTER = 6.4  # upper estimate of the width of a small letter, in units of the picture
 WIDTH = 720.0  # of every picture

@@ -13,9 +13,10 @@ from tarsy_scoring.drift.report import CAUSES, STATES, in_points, read_report
 from tarsy_scoring.records import analytics
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.pages.charts import WIDTH, Tone, draw
+from tarsy_scoring.web.pages.charts import WIDTH, draw
 from tarsy_scoring.web.pages.insights_view import trend_view
 from tarsy_scoring.web.pages.period import period_page, requested_period
+from tarsy_scoring.web.pages.words import Tone
 
 router = APIRouter(include_in_schema=False)
 

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.records.analytics import Distribution, TrendPoint
-from tarsy_scoring.web.pages.charts import Bar, Tone, bar_picture, judge_of, number_judges, trend_picture
+from tarsy_scoring.web.pages.charts import Bar, bar_picture, judge_of, number_judges, trend_picture
 from tarsy_scoring.web.pages.period import FIELDS, PeriodForm
 from tarsy_scoring.web.pages.score_view import in_order
-from tarsy_scoring.web.pages.words import band_of
+from tarsy_scoring.web.pages.words import OUTCOMES, Tone, tone_of
 
 # --- trends --------------------------------------------------------------------------------------------
 
@@ -55,13 +55,18 @@ def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
 
 @dataclass(frozen=True, slots=True)
 class BandRow:
-    """A band, its share of all totals, and the address of its sessions in the list."""
+    """A band, its share of all totals, and the address of its sessions in the list. A plain range has no other name."""
 
     name: str
     range: str
     count: int
     share: float
     sessions: str
+
+    @property
+    def title(self) -> str:
+        """Name and range."""
+        return self.name if self.name == self.range else f"{self.name} ({self.range})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +102,20 @@ def distribution_view(
     Bands as a picture and a table, highest first.
 
     Args:
-        is_default: Whether the bands are those of the badges; only then they have their colours and names.
+        is_default: Whether the bands are those of totals without an outcome, which are plain ranges.
     """
     count = sum(band.count for band in found.bands) + found.between_bands
     most = max((band.count for band in found.bands), default=0)
     rows, bars = [], []
     for band in reversed(found.bands):
-        tone: Tone = band_of(band.low) if is_default else "plain"
-        name = tone if is_default else band.band.replace("_", " ")
+        tone: Tone = tone_of(band.low) if is_default else OUTCOMES.get(band.band, "plain")
         totals = f"{band.low} to {band.high}"
+        name = totals if is_default else band.band.replace("_", " ")
         share = band.count / count if count else 0.0
         sought = {"min": band.low, "max": band.high} | {name: form.values[name] for name in FIELDS if form.values[name]}
         rows.append(BandRow(name, totals, band.count, share, f"/?{urlencode(sought)}"))
         text = f"{band.count:,} ({100 * share:.0f} %)"
-        bars.append(Bar(f"{name}, {totals}", band.count / most if most else 0.0, text, tone))
+        bars.append(Bar(totals if is_default else f"{name}, {totals}", band.count / most if most else 0.0, text, tone))
     picture = bar_picture(bars if count else [], title)
     return DistributionView(picture, rows, _categories(found, registry), count)
 

@@ -184,7 +184,7 @@ def templates() -> "Environment":
         "static": _static,
         "badge_of": words.badge_of,
         "badge_for": words.badge,
-        "band_of": words.band_of,
+        "tone_of": words.tone_of,
         "every_badge": words.every_badge,
         "in_words": words.in_words,
         "words": words,

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
-GOOD_FROM, FAIR_FROM = 75, 50  # of 100 points; a lower total is weak
+Tone = Literal["weak", "fair", "good", "plain"]
+"""A colour, by its CSS class. The word or the number beside it says the same."""
 
+# Outcomes of the shipped criteria. Those of other criteria have no colour.
+OUTCOMES: Mapping[str, Tone] = {"correct": "good", "partial": "fair", "wrong": "weak"}
+# The bands of totals without an outcome, lowest first.
+RANGES: Mapping[str, Tone] = dict(zip((band.id for band in DEFAULT_BANDS), ("weak", "fair", "good"), strict=True))
+OTHER_OUTCOME = "other_outcome"
 _TEXTS: Mapping[str, Mapping[str, str]] = packaged_yaml(__package__, "words.yaml")
 PHASES = _TEXTS["phases"]
 STATUSES = _TEXTS["statuses"]
@@ -29,13 +36,13 @@ OPEN = frozenset({"pending", "in_progress"})
 @dataclass(frozen=True, slots=True)
 class Badge:
     """
-    The badge of a score: its state or band in a word, with a colour.
+    The badge of a score: its state, its outcome or the range of its total in words, with a colour.
 
     Args:
         look: CSS class. `text` says the same in words.
         number: Total of a completed score.
         more: Why a pending score waits, in words.
-        state: Key of the badge in `live.js`: a phase, a status or a band.
+        state: Key of the badge in `live.js`: a phase, a status, an outcome or a range.
     """
 
     look: str
@@ -46,13 +53,22 @@ class Badge:
     is_busy: bool = False
 
 
-def band_of(total: float) -> Literal["good", "fair", "weak"]:
-    """The band of a total on the badges, whatever the bands of its criteria."""
-    return "good" if total >= GOOD_FROM else "fair" if total >= FAIR_FROM else "weak"
+def range_of(total: float) -> str:
+    """The range that a total without an outcome is shown in, such as `50-74`; 74.9 is not 75."""
+    return next(band.id for band in reversed(DEFAULT_BANDS) if total >= band.low)
+
+
+def tone_of(total: float, outcome: str | None = None) -> Tone:
+    """The colour of a total: that of its outcome, or of its range where it has no outcome."""
+    return RANGES[range_of(total)] if outcome is None else OUTCOMES.get(outcome, "plain")
 
 
 def badge(
-    status: str | None, total: int | None = None, phase: str | None = None, waiting_for: str | None = None
+    status: str | None,
+    total: int | None = None,
+    phase: str | None = None,
+    waiting_for: str | None = None,
+    outcome: str | None = None,
 ) -> Badge:
     """
     The badge of a score.
@@ -60,10 +76,13 @@ def badge(
     Args:
         status: None: the session has no score.
         phase: `current_stage` of a score in progress.
+        outcome: `judge_outcome` of a completed score.
     """
     if status == "completed" and total is not None:
-        band = band_of(total)
-        return Badge(band, band, band, number=total)
+        tone = tone_of(total, outcome)
+        if outcome is None:
+            return Badge(tone, range_of(total), range_of(total), number=total)
+        return Badge(tone, in_words({}, outcome), outcome if outcome in OUTCOMES else OTHER_OUTCOME, number=total)
     if status == "in_progress":
         phase = phase or "gathering_context"
         return Badge("busy", in_words(PHASES, phase), phase, is_busy=True)
@@ -79,17 +98,26 @@ def badge(
 def badge_of(document: Mapping[str, Any]) -> Badge:
     """The badge of a score document."""
     return badge(
-        document["status"], document["total_score"], document.get("current_stage"), document.get("waiting_for")
+        document["status"],
+        document["total_score"],
+        document.get("current_stage"),
+        document.get("waiting_for"),
+        document.get("judge_outcome"),
     )
 
 
 def every_badge() -> list[Badge]:
-    """One badge of each state, for `live.js` to copy; the script writes the total of the score into it."""
+    """
+    One badge of each state, for `live.js` to copy.
+
+    The script writes the total of the score into it, and an outcome that is not one of `OUTCOMES`.
+    """
     phases = [badge("in_progress", phase=p) for p in PHASES if p not in ("queued", "waiting_retry")]
     waiting = Badge("queued", PHASES["waiting_retry"], "waiting_retry")
     ended = [badge(status) for status in ("completed", "failed", "timed_out", "cancelled")]
-    bands = [badge("completed", total) for total in (0, FAIR_FROM, GOOD_FROM)]
-    return [badge("pending"), waiting, *phases, *bands, *ended]
+    ranges = [badge("completed", band.low) for band in DEFAULT_BANDS]
+    outcomes = [badge("completed", 0, outcome=outcome) for outcome in (*OUTCOMES, OTHER_OUTCOME)]
+    return [badge("pending"), waiting, *phases, *ranges, *outcomes, *ended]
 
 
 def in_words(words: Mapping[str, str], word: str) -> str:

@@ -11,6 +11,7 @@ const INSIGHTS = "insights"; // has no positions; strip.js shows its messages
 const strip = document.getElementById("strip");
 const ENDED = new Set(["scoring.completed", "scoring.failed"]);
 const WAITING = new Set(["queued", "waiting_retry"]);
+const OUTCOMES = new Set(["correct", "partial", "wrong"]), OTHER_OUTCOME = "other_outcome";
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
 const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
 const LONGEST_READING_MS = 60000; // a fetch over a dead connection would otherwise block all later ones
@@ -33,8 +34,10 @@ function stateOf(event) {
   if (event.type === "scoring.progress") return event.phase;
   if (event.type === "scoring.started") return "gathering_context";
   if (event.type === "scoring.failed") return event.status;
-  const total = event.total_score;
-  return total === null || total === undefined ? "completed" : total >= 75 ? "good" : total >= 50 ? "fair" : "weak";
+  const total = event.total_score, outcome = event.judge_outcome;
+  if (total === null || total === undefined) return "completed";
+  if (outcome) return OUTCOMES.has(outcome) ? outcome : OTHER_OUTCOME;
+  return total >= 75 ? "75-100" : total >= 50 ? "50-74" : "0-49";
 }
 
 function concerns(badge, event) {
@@ -82,6 +85,7 @@ function replace(badge, event) {
   badge.parentElement.querySelector("[data-waits]")?.remove(); // the reason belongs to the previous state
   const number = badge.querySelector("b");
   if (number) number.textContent = String(event.total_score);
+  if (wanted === OTHER_OUTCOME) badge.querySelector(".word").textContent = event.judge_outcome.replaceAll("_", " ");
 }
 
 function announce(badge, event) {

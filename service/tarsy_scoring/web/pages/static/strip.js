@@ -50,7 +50,7 @@ function usd(amount) {
 }
 
 function bandOf(mean) {
-  return mean >= 75 ? "good" : mean >= 50 ? "fair" : "weak";
+  return mean >= 75 ? "75-100" : mean >= 50 ? "50-74" : "0-49";
 }
 
 function failuresIn(window) {
@@ -116,7 +116,7 @@ function put(chain, message) {
   if (hadFocus) row.querySelector("a")?.focus({ preventScroll: true });
   const mean = message.windows["1h"]?.mean;
   const band = isNumber(mean) ? bandOf(mean) : line?.band;
-  if (line && line.band && band !== line.band) news.set(chain, `${nameOf(chain)} is ${band} now: ${oneDecimal(mean)} in its newest hour.`);
+  if (line && line.band && band !== line.band) news.set(chain, `${nameOf(chain)} is in ${band} now: ${oneDecimal(mean)} in its newest hour.`);
   lines.set(chain, { row, band });
 }
 
