@@ -193,6 +193,17 @@ async def test_a_second_judge_that_gives_no_total_never_costs_the_score(
     assert judged.counted("not_had") == 1
 
 
+async def test_a_provider_that_has_just_failed_is_not_asked_again(judged: Judged) -> None:
+    """The chain went on with its second provider, whose total is in doubt. The first one would fail again."""
+    judged.main.script(Fault(kind="refusal"))
+    judged.spare.script(says(58, "partial"))
+
+    score = await judged.score()
+
+    assert (score["total_score"], judged.main.calls) == (58, 1)
+    assert (score["second_opinion"]["provider"], score["second_opinion"]["reason"]) == ("main", "refused")
+
+
 @pytest.mark.parametrize(("chain", "reason"), [("poor", "budget"), ("asked", "pause")])
 async def test_a_second_judge_that_must_not_be_called_is_not_waited_for(
     judged: Judged, chain: str, reason: str

@@ -14,6 +14,7 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.queue.selection import Amount, Estimate
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.statistics.calibration import Label, LabelledScore, calibrate
@@ -42,6 +43,27 @@ def test_score_prints_interaction_and_findings() -> None:
     assert "worked at the first try" in lines[1]
     assert len(lines) > 2
     assert all(line.startswith("  ") for line in lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "second opinion of spare: 31/100, wrong, disagrees"),
+        (
+            {"total_score": None, "outcome": None, "agrees": None, "reason": "budget"},
+            "second opinion of spare: not had, budget",
+        ),
+    ],
+    ids=["disagrees", "not-had"],
+)
+def test_score_prints_the_outcome_and_the_second_opinion(
+    capsys: pytest.CaptureFixture[str], changes: dict[str, Any], line: str
+) -> None:
+    second = {"provider": "spare", "total_score": 31, "outcome": "wrong", "agrees": False, "reason": None} | changes
+    document = no_results() | {"status": "completed", "session_id": "s", "interaction": {"total_commands": 0}}
+
+    document |= {"total_score": 62, "judge_outcome": "correct", "second_opinion": second}
+    assert shown(capsys, "score.txt", document) == ["s  62/100, correct", line]
 
 
 def test_consistency_prints_totals_spread_and_flips(capsys: pytest.CaptureFixture[str]) -> None:

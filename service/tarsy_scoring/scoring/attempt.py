@@ -316,7 +316,7 @@ class Scorer:
             # The total is known, so nothing that follows may hold it up for longer than the attempt may last.
             give_up_at = asyncio.get_running_loop().time() + self._left_s(attempt)
             if claimed.purpose == "production":
-                await add_second_opinion(judgement.verdict, timeline, claimed.nonce, chain, criteria, judges)
+                await add_second_opinion(judgement, timeline, claimed.nonce, chain, criteria, judges)
             attempt.context, verdict = judgement.context, judgement.verdict
             return verdict
         finally:

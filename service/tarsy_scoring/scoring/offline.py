@@ -148,7 +148,7 @@ async def score_offline(
             judges, nonce = Judges(settings.config.providers, ask_of, masking=masking), new_nonce()
             # There is no later attempt, so every error of an optional turn is final.
             judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)
-            await add_second_opinion(judgement.verdict, timeline, nonce, chain, criteria, judges)
+            await add_second_opinion(judgement, timeline, nonce, chain, criteria, judges)
             context, verdict = judgement.context, judgement.verdict
         first = [turn for turn in turns if turn.kind != "second_opinion"]
         ended |= judgement_columns(verdict, first, timeline, context, criteria, settings.config)

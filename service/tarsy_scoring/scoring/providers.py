@@ -7,7 +7,7 @@ The worker, which stores every turn, and scoring without a database share this m
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -55,10 +55,16 @@ _TRY_NEXT = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedR
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and the context that the judge was shown."""
+    """
+    A verdict, and the context that the judge was shown.
+
+    Args:
+        failures: The providers that were asked before and gave no score, with their errors.
+    """
 
     verdict: Verdict
     context: FittedContext
+    failures: Mapping[str, RetryLater | WaitFor | Unscorable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +98,18 @@ async def judge(
             raised.
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
-    failures: list[ScoringError] = []
+    failures: dict[str, RetryLater | WaitFor | Unscorable] = {}
     for provider in chain.providers:
         try:
-            return await _judge_at(provider, timeline, nonce, chain, criteria, judges, is_final)
+            judgement = await _judge_at(provider, timeline, nonce, chain, criteria, judges, is_final)
+            return replace(judgement, failures=failures)
         except (RetryLater, WaitFor, Unscorable) as error:
-            failures.append(error)
+            failures[provider] = error
             if not isinstance(error, _TRY_NEXT):
                 break
             if len(chain.providers) > 1:
                 log.warning("judge.provider_failed", provider=provider, reason=str(error))
-    raise most_hopeful(failures)
+    raise most_hopeful(list(failures.values()))
 
 
 async def _judge_at(

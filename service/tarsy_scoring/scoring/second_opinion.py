@@ -17,7 +17,7 @@ from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Question, SecondOpinion, Turn, Verdict
-from tarsy_scoring.scoring.providers import Judges, Render, in_fitting_context
+from tarsy_scoring.scoring.providers import Judgement, Judges, Render, in_fitting_context
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline
 
@@ -27,21 +27,24 @@ DISAGREES = "second_opinion_disagrees"
 
 
 async def add_second_opinion(
-    verdict: Verdict, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
+    judgement: Judgement, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
 ) -> None:
     """
     Ask the next provider where the chain wants it and the verdict is in doubt, and add its judgement to the verdict.
 
     A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It is not
-    waited for and not asked by a later attempt.
+    waited for and not asked by a later attempt; nor is one that has just failed to give the first judgement.
 
     Raises:
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
+    verdict = judgement.verdict
     provider = next_provider(chain.providers, verdict.total_turn.provider)
     if not chain.second_opinion or provider is None or not needs_second_opinion(verdict, criteria.bands):
         return
     try:
+        if provider in judgement.failures:
+            raise judgement.failures[provider]
         second = await _judge(provider, timeline, nonce, chain, criteria, judges)
     except (WaitFor, RetryLater, Unscorable) as error:
         reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
