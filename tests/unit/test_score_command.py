@@ -75,7 +75,7 @@ def test_dry_run_counts_the_calls_of_the_plan() -> None:
         (PLAIN, {"samples": 3, "criteria": "cli-tool-use"}, 3),
         (PLAIN, {"samples": "adaptive"}, 6),
         (PLAIN, TWO_JUDGES | {"criteria": "investigation-outcome"}, 3),
-        (PLAIN, TWO_JUDGES, 2),
+        (PLAIN, TWO_JUDGES | {"criteria": "investigation-methodology"}, 2),
         (STEERED, {}, 3),
         (STEERED, {"samples": 3}, 5),
         (STEERED, {"judge": {"enabled": False}}, 0),
