@@ -86,7 +86,7 @@ async def test_a_completed_score_is_counted_once_everywhere(service: Service, ch
     assert 9 <= (value("score_delay_seconds_sum", asked_by="automatic") or 0) < 30
     assert value("score_delay_seconds_count", asked_by="people") == 0
     assert value("turn_duration_seconds_count", kind="analysis", provider="default") == 1
-    assert value("tokens_total", direction="input", provider="default") == 2000
+    assert value("tokens_total", direction="input", provider="default") == 20_000
     assert value("cost_usd_total", provider="default", chain=label) == pytest.approx(0.02)
 
 

@@ -26,7 +26,7 @@ from tarsy_scoring.scoring import worker as worker_module
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 
-COMMON, NEW = "cli-tool-use", "investigation-methodology"
+COMMON, NEW = "cli-tool-use", "investigation"
 GRACE_S = 900.0
 
 
