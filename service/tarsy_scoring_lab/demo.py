@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 from statistics import median_low
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.process import free_port
+from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring_lab.tarsy import create_tables, load_session
 
@@ -43,6 +43,7 @@ JUDGE_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "
 # The demo scores the failed and the timed-out example as well, and shows some gates.
 CONFIG = {
     "defaults": {
+        "criteria": "investigation",
         "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
         "gates": [
             {"type": "max_tool_calls", "max": 15},
@@ -50,13 +51,6 @@ CONFIG = {
         ],
     }
 }
-
-
-def example_sessions() -> list[dict[str, Any]]:
-    """The shipped example sessions, by id."""
-    folder = files("tarsy_scoring_lab") / "examples"
-    texts = sorted((f.name, f.read_text(encoding="utf-8")) for f in folder.iterdir() if f.name.endswith(".json"))
-    return [json.loads(text) for _, text in texts]
 
 
 async def run_demo(
@@ -76,9 +70,13 @@ async def run_demo(
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
         started = time.monotonic()
-        console.print("starting PostgreSQL, a broker and a scripted judge (the first time they are fetched) ...")
-        async with Stack(broker=broker, judge_latency_s=0.4) as stack:
-            env = stack.env | {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0"}
+        console.print("starting PostgreSQL, a broker and a judge (the first time they are fetched) ...")
+        async with Stack(broker=broker, recorded=RecordedReplies(), judge_latency_s=0.4) as stack:
+            env = (
+                stack.env
+                | {"SCORING_JUDGE_MODEL": MODEL}
+                | {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0"}
+            )
             if is_real:
                 env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
@@ -88,8 +86,8 @@ async def run_demo(
                 await load_session(env["SCORING_TIMELINE_DATABASE_URL"], session)
             console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
             (provider,) = load_settings(env).config.providers.values()
-            stand_in = "a scripted stand-in: its scores mean nothing (set OPENAI_API_KEY for a real one)"
-            judge = f"{provider.model} at {provider.base_url}" if is_real else stand_in
+            recorded = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
+            judge = f"{provider.model} at {provider.base_url}" if is_real else recorded
             console.print(f"  judge: {judge}; ready after {time.monotonic() - started:.0f} s\n")
             env |= {"SCORING_API_PORT": str(free_port())}
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
@@ -231,5 +229,5 @@ def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, A
     cost = f"{sum(costs):.4f} USD" if costs else "cost unknown (no prices are configured)"
     console.print(f"{tokens} tokens, {cost}")
     if not is_real:
-        console.print("the judge was a stand-in: these scores show the plumbing, not the quality of anything")
+        console.print("the judgements were recorded: a language model wrote them earlier about these example sessions")
     return 0 if len(totals) == sessions else 1

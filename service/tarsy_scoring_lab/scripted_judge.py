@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tarsy_scoring_lab.recorded_replies import RecordedReplies
 from tarsy_scoring_lab.scripted_faults import Fault, FaultKind, error_response, send_spoilt
 from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, read_task, write_reply
 
@@ -54,11 +55,13 @@ class ScriptedJudge:
     `faults_met` the faults of each kind that calls have met.
 
     Args:
+        recorded: Replies that it gives instead of its own where it has one for a session.
         port: 0 takes a free port.
         latency_s: Wait before each answer.
     """
 
-    def __init__(self, *, port: int = 0, latency_s: float = 0.0) -> None:
+    def __init__(self, *, recorded: RecordedReplies | None = None, port: int = 0, latency_s: float = 0.0) -> None:
+        self._recorded = recorded
         self.port = port
         self.latency_s = latency_s
         self.requests: deque[dict[str, Any]] = deque(maxlen=_REMEMBERED_REQUESTS)
@@ -135,7 +138,9 @@ class ScriptedJudge:
         while fault is not None and fault.kind == "latency":
             await asyncio.sleep(fault.seconds)
             fault = self._take_fault(call)
-        reply = write_reply(call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch")
+        reply = self._recorded.reply_to(call.task, call.messages) if self._recorded else None
+        if reply is None:
+            reply = write_reply(call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch")
         answer = {
             "id": f"chatcmpl-{self.calls}",
             "object": "chat.completion",

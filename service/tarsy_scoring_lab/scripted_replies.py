@@ -36,11 +36,12 @@ class Transcript:
     """
     The message with the evidence, as the stand-in reads it.
 
-    `asked` is the text outside of the fences: the instructions. `entries` are up to three entry ids of the
+    `asked` is the text outside of the fences: the instructions. `alert` is the text of the first fence. `entries` are up to three entry ids of the
     evidence, to be cited, and `tools` the names of the available tools.
     """
 
     asked: str
+    alert: str
     checksum: bytes
     entries: tuple[str, ...]
     tools: tuple[str, ...]
@@ -95,6 +96,7 @@ def read_transcript(message: str) -> Transcript:
     tools = evidence.partition(_TOOLS_HEADING)[2].partition("\n## ")[0]
     return Transcript(
         asked=asked,
+        alert=without_prefixes(data[0]).strip() if opening and data else "",
         checksum=checksum,
         entries=tuple(known[checksum[9] % max(1, len(known) - 2) :][:3]),
         tools=tuple(dict.fromkeys(_TOOL.findall(tools))),

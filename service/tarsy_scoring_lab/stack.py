@@ -14,6 +14,7 @@ from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.broker import EmbeddedBroker, choose_broker
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.process import START_TIMEOUT_S
+from tarsy_scoring_lab.recorded_replies import RecordedReplies
 from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
 
@@ -28,6 +29,7 @@ class Stack:
     Args:
         broker: `auto` is Apache Kafka where it can run, else Tansu, which keeps nothing in `directory`.
         directory: Directory that keeps the data between runs; None: no data is kept.
+        recorded: Replies that the judge gives to sessions that it has any for.
         judge_latency_s: Wait of the judge before each answer.
     """
 
@@ -43,12 +45,13 @@ class Stack:
         *,
         broker: Literal["auto", "apache-kafka", "tansu"] = "auto",
         directory: Path | None = None,
+        recorded: RecordedReplies | None = None,
         judge_latency_s: float = 0.0,
     ) -> None:
         self._wanted = broker
         self._directory = directory
         self.postgres = EmbeddedPostgres(directory / "postgresql" if directory else None)
-        self.judge = ScriptedJudge(latency_s=judge_latency_s)
+        self.judge = ScriptedJudge(recorded=recorded, latency_s=judge_latency_s)
         self._started = contextlib.AsyncExitStack()
 
     @property
