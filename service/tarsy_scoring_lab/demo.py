@@ -72,11 +72,8 @@ async def run_demo(
         started = time.monotonic()
         console.print("starting PostgreSQL, a broker and a judge (the first time they are fetched) ...")
         async with Stack(broker=broker, recorded=RecordedReplies(), judge_latency_s=0.4) as stack:
-            env = (
-                stack.env
-                | {"SCORING_JUDGE_MODEL": MODEL}
-                | {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0"}
-            )
+            own = {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0", "SCORING_JUDGE_MODEL": MODEL}
+            env = stack.env | own
             if is_real:
                 env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)

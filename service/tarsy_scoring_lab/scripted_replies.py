@@ -36,8 +36,8 @@ class Transcript:
     """
     The message with the evidence, as the stand-in reads it.
 
-    `asked` is the text outside of the fences: the instructions. `alert` is the text of the first fence. `entries` are up to three entry ids of the
-    evidence, to be cited, and `tools` the names of the available tools.
+    `asked` is the text outside of the fences: the instructions. `alert` is the text of the first fence. `entries` are
+    up to three entry ids of the evidence, to be cited, and `tools` the names of the available tools.
     """
 
     asked: str

@@ -33,7 +33,7 @@ from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
 from tarsy_scoring.web.sites import Hosts
 from tarsy_scoring.wiring import check_settings
-from tarsy_scoring_lab.demo import example_sessions
+from tarsy_scoring_lab.recorded_replies import example_sessions
 from tarsy_scoring_lab.scripted_judge import MODEL
 
 FOLDER = REPOSITORY / "compose"
