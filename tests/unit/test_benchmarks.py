@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks import results, run
-from benchmarks.api import summarize
+from benchmarks.http_load import summarize
 from benchmarks.meter import Meter, Window, steady_window, whole_window
 from benchmarks.report import Spread, as_json, ratio_to_bare, summarize_rounds, targets
 from benchmarks.scenarios import Result, Scenario, Source
