@@ -44,6 +44,9 @@ async def program(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             limit=2**24,
+            # Linux may share the cores among sessions first (`sched_autogroup_enabled`). In one session with a busy
+            # worker and the load an API would get a part of one share, while each connection of PostgreSQL has its own.
+            start_new_session=True,
         )
     try:
         yield process
