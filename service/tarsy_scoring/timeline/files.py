@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +45,8 @@ from tarsy_scoring.timeline.parsing import (
     event_of,
     execution_of,
     label_map,
+    moment,
+    name_or_none,
     stage_of,
     text_or_none,
     timeline_of,
@@ -55,6 +57,7 @@ from tarsy_scoring.timeline.text import storable
 log = structlog.get_logger()
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", Timeline, FoundSession)
 _RECENT_FILES = 50
 _LARGE_FILE_BYTES = 512_000  # larger files are parsed in a thread: 3 ms per MB would block the event loop
 
@@ -71,6 +74,9 @@ class SessionFiles:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
+        return await self._read_session(session_id, _read)
+
+    async def _read_session(self, session_id: str, read: Callable[[Path, int], _S]) -> _S:
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
@@ -80,7 +86,7 @@ class SessionFiles:
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
             limit = self._max_session_bytes
-            found = await asyncio.to_thread(_read, real, limit) if is_large else _read(real, limit)
+            found = await asyncio.to_thread(read, real, limit) if is_large else read(real, limit)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
                 self._require_folder()  # a folder that is not mounted says nothing about its files
@@ -94,7 +100,7 @@ class SessionFiles:
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
-        return _found(await self.fetch_timeline(session_id))
+        return await self._read_session(session_id, _find)
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Files that are too large, or hold another session, are left out with a warning."""
@@ -108,7 +114,7 @@ class SessionFiles:
                 continue
             ended = timeline.completed_at or timeline.created_at
             if ended is not None and ended >= since:
-                yield _found(timeline)
+                yield FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
 
     async def check(self) -> None:
         """See `TimelineSource`."""
@@ -187,6 +193,18 @@ class NotASessionFile(Exception):
 
 
 def _read(path: Path, max_bytes: int) -> Timeline:
+    return _timeline(_load(path, max_bytes))
+
+
+def _find(path: Path, max_bytes: int) -> FoundSession:
+    """The head of a session. A request for a score needs no more, and the rest takes as long as parsing the JSON."""
+    raw = _load(path, max_bytes)
+    return FoundSession(
+        raw["session_id"], name_or_none(raw.get("chain_id")), raw["status"], moment(raw.get("completed_at"))
+    )
+
+
+def _load(path: Path, max_bytes: int) -> dict[str, Any]:
     if (size_bytes := path.stat().st_size) > max_bytes:
         raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
     with path.open("rb") as file:
@@ -197,7 +215,7 @@ def _read(path: Path, max_bytes: int) -> Timeline:
         session: object = from_json(content)
     except ValueError:
         session = _parse_tolerantly(content)
-    return parse_session(session)
+    return _checked(session)
 
 
 def _parse_tolerantly(content: bytes) -> object:
@@ -220,6 +238,11 @@ def parse_session(session: object) -> Timeline:
         SessionNotFound: The session was deleted.
         SessionNotTerminal: The session still runs.
     """
+    return _timeline(_checked(session))
+
+
+def _checked(session: object) -> dict[str, Any]:
+    """A session with every required key, which has ended. Raises: see `parse_session`."""
     if not isinstance(session, dict):
         raise NotASessionFile(f"expected an object, found {type(session).__name__}")
     raw: dict[str, Any] = session
@@ -232,8 +255,13 @@ def parse_session(session: object) -> Timeline:
     if status not in TERMINAL_STATUSES:
         raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
     _required(raw, "alert_data", str)
+    _required(raw, "stages", list)
+    return raw
+
+
+def _timeline(raw: dict[str, Any]) -> Timeline:
     parser = _Parser()
-    stages = parser.stages(_required(raw, "stages", list))
+    stages = parser.stages(raw["stages"])
     for key, kind in (("final_analysis", "final_analysis"), ("executive_summary", "events")):
         if raw.get(key) is not None and not isinstance(raw[key], str):
             parser.losses.append(Loss(kind, f"{key}: {type(raw[key]).__name__}, not text"))
@@ -241,10 +269,6 @@ def parse_session(session: object) -> Timeline:
         stages, text_or_none(raw.get("final_analysis")), losses=parser.losses, unread_results=parser.unread_results
     )
     return timeline_of(raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence)
-
-
-def _found(timeline: Timeline) -> FoundSession:
-    return FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
