@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks import results, run
-from benchmarks.http_load import summarize
+from benchmarks.http_load import Latencies, medians, summarize
 from benchmarks.meter import Meter, Window, steady_window, whole_window
 from benchmarks.report import Spread, as_json, ratio_to_bare, summarize_rounds, targets
 from benchmarks.scenarios import Result, Scenario, Source
@@ -100,6 +100,11 @@ def test_a_child_that_has_ended_counts_with_its_process() -> None:
     meter.sample()
     assert meter.cpu_s["measured"][0] > 0.2  # the kernel counts in ticks of 10 ms
     assert meter.cpu_s["measured"][1] == meter.cpu_s["measured"][0]
+
+
+def test_rounds_of_requests_become_medians_with_every_failure() -> None:
+    rounds = [Latencies(100, {"503": n}, 10 * n, float(n), 2.0 * n, 3.0 * n, 4.0 * n) for n in (1, 9, 2)]
+    assert medians(rounds) == Latencies(300, {"503": 12}, 90, 2.0, 4.0, 6.0, 36.0)
 
 
 def test_the_service_is_compared_with_the_bare_client_under_equal_load() -> None:

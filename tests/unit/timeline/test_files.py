@@ -73,6 +73,15 @@ async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) ->
                 await read("one")
 
 
+async def test_the_head_of_a_session_is_that_of_its_timeline(tmp_path: Path) -> None:
+    for changes in ({}, {"chain_id": 7, "completed_at": "never"}, {"chain_id": " ", "completed_at": THEN}):
+        written(tmp_path, session(**changes))
+        source = SessionFiles(tmp_path)
+        head, timeline = await source.find_session("one"), await source.fetch_timeline("one")
+        for name in FoundSession.__dataclass_fields__:
+            assert getattr(head, name) == getattr(timeline, name)
+
+
 def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path: Path) -> None:
     """The size of a device or of a file that grows says nothing about the bytes that it gives."""
     endless = tmp_path / "endless.json"
