@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--stored", type=Path, help="a directory that benchmarks.stored has filled")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    calm_garbage_collector()  # a pass over this program would delay the requests of 26 ms
+    calm_garbage_collector()  # a pass over this program delays requests by up to 26 ms
     try:
         if asked.stored:
             found = asyncio.run(measure_stored(asked.stored, asked.per_second, asked.seconds))
