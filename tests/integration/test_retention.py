@@ -23,7 +23,7 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.records import retention
 from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.records.retention import EVENTS, PARTS, Keep, Pruner
+from tarsy_scoring.records.retention import EVENTS, IN_ORDER, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -464,6 +464,13 @@ class TestPrune:
                 plan = "\n".join(r[0] for r in await prepared.fetch(30, parts[name].start, 10))
                 assert f"using {index} on" in plan, plan
                 assert "Seq Scan" not in plan.replace("Seq Scan on relay_floor", "")
+
+    async def test_a_batch_of_sessions_looks_at_no_further_ones(self, scoring: Scoring) -> None:
+        """They are found in the order of their end; a sort would look at all that are old, for each batch."""
+        async with connected(scoring.url) as connection, connection.transaction():
+            await connection.execute(IN_ORDER)
+            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(retention.SESSIONS.find))
+            assert "Sort" not in "\n".join(r[0] for r in await prepared.fetch(30, retention.SESSIONS.start, 10))
 
 
 async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:

@@ -27,6 +27,9 @@ from tarsy_scoring.records.erasure import forget_sessions
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
 SHARE = 0.25  # of the time is spent in deletions; in the rest workers have the database to themselves
+# The planner expects that nearly no old session is expired, so it would look at all of them for each batch, and sort.
+IN_ORDER = "SET LOCAL enable_sort = off"
+IN_ANY_ORDER = "SET LOCAL enable_sort TO DEFAULT"  # functions of triggers sort a few rows
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
 # Arguments of every statement that finds expired rows: $1 days, $2 where the last batch ended, $3 most rows.
@@ -266,21 +269,24 @@ class Pruner:
 
     async def _remove_page(self, part: Part, bound: int, since: Any) -> tuple[int, Any]:
         """Delete the next rows of a part in one transaction; gives their number and where the page ended."""
-        if part is SESSIONS:
-            return await self._remove_sessions(bound, since)
-        [row] = await self._fetch(part.statement, bound, since, part.batch)
-        return row["removed"], since if row["ended_at"] is None else row["ended_at"]
 
-    async def _remove_sessions(self, days: int, since: datetime) -> tuple[int, Any]:
         async def work(connection: Connection) -> tuple[int, Any]:
-            find = self._database.sql(SESSIONS.find + "FOR UPDATE OF s SKIP LOCKED")
-            found = await connection.fetch(find, days, since, SESSIONS.batch)
-            ids = [r["session_id"] for r in found]
-            old = await connection.fetch(self._database.sql(STILL_OLD), days, ids)
-            number = await forget_sessions(self._database, connection, [r["session_id"] for r in old])
-            return number, max((r["at"] for r in found), default=since)
+            if part is SESSIONS:
+                return await self._remove_sessions(connection, bound, since)
+            [row] = await connection.fetch(self._database.sql(part.statement), bound, since, part.batch)
+            return row["removed"], since if row["ended_at"] is None else row["ended_at"]
 
         return await self._database.once(work)
+
+    async def _remove_sessions(self, connection: Connection, days: int, since: datetime) -> tuple[int, Any]:
+        find = self._database.sql(SESSIONS.find + "FOR UPDATE OF s SKIP LOCKED")
+        await connection.execute(IN_ORDER)
+        found = await connection.fetch(find, days, since, SESSIONS.batch)
+        await connection.execute(IN_ANY_ORDER)
+        ids = [r["session_id"] for r in found]
+        old = await connection.fetch(self._database.sql(STILL_OLD), days, ids)
+        number = await forget_sessions(self._database, connection, [r["session_id"] for r in old])
+        return number, max((r["at"] for r in found), default=since)
 
     async def _bound(self, part: Part) -> int | None:
         """The argument $1 of `part.find`; None: all rows are kept."""
