@@ -16,7 +16,15 @@ from pydantic import Field
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
-from tarsy_scoring.records.rollups import CATEGORY_SUMS, CHAIN_COUNTS, TAG_COUNTS, Measure, count_totals, read_cover
+from tarsy_scoring.records.rollups import (
+    CATEGORY_SUMS,
+    CHAIN_COUNTS,
+    TAG_COUNTS,
+    Measure,
+    count_days,
+    count_totals,
+    read_cover,
+)
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
 
@@ -33,13 +41,11 @@ SELECTED = f"""{_LATEST}
 def _trends(measure: Measure) -> str:
     return f"""
 SELECT day, judge_fingerprint, criteria,
-       (sum(number * total) FILTER (WHERE NOT is_doubtful) / sum(number) FILTER (WHERE NOT is_doubtful))::float8
-         AS average,
-       min(total) FILTER (WHERE NOT is_doubtful) AS minimum, max(total) FILTER (WHERE NOT is_doubtful) AS maximum,
+       (sum(points) FILTER (WHERE NOT is_doubtful) / sum(number) FILTER (WHERE NOT is_doubtful))::float8 AS average,
+       min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum, max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
        coalesce(sum(number) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
        coalesce(sum(number) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
-FROM (SELECT day, judge_fingerprint, criteria, is_doubtful, total, sum(number) AS number
-      FROM ({count_totals(measure)}) c WHERE total >= 0 GROUP BY 1, 2, 3, 4, 5 HAVING sum(number) <> 0) t
+FROM ({count_days(measure)}) t
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
@@ -93,7 +99,7 @@ ROOM = "SET LOCAL work_mem = '32MB'"
 # Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
 MOST_SPELLINGS = 2000
 # A tool counts as existing if one of this many latest sessions called it.
-LATEST_CALLERS = 5000
+LATEST_CALLERS = 2000
 MOST_CHAINS = 100  # listed by name; the totals count all
 
 

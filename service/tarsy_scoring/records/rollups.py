@@ -291,6 +291,35 @@ def count_totals(measure: Measure) -> str:
   FROM ({not_rolled_up(measure)}) d"""
 
 
+def count_days(measure: Measure) -> str:
+    """
+    SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of them.
+
+    Several rows of one day add up. The rollups of a day are added up at once, by group, unless deltas change the day:
+    then by total, because a total whose scores are all gone is not the lowest one.
+    """
+    day = "ended_day" if measure == "ended" else "day"
+    names = "criteria, judge_fingerprint, is_doubtful"
+    return f"""
+  WITH changed AS MATERIALIZED (
+    SELECT DISTINCT d.{day} AS day FROM {{schema}}.score_deltas d
+    WHERE {_SELECTED.format("d")} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0)
+  SELECT * FROM (
+    SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, sum(r.{measure}) AS number,
+      sum(r.{measure} * r.total) AS points, min(r.total) AS minimum, max(r.total) AS maximum
+    {_rolled_up("score_rollups")} AND r.{measure} <> 0 AND r.total <> -1
+    GROUP BY r.day, g.group_id OFFSET 0) c  -- the condition on each row would cost more, and change the plan
+  WHERE day NOT IN (SELECT day FROM changed)
+  UNION ALL
+  SELECT day, {names}, sum(number), sum(number) * total, total, total FROM (
+    SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
+    {_rolled_up("score_rollups")} AND r.{measure} <> 0 AND r.day IN (SELECT day FROM changed)
+    UNION ALL
+    SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, d.total_score, d.number
+    FROM ({not_rolled_up(measure)}) d) t
+  WHERE total >= 0 GROUP BY day, {names}, total HAVING sum(number) <> 0"""
+
+
 # Sums of the categories of the latest scores by total; several rows of one total add up.
 CATEGORY_SUMS = f"""
   SELECT g.criteria, r.total, u.category, u.sum, r.latest AS number
