@@ -106,10 +106,12 @@ INSERT INTO tool_merges (name, name_key, tool, decided_by)
 SELECT 'get_thing_' || g, 'getthing' || g, 'get_thing_' || g - 1, 'ada' FROM generate_series(101, 141, 2) g;
 INSERT INTO review_days (day)
 SELECT (now() AT TIME ZONE 'UTC')::date - g FROM generate_series(2, 360) g;
-INSERT INTO review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
+INSERT INTO review_picks (score_id, day, place, is_random, inclusion_probability, reasons, criteria, criteria_hash,
+  judge_fingerprint, total_score, judge_outcome)
 SELECT score_id, day, place, place % 2 = 0, 0.05 + place / 20.0,
-  CASE WHEN place % 2 = 0 THEN '[]'::jsonb ELSE '["band edge"]' END
-FROM (SELECT s.score_id, (s.completed_at AT TIME ZONE 'UTC')::date AS day, row_number() OVER (
+  CASE WHEN place % 2 = 0 THEN '[]'::jsonb ELSE '["band edge"]' END, criteria, criteria_hash, judge_fingerprint,
+  total_score, judge_outcome
+FROM (SELECT s.*, (s.completed_at AT TIME ZONE 'UTC')::date AS day, row_number() OVER (
         PARTITION BY (s.completed_at AT TIME ZONE 'UTC')::date, s.criteria_hash, s.judge_fingerprint
         ORDER BY s.score_id) AS place FROM session_scores s WHERE s.status = 'completed') r
 WHERE place <= 10 AND day IN (SELECT day FROM review_days);

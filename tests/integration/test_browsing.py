@@ -131,7 +131,7 @@ async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection) -> No
 
 EXPORTS = [
     (Filters(), "session_scores_recent"),
-    (Filters(chain="chain-77"), "session_scores_of_chain"),
+    (Filters(chain="chain-77"), "session_scores_judged"),
     (Filters(criteria="cli-tool-use"), "session_scores_of_criteria"),
     (Filters(min_score=97), "session_scores_by_total"),
     (Filters(labels={"build": "77"}), "sessions_labels"),
@@ -163,7 +163,7 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "failure-tags": (analytics.FAILURE_TAGS, ()),
 }
 SELECTIONS = [
-    (Selection(chain="chain-77"), "session_scores_of_chain"),
+    (Selection(chain="chain-77"), "session_scores_judged"),
     (Selection(criteria="cli-tool-use"), "session_scores_of_criteria"),
     (Selection(since=NOW - timedelta(minutes=30)), BY_TIME),
     (Selection(until=NOW - timedelta(days=55, hours=12)), BY_TIME),
@@ -191,14 +191,14 @@ async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "chains": (findings.NEWEST, (["chain-77"],), "session_scores_of_chain"),
-    "scores": (findings.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
+    "chains": (findings.NEWEST, (["chain-77"],), "session_scores_judged"),
+    "scores": (findings.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_judged"),
     "scores-of-a-third": (
         findings.SCORES,
         ("kubernetes", "investigation-methodology", [], 3000),
-        "session_scores_of_chain|session_scores_of_criteria",
+        "session_scores_judged|session_scores_of_criteria",
     ),
-    "judges": (anchors.NEWEST_JUDGES, ([], [], "investigation-methodology"), "session_scores_of_chain"),
+    "judges": (anchors.NEWEST_JUDGES, ([], [], "investigation-methodology"), "session_scores_judged"),
     "anchors": (anchors.STANDING, (["kubernetes"], ["judge-1"], 3600.0, []), "session_scores_of_session"),
     "judgements": (anchors.JUDGEMENTS, ([],), "session_scores_of_session|session_scores_latest"),
 }

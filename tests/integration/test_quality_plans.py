@@ -74,7 +74,7 @@ async def test_every_statement_uses_its_indexes(connection: asyncpg.Connection) 
 
 
 async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection) -> None:
-    """A card reads all labels from end to end, and scores only where they have a label."""
+    """A card reads picks and labels from end to end, and only the scores of labels without a pick."""
     assert "session_scores" not in scanned(await plan_of(connection, labels.COUNTED, "'criteria-0', 'judge-2'"))
 
 

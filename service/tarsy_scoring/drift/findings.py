@@ -39,18 +39,26 @@ FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
   ORDER BY s.completed_at DESC LIMIT 1) n
 """
 
-# The first total of each session of a chain, newest first. Later scores of a session say nothing new about
-# its agents.
-SCORES = """
-SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
+_SCORES = """
+SELECT s.completed_at AS scored_at, {at} AS at, {alert_type} AS stratum,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
-FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+FROM {{schema}}.session_scores s{sessions}
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AND s.criteria = $2
   AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
                   AND x.purpose = 'production' AND x.completed_at < s.completed_at)
 ORDER BY s.completed_at DESC LIMIT $4
 """
+
+# The first total of each session of a chain, newest first. Later scores of a session say nothing new about
+# its agents.
+SCORES = _SCORES.format(
+    at="least(m.completed_at, m.first_seen_at)",
+    alert_type="m.alert_type",
+    sessions=" JOIN {schema}.sessions m USING (session_id)",
+)
+# The same without what their sessions add, which tells who judges. An index has all of it.
+JUDGED = _SCORES.format(at="s.completed_at", alert_type="NULL", sessions="")
 
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
@@ -130,7 +138,13 @@ async def chains(database: Database) -> dict[str, datetime]:
 
 
 async def situation(
-    database: Database, chain: str, criteria: str, standing: Standing, judgements: Sequence[AnchorJudgement]
+    database: Database,
+    chain: str,
+    criteria: str,
+    standing: Standing,
+    judgements: Sequence[AnchorJudgement],
+    *,
+    scores: str = SCORES,
 ) -> Situation | None:
     """
     Read what detection needs about a chain under its criteria; None: too few scores to tell the judge.
@@ -138,12 +152,13 @@ async def situation(
     Args:
         standing: All anchors, as `anchors.standing` returns them.
         judgements: Judgements of all anchors, as `anchors.judgements` returns them.
+        scores: `JUDGED` suffices to tell who judges and which look is due, and not for a look.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
+    rows = await database.once(lambda c: c.fetch(database.sql(scores), *arguments))
     known = [ChainScore(**dict(r)) for r in reversed(rows) if r["judge_fingerprint"] is not None]
     tenure = await asyncio.to_thread(detection.current_tenure, known)
     if tenure is None:

@@ -92,7 +92,7 @@ async def read_report(
 async def _chain_standing(database: Database, policy: Policy, chain: str, standing: Standing) -> ChainStanding:
     criteria = policy.chain(chain).criteria
     judgements = await anchors.judgements(database)
-    found = await findings.situation(database, chain, criteria, standing, judgements)
+    found = await findings.situation(database, chain, criteria, standing, judgements, scores=findings.JUDGED)
     if found is None:
         meaning = f"It has fewer than {TENURE} scores with a fingerprint under {criteria}: too few to tell who judges."
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)

@@ -61,24 +61,32 @@ LABEL = f"{_SHOWN} WHERE l.label_id = $1"
 
 OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
 
+_OF_JUDGE = f"""($1::text IS NULL OR {{0}}.criteria = $1 OR ($1 = '{UNKNOWN}' AND {{0}}.criteria IS NULL))
+  AND ($2::text IS NULL OR {{0}}.judge_fingerprint = $2 OR ($2 = '{UNKNOWN}' AND {{0}}.judge_fingerprint IS NULL))"""
+_JUDGEMENT = "total_score, judge_outcome, criteria, criteria_hash, judge_fingerprint"
+
 # The last label of each author on each score, beside the judgement; scores of the newest days first, and of
 # each judge as many as count. Labels are matched by score, which stands for the session: a session may have
-# several scores of the same judge.
+# several scores of the same judge. Picks hold the judgement, because scores lie far apart.
 COUNTED = f"""
-SELECT * FROM (
-  SELECT DISTINCT ON (p.day, l.score_id, l.labelled_by)
-         p.day, l.score_id, l.score_id::text AS session_id, l.labelled_by, l.agrees, l.outcome, l.number,
-         p.inclusion_probability, s.total_score, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
-         dense_rank() OVER (PARTITION BY s.criteria, s.criteria_hash, s.judge_fingerprint
-                            ORDER BY p.day DESC NULLS LAST, l.score_id) AS place
-  FROM {{schema}}.score_labels l JOIN {{schema}}.session_scores s USING (score_id)
-  LEFT JOIN {{schema}}.review_picks p USING (score_id)
-  WHERE s.status = 'completed' AND s.total_score IS NOT NULL
-    AND ($1::text IS NULL OR s.criteria = $1 OR ($1 = '{UNKNOWN}' AND s.criteria IS NULL))
-    AND ($2::text IS NULL OR s.judge_fingerprint = $2 OR ($2 = '{UNKNOWN}' AND s.judge_fingerprint IS NULL))
-  ORDER BY p.day DESC NULLS LAST, l.score_id, l.labelled_by, l.label_id DESC) labels
-WHERE place <= {MOST_COUNTED} OR inclusion_probability IS NULL
-ORDER BY day DESC NULLS LAST, score_id, labelled_by
+WITH picked AS (
+  SELECT p.*, row_number() OVER (PARTITION BY criteria, criteria_hash, judge_fingerprint
+                                 ORDER BY day DESC, score_id) AS n
+  FROM {{schema}}.review_picks p
+  WHERE total_score IS NOT NULL AND {_OF_JUDGE.format("p")}
+    AND EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id)
+), judged AS (
+  SELECT score_id, day, inclusion_probability, {_JUDGEMENT} FROM picked WHERE n <= {MOST_COUNTED}
+  UNION ALL
+  SELECT score_id, NULL, NULL, {_JUDGEMENT} FROM {{schema}}.session_scores s
+  WHERE score_id IN (SELECT l.score_id FROM {{schema}}.score_labels l WHERE NOT EXISTS
+                     (SELECT FROM {{schema}}.review_picks p WHERE p.score_id = l.score_id))
+    AND status = 'completed' AND total_score IS NOT NULL AND {_OF_JUDGE.format("s")}
+)
+SELECT DISTINCT ON (day, score_id, labelled_by)
+       score_id, score_id::text AS session_id, labelled_by, agrees, outcome, number, inclusion_probability, {_JUDGEMENT}
+FROM judged JOIN {{schema}}.score_labels l USING (score_id)
+ORDER BY day DESC NULLS LAST, score_id, labelled_by, label_id DESC
 """
 
 BANDS = """

@@ -1,5 +1,6 @@
 """The draw of the review queue ranks in SQL what `pick_for_review` ranks in memory."""
 
+import asyncio
 import random
 from collections import Counter, defaultdict
 from datetime import UTC, date, datetime
@@ -9,6 +10,7 @@ import pytest
 
 from builders import Scoring
 from stored import NOON, store_score
+from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.records import review
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import pick_for_review
@@ -71,6 +73,21 @@ async def test_sql_picks_what_memory_picks(scoring: Scoring, seed: int) -> None:
         for place, pick in enumerate(found):
             expected[pick.score_id] = (place, pick.is_random, pick.inclusion_probability, pick.reasons)
     assert await picks(scoring) == expected
+
+
+async def test_a_pick_holds_the_judgement_of_its_score(scoring: Scoring) -> None:
+    """Also a pick that was stored before the migration."""
+    judgement = "criteria, criteria_hash, judge_fingerprint, total_score, judge_outcome"
+    await store_day(scoring, {"judge-1": 3, "judge-2": 3}, random.Random(1))
+    await review.draw(scoring.database, DAY)
+    expected = await scoring.rows(f"SELECT score_id, {judgement} FROM session_scores ORDER BY 1")
+    held = f"SELECT score_id, {judgement} FROM review_picks ORDER BY 1"
+    assert await scoring.rows(held) == expected
+
+    await asyncio.to_thread(migrate, scoring.url, down="0022")
+    await asyncio.to_thread(migrate, scoring.url)
+
+    assert await scoring.rows(held) == expected
 
 
 async def test_each_judge_has_its_own_share(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:

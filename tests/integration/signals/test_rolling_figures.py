@@ -124,7 +124,7 @@ async def test_figures_are_read_by_index(full_database_url: str, statement: str,
     indexes = {n.get("Index Name") for n in nodes}
     assert {"session_scores_failed", "session_scores_cancelled"} <= indexes, plan
     # A day has few scores of many chains: the planner may read them by time and filter by chain.
-    assert {"session_scores_of_chain", "session_scores_by_time"} & indexes, plan
+    assert {"session_scores_judged", "session_scores_by_time"} & indexes, plan
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
