@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from attempting import Service, open_service, watched
-from builders import UNPUBLISHED, connected, session_completed
+from builders import UNPUBLISHED, Scoring, connected, session_completed
 from fakes import FakeSessions
 from infrastructure import Postgres, wait_until
 from pooler import TransactionPooler
@@ -255,6 +255,16 @@ class Unending:
         self.begun.append(claimed.session_id)
         await asyncio.Event().wait()
         raise AssertionError("nothing ends this")
+
+
+async def test_a_single_statement_that_fails_raises_its_error(scoring: Scoring) -> None:
+    """Its connection serves the next statement."""
+    backend = "SELECT pg_backend_pid() AS pid"
+    [before] = await scoring.database.single(backend)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await scoring.database.single("SELECT 1 / 0")
+
+    assert await scoring.database.single(backend) == [before]
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[Poo
         try:
             yield connection
         except BaseException:
-            await _await_end(connection, ";")
+            await _await_end(connection, "SELECT;")
             raise
     finally:
         await pool.release(connection, timeout=ROLLBACK_S)
