@@ -61,7 +61,7 @@ class Service:
     async def events(self) -> list[Event]:
         """All events emitted so far, as the topic would hold them, in order of position."""
         database = self.parts.database
-        await database.once(lambda c: outbox.assign_positions(database, c, 1000))
+        await outbox.assign_positions(database, 1000)
         placed = await database.once(lambda c: outbox.unpublished(database, c, 1000))
         return [json.loads(to_json(p.payload)) for p in placed]
 

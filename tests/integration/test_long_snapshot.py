@@ -31,7 +31,7 @@ SELECT $1, 'session-1', 1000000 + n, 'scoring.progress', jsonb_build_object('typ
 FROM generate_series($2::int, $3::int) n
 """
 PASS = {
-    "assign": (outbox.ASSIGN_POSITIONS, str(LIMIT)),
+    "assign": (outbox.ASSIGN_POSITIONS, f"{LIMIT}, false, 'relay', 'public'"),
     "raise": (outbox.RAISE_ENTRY, str(10**9)),
     "unpublished": (outbox.UNPUBLISHED, str(LIMIT)),
     "backlog": (backlog.UNPUBLISHED_EVENTS, ""),

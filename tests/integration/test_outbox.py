@@ -16,7 +16,14 @@ from tarsy_scoring.queue.outbox import NewEvent, OutboxEvent
 
 
 async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:
-    return (await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, limit))).count
+    assigned = await outbox.assign_positions(scoring.database, limit)
+    assert assigned is not None, "no other relay"
+    return assigned.count
+
+
+async def assign_within(scoring: Scoring, connection: Connection, limit: int) -> None:
+    """Assign positions in a transaction that stays open."""
+    await connection.execute(scoring.database.sql(outbox.ASSIGN_POSITIONS), limit, True, "", "")
 
 
 async def unpublished(scoring: Scoring, limit: int = 1000) -> list[OutboxEvent]:
@@ -61,7 +68,7 @@ async def test_a_rolled_back_transaction_leaves_no_event(scoring: Scoring) -> No
 
     async def fail(connection: Connection) -> None:
         await outbox.emit(scoring.database, connection, [progress(claimed.score_id)])
-        await outbox.assign_positions(scoring.database, connection, 1000)
+        await assign_within(scoring, connection, 1000)
         raise asyncpg.DataError("the work behind the event failed")
 
     with pytest.raises(asyncpg.DataError):
@@ -112,7 +119,7 @@ async def test_concurrent_relays_assign_each_position_once(scoring: Scoring) -> 
     """A relay that lost its lock without noticing competes with the new one."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
     async with scoring.database.transaction() as first:
-        await outbox.assign_positions(scoring.database, first, 2)
+        await assign_within(scoring, first, 2)
         second = asyncio.create_task(assign_positions(scoring))
         await wait_until(scoring.backends_waiting_for_a_lock, 30, "the second waits for the first")
     assert await second == 1

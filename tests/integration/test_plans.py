@@ -143,7 +143,7 @@ STATEMENTS = {
         f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}], {PHASES}",
         "scoring_events_score_id_sequence_key",
     ),
-    "place": (outbox.ASSIGN_POSITIONS, "1000", "scoring_events_unplaced"),
+    "place": (outbox.ASSIGN_POSITIONS, "1000, false, 'relay', 'public'", "scoring_events_unplaced"),
     "look": (outbox.LOOK, "", "scoring_events_position"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_position"),
     "raise-entry": (outbox.RAISE_ENTRY, "71700", "scoring_events_unplaced"),

@@ -110,7 +110,7 @@ def finished(lines: Sequence[Line]) -> dict[str, Line]:
 async def events_of(service: Service) -> list[OutboxEvent]:
     """All events, as the relay would publish them."""
     database = service.database
-    await database.once(lambda c: outbox.assign_positions(database, c, 1000))
+    await outbox.assign_positions(database, 1000)
     return await database.once(lambda c: outbox.unpublished(database, c, 1000))
 
 

@@ -102,7 +102,7 @@ async def finish(scoring: Scoring, *session_ids: str, make: Any = completion, **
 
 async def assign_positions(scoring: Scoring) -> None:
     """Assign positions, as the relay does before publishing."""
-    await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 10_000))
+    await outbox.assign_positions(scoring.database, 10_000)
 
 
 async def written(tarsy: Tarsy) -> list[str]:

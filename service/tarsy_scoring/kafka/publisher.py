@@ -126,7 +126,6 @@ class Publisher:
                 **self._options,
                 acks="all",
                 enable_idempotence=self.is_idempotent,
-                linger_ms=2,
                 max_batch_size=self.batch_bytes,
                 max_request_size=MAX_REQUEST_BYTES,
             )

@@ -18,8 +18,9 @@ An entry needs a proof, since a smaller one may commit later:
 - Entries are assigned in order. W took its entry before e was taken, so before P's snapshot, which shows e.
 - W holds the rows of its scores, so it had its id before it took the entry. P gets its id with its first
   change, after that snapshot. So W's id is smaller than P's.
-- P remembers e with its own id. Once no transaction with a smaller id runs, every such W has ended, and a new
-  snapshot shows what it wrote. If it shows no event up to e without a position, there will never be one.
+- A transaction after P remembers e with its own id, which is larger still. Once no transaction with a smaller id
+  runs, every such W has ended, and a new snapshot shows what it wrote. If it shows no event up to e without a
+  position, there will never be one.
 
 A transaction that has written and stays open, in any database of the server, delays the floor of entries. An
 open snapshot alone does not.
@@ -74,32 +75,37 @@ ORDER BY n.n
 # The same for scores that another part of the statement adds, and returns under the name `added`.
 EMIT_FOR_ADDED = EMIT.replace("{schema}.session_scores s", "added s")
 
-# Assign the next positions to committed events, in the order in which each score's events were written. The
-# rows are locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no
-# position twice and leaves no gap.
-ASSIGN_POSITIONS = """
-WITH unplaced AS (
+# Assign the next positions to committed events, in the order in which each score's events were written, if this
+# process holds the lock of the relay ($2) or can take it until the statement ends. A snapshot may be older than the
+# lock. The rows are locked, so a row that another relay has placed since the snapshot is left out: no position is
+# assigned twice, and there is no gap.
+ASSIGN_POSITIONS = f"""
+WITH relay AS (
+  SELECT CASE WHEN $2 THEN true ELSE pg_try_advisory_xact_lock(hashtext($3), hashtext($4)) END AS is_leading
+), unplaced AS (
   SELECT event_id, entry, row_number() OVER (ORDER BY entry) AS n
-  FROM (SELECT event_id, entry FROM {schema}.scoring_events
-        WHERE position IS NULL AND entry > (SELECT entry FROM {schema}.relay_floor)
+  FROM (SELECT event_id, entry FROM {{schema}}.scoring_events
+        WHERE (SELECT is_leading FROM relay) AND position IS NULL AND entry > (SELECT entry FROM {{schema}}.relay_floor)
         ORDER BY entry LIMIT $1 FOR UPDATE) u
 ), counter AS (
-  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
+  UPDATE {{schema}}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
   WHERE EXISTS (SELECT FROM unplaced)
   RETURNING position - (SELECT count(*) FROM unplaced) AS before
 ), placed AS (
-  UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
+  UPDATE {{schema}}.scoring_events e SET position = counter.before + unplaced.n
   FROM unplaced, counter WHERE e.event_id = unplaced.event_id
   RETURNING e.entry
 )
-SELECT count(*) AS placed, max(entry) AS last_entry, (SELECT position FROM {schema}.relay_position) AS before,
-  (SELECT position FROM {schema}.scoring_events
-   WHERE published_at IS NULL AND position > (SELECT published FROM {schema}.relay_floor)
+SELECT (SELECT is_leading FROM relay) AS is_leading, count(*) AS placed, max(entry) AS last_entry,
+  max(entry) >= (SELECT next_entry FROM {{schema}}.relay_floor) + {FLOOR_STEP} AS is_step,
+  (SELECT position FROM {{schema}}.relay_position) AS before,
+  (SELECT position FROM {{schema}}.scoring_events
+   WHERE published_at IS NULL AND position > (SELECT published FROM {{schema}}.relay_floor)
    ORDER BY position LIMIT 1) IS NOT NULL AS had_unpublished
 FROM placed
 """
 
-# Raise the floor of entries by a step, and begin the next step at an entry ($1) that this transaction placed.
+# Raise the floor of entries by a step, and begin the next step at an entry ($1) that has a position.
 # Ids from the future are those of another server, from which this database was restored. With NOT EXISTS PostgreSQL
 # may join, and then reads the whole index of waiting events, whose dead entries a long snapshot keeps.
 RAISE_ENTRY = f"""
@@ -200,16 +206,24 @@ def arguments_of(events: Sequence[NewEvent]) -> tuple[list[UUID], list[str], lis
     )
 
 
-async def assign_positions(database: Database, connection: Connection, limit: int) -> Assigned:
+async def assign_positions(database: Database, limit: int, *, is_leading: bool = False) -> Assigned | None:
     """
-    Assign positions to committed events.
+    Assign positions to committed events, in one round trip.
 
-    The process must hold `RELAY_LOCK`, and the transaction must not have written before.
+    Args:
+        is_leading: A transaction of this process holds `RELAY_LOCK`, so it is not taken.
+
+    Returns:
+        None: another process holds `RELAY_LOCK`.
+
+    Raises:
+        DatabaseAway: Positions may have been assigned.
     """
-    row = await connection.fetchrow(database.sql(ASSIGN_POSITIONS), limit)
-    assert row is not None
-    if row["placed"]:
-        await connection.execute(database.sql(RAISE_ENTRY), row["last_entry"])
+    [row] = await database.single(ASSIGN_POSITIONS, limit, is_leading, RELAY_LOCK.name, database.schema)
+    if not row["is_leading"]:
+        return None
+    if row["is_step"]:
+        await database.single(RAISE_ENTRY, row["last_entry"])
     return Assigned(row["placed"], row["before"], row["placed"] > 0 or row["had_unpublished"])
 
 

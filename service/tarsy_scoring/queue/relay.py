@@ -1,8 +1,8 @@
 """
 Publish the outbox to `scoring-events`: one relay at a time, in order per session, at least once.
 
-Laws. One transaction assigns the next positions to committed events. A second one, under the same advisory
-lock, publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
+Laws. One statement assigns the next positions to committed events. A transaction, under the same advisory lock,
+publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
 mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
 finds the lock free is the relay, so another process replaces a dead one at its next poll. Notifications are
 for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass only
@@ -44,8 +44,10 @@ LIMIT = 1000
 # Limits the time that a transaction stays open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
-# Longest pause between passes. A pass costs the same for one event as for twenty, so the pause is as long as the
-# pass was: a relay never works for more than half of the time, and events wait longer only where passes are slow.
+# Shortest time from the beginning of a pass to that of the next. A pass costs the same CPU for one event as for ten.
+PASS_EVERY_S = 0.02
+# Longest pause after slow passes, which is as long as the shorter one of the last two: a relay in a busy process works
+# for at most half of the time. A single slow pass adds no pause, because events have gathered during it already.
 GATHER_S = 0.025
 
 Extent = Literal["whole", "without_labels", "small", "nothing"]  # how much of an event is published
@@ -76,6 +78,7 @@ class Relay:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
+        last_s = 0.0
         try:
             while not stopping.is_set():
                 began = time.monotonic()
@@ -83,7 +86,9 @@ class Relay:
                 took_s = time.monotonic() - began
                 if count == 0:
                     await self._wait(stopping)
-                await asyncio.sleep(min(took_s, GATHER_S))
+                rest_s = began + PASS_EVERY_S - time.monotonic()
+                await asyncio.sleep(max(rest_s, min(took_s, last_s, GATHER_S)))
+                last_s = took_s
             self._is_at_work = True  # the last process that stops publishes the rest
             with contextlib.suppress(TimeoutError):  # the pass that is cut off is rolled back and its events repeated
                 async with asyncio.timeout(FLUSH_S):
@@ -136,19 +141,15 @@ class Relay:
             Whether this process is the relay, and an event waits to be published.
         """
 
-        async def work(connection: Connection) -> bool:
-            if not is_leading and not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
-                self._is_at_work = False
-                return False
-            assigned = await outbox.assign_positions(self._database, connection, LIMIT)
+        assigned = await outbox.assign_positions(self._database, LIMIT, is_leading=is_leading)
+        if assigned is None:
+            self._is_at_work = False
+        else:
             is_alone = self._last_position in (None, assigned.before)
             self._is_at_work = assigned.count > 0 or (self._is_at_work and is_alone)
             self._last_position = assigned.before + assigned.count
-            return assigned.is_waiting
-
-        is_waiting = await self._database.once(work)
         self._database.keep_notifications("events", self._is_at_work)
-        return is_waiting
+        return assigned is not None and assigned.is_waiting
 
     async def _is_needed(self) -> bool:
         """Whether an event waits, and no relay has assigned a position since the last pass or look of this one."""

@@ -43,7 +43,7 @@ async def score(scoring: Scoring, *sessions: str) -> None:
 
 async def assign_positions(scoring: Scoring) -> list[dict[str, Any]]:
     """Assign positions as the relay does; returns all positioned events, in order, as the topic has them."""
-    await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 100_000))
+    await outbox.assign_positions(scoring.database, 100_000)
     rows = await scoring.rows(
         "SELECT payload || jsonb_build_object('position', position) AS payload FROM scoring_events ORDER BY position"
     )
