@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from builders import Scoring
-from tarsy_scoring.queue.latest import is_completed, is_latest
+from tarsy_scoring.queue.latest import has_no_later, is_completed
 from tarsy_scoring.records.analytics import DayOf, Selection
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 _CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"
 _IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"
-SELECTED = f"{is_latest('s')} AND {_CHOSEN} AND {_IN_TIME.format('s.completed_at')}"
+_MADE = f"{is_completed('s')} AND s.reference IS <not> NULL"
+_LATEST = f"{_MADE} AND {has_no_later('s', of_its_kind=True)}"
+SELECTED = f"{_LATEST} AND {_CHOSEN} AND {_IN_TIME.format('s.completed_at')}"
 
 
 def _points(time: str, counts: str) -> str:
@@ -70,50 +72,54 @@ GROUP BY 1, 2, 3, 4"""
 Rows = list[dict[str, Any]]
 
 
-async def _rows(scoring: Scoring, sql: str, *arguments: Any) -> Rows:
-    return await scoring.rows(scoring.database.sql(sql), *arguments)
+async def _rows(scoring: Scoring, sql: str, of: Selection, *more: Any) -> Rows:
+    of_kind = sql.replace("<not>", "NOT" if of.reference == "with" else "")
+    return await scoring.rows(scoring.database.sql(of_kind), *of.arguments, *more)
 
 
 async def trends(scoring: Scoring, of: Selection, day_of: DayOf = "scored") -> Rows:
     time = "least(m.completed_at, m.first_seen_at)" if day_of == "ended" else "s.completed_at"
-    return await _rows(scoring, _points(time, is_latest("s")), *of.arguments, sorted(DOUBTFUL_FLAGS))
+    return await _rows(scoring, _points(time, _LATEST), of, sorted(DOUBTFUL_FLAGS))
 
 
 async def totals_made(scoring: Scoring, of: Selection) -> Rows:
-    return await _rows(scoring, _points("s.completed_at", is_completed("s")), *of.arguments, sorted(DOUBTFUL_FLAGS))
+    return await _rows(scoring, _points("s.completed_at", _MADE), of, sorted(DOUBTFUL_FLAGS))
 
 
 async def distribution(scoring: Scoring, of: Selection, bands: Sequence[Band]) -> tuple[Rows, Rows]:
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    counts = await _rows(scoring, BANDS, *of.arguments, *ends)
-    return counts, await _rows(scoring, CATEGORIES, *of.arguments, *ends)
+    counts = await _rows(scoring, BANDS, of, *ends)
+    return counts, await _rows(scoring, CATEGORIES, of, *ends)
 
 
 async def failure_tags(scoring: Scoring, of: Selection) -> tuple[Rows, Rows]:
-    return await _rows(scoring, CHAINS, *of.arguments), await _rows(scoring, TAGS, *of.arguments)
+    return await _rows(scoring, CHAINS, of), await _rows(scoring, TAGS, of)
 
 
 async def missed(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
-    return await _rows(scoring, MISSED, *of.arguments, names)
+    return await _rows(scoring, MISSED, of, names)
 
 
 async def year(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
-    return await _rows(scoring, YEAR, *of.arguments, names)
+    return await _rows(scoring, YEAR, of, names)
 
 
 # Rows of the rollups and their deltas that differ from a count of the scores, on the days that are filled.
 DIFFERENCES = f"""
 WITH scores AS (
   SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.criteria, s.judge_fingerprint,
-         coalesce(s.total_score, -1) AS total, count(*) AS made, count(*) FILTER (WHERE {is_latest("s")}) AS latest
-  FROM {{schema}}.session_scores s WHERE {is_completed("s")} GROUP BY 1, 2, 3, 4
+         s.reference IS NOT NULL AS has_reference, coalesce(s.total_score, -1) AS total, count(*) AS made,
+         count(*) FILTER (WHERE {has_no_later("s", of_its_kind=True)}) AS latest
+  FROM {{schema}}.session_scores s WHERE {is_completed("s")} GROUP BY 1, 2, 3, 4, 5
 ), counted AS (
-  SELECT day, criteria, judge_fingerprint, total, sum(made)::bigint AS made, sum(latest)::bigint AS latest
-  FROM (SELECT day, criteria, judge_fingerprint, total, made, latest
+  SELECT day, criteria, judge_fingerprint, has_reference, total,
+         sum(made)::bigint AS made, sum(latest)::bigint AS latest
+  FROM (SELECT day, criteria, judge_fingerprint, has_reference, total, made, latest
         FROM {{schema}}.score_rollups JOIN {{schema}}.score_groups USING (group_id) WHERE score_rollups.is_all
         UNION ALL
-        SELECT day, criteria, judge_fingerprint, coalesce(total_score, -1), made, latest FROM {{schema}}.score_deltas) c
-  GROUP BY 1, 2, 3, 4 HAVING sum(made) <> 0 OR sum(latest) <> 0
+        SELECT day, criteria, judge_fingerprint, has_reference, coalesce(total_score, -1), made, latest
+        FROM {{schema}}.score_deltas) c
+  GROUP BY 1, 2, 3, 4, 5 HAVING sum(made) <> 0 OR sum(latest) <> 0
 )
 SELECT * FROM ((TABLE scores EXCEPT TABLE counted) UNION ALL (TABLE counted EXCEPT TABLE scores)) d
 WHERE day >= (SELECT since FROM {{schema}}.rollups_filled)""".replace("{schema}", "public")

@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import InvalidMessage
@@ -25,12 +25,82 @@ SOURCE_RESCORE = "rescore-requested"
 
 SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$", description="Also the message key.")]
 EventId = Annotated[str, Field(min_length=1, max_length=255)]
+BOTH_REFERENCES = "`reference` and `use_reference: false` exclude each other"
+MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS = 20_000, 2000
 # Producers that always send a field may send it empty; that means the same as null.
-Name = Annotated[str | None, Field(max_length=255), BeforeValidator(lambda v: None if v == "" else v)]
+_OR_EMPTY = BeforeValidator(lambda v: None if v == "" else v)
+Name = Annotated[str | None, Field(max_length=255), _OR_EMPTY]
 
 
 class _Incoming(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, hide_input_in_errors=True)
+
+
+# One host and no user, so that no link holds a password; ASCII, as browsers copy addresses.
+_WEB_ADDRESS = r"^[Hh][Tt][Tt][Pp][Ss]?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?#][!-~]*)?$"
+_A_TEXT = r"^[^\x00]*[^\x00\s][^\x00]*$"
+
+
+def _matching(pattern: str, otherwise: str) -> Any:
+    """A check of a text by a pattern, which the schema shows, with an error for people."""
+    compiled = re.compile(pattern.removesuffix("$") + r"\Z")
+
+    def check(text: str | None) -> str | None:
+        if text is not None and compiled.match(text) is None:
+            raise ValueError(otherwise)
+        return text
+
+    return AfterValidator(check)
+
+
+class GivenReference(_Incoming):
+    """What people found out about an incident later. The judge judges against it."""
+
+    text: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_REFERENCE_CHARACTERS,
+            description="The cause as it is known now. Secrets in it are masked before it is stored.",
+            json_schema_extra={"pattern": _A_TEXT},
+        ),
+        _matching(_A_TEXT, "is blank, or holds a NUL character"),
+    ]
+    source_url: Annotated[
+        Annotated[str, Field(max_length=MAX_URL_CHARACTERS, json_schema_extra={"pattern": _WEB_ADDRESS})] | None,
+        _OR_EMPTY,
+        _matching(_WEB_ADDRESS, "is not an address that begins with http:// or https://, without user and blanks"),
+    ] = Field(None, description="Where it is written, e.g. the ticket; http or https.")
+    provided_by: Name = Field(None, pattern=r"^[^\x00]*$", description="Who found out; default: who sends it.")
+    provided_at: datetime | None = Field(None, strict=False, description="When; default: when it arrives.")
+
+
+# Both at once would contradict each other.
+_NOT_BOTH: dict[str, Any] = {
+    "not": {
+        "required": ["reference", "use_reference"],
+        "properties": {"reference": {"type": "object"}, "use_reference": {"const": False}},
+    }
+}
+
+
+class Referring(BaseModel):
+    """The fields of a request about references."""
+
+    model_config = ConfigDict(json_schema_extra=_NOT_BOTH)
+
+    reference: GivenReference | None = Field(None, description="Judge against it; implies a new score.")
+    use_reference: bool | None = Field(
+        True,
+        description="False: judge without the reference that is stored for the session, if there is one. Implies a new "
+        "score, and excludes `reference`.",
+    )
+
+    @model_validator(mode="after")
+    def _refers_once(self) -> Self:
+        if self.reference is not None and self.use_reference is False:
+            raise ValueError(BOTH_REFERENCES)
+        return self
 
 
 class SessionCompleted(_Incoming):
@@ -49,7 +119,7 @@ class SessionCompleted(_Incoming):
     timestamp: datetime | None = None
 
 
-class RescoreRequested(_Incoming):
+class RescoreRequested(Referring, _Incoming):
     """A request to score a session again (`rescore-requested`, version 1)."""
 
     session_id: SessionId
@@ -162,6 +232,9 @@ class ScoringCompleted(_Outgoing):
     alert_type: str | None
     labels: dict[str, str]
     completed_at: Ended = None
+    has_reference: bool = Field(
+        False, description="Judged against a reference, so not comparable with scores without one."
+    )
 
 
 class ScoringFailed(_Outgoing):
@@ -180,7 +253,7 @@ class WindowFigures(BaseModel):
     start: datetime
     end: datetime = Field(description="The first moment after the window; in the future until the window moves.")
     scores: int = Field(ge=0, description="Completed scores.")
-    scored: int = Field(ge=0, description="Completed scores with a total.")
+    scored: int = Field(ge=0, description="Completed scores with a total, judged without a reference.")
     mean: float | None = Field(description="Mean of these totals; null: there is none.")
     under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
     threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")

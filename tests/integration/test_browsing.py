@@ -154,13 +154,13 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
 ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "trends": (analytics.TRENDS["scored"], ()),
-    "trends-by-end": (analytics.TRENDS["ended"], ()),
+    "trends": (analytics.TRENDS["scored", "without"], ()),
+    "trends-by-end": (analytics.TRENDS["ended", "without"], ()),
     "totals-made": (analytics.TOTALS_MADE, ()),
-    "bands": (analytics.BANDS, ENDS),
-    "categories": (analytics.CATEGORIES, ENDS),
-    "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
-    "failure-tags": (analytics.FAILURE_TAGS, ()),
+    "bands": (analytics.BANDS["without"], ENDS),
+    "categories": (analytics.CATEGORIES["without"], ENDS),
+    "scores-of-chains": (analytics.SCORES_OF_CHAINS["without"], ()),
+    "failure-tags": (analytics.FAILURE_TAGS["without"], ()),
 }
 SELECTIONS = [
     (Selection(chain="chain-77"), "session_scores_judged"),

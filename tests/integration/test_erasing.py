@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from builders import Scoring, completion, rescore, session_completed
 from tarsy_scoring.cli import cli
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.mentions import NESTED_MOST
+from tarsy_scoring.queue.references import Reference
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.persons import PLACES, SHORT_LIVED
 
-SESSION = "gone-1"
+SESSION, NOW = "gone-1", datetime(2026, 1, 1, tzinfo=UTC)
 NESTED = json.dumps({"session_id": SESSION})
 for _ in range(3):
     NESTED = json.dumps({"payload": NESTED})
@@ -86,7 +88,10 @@ async def test_a_stored_dead_letter_about_the_session_is_erased_in_any_spelling(
 
 async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring) -> None:
     """Of other sessions, also of those with a longer id, everything stays."""
-    await scoring.accept(session_completed(SESSION, event_id=f"end-of-{SESSION}"), rescore(SESSION, reason=SESSION))
+    reference = Reference(uuid.uuid4(), f"{SESSION} had a bad image", f"https://{SESSION}.example", "ada", NOW)
+    asked = rescore(SESSION, reason=SESSION, reference=reference)
+    await scoring.accept(session_completed(SESSION, event_id=f"end-of-{SESSION}"))
+    await scoring.accept(asked)
     [claimed] = await scoring.claim()
     await scoring.store.end(completion(claimed, score_analysis=f"{SESSION} is well done"))
     for value in SPELLINGS.values():
@@ -111,7 +116,11 @@ async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring)
     await erase(scoring.database, scoring.leases, SESSION, by="ada", relay_wait_s=0)
 
     kept = await scoring.rows("SELECT changed_by, change, session_id, score_id FROM changes ORDER BY change_id")
-    assert [tuple(row.values()) for row in kept] == [("ada", "cancel", None, None), ("ada", "erase", None, None)]
+    assert [tuple(row.values()) for row in kept] == [
+        ("alice", "reference", None, None),
+        ("ada", "cancel", None, None),
+        ("ada", "erase", None, None),
+    ]
     assert word.findall(await everything(scoring)) == []
     left = await scoring.rows("SELECT value FROM dead_letter_bodies ORDER BY value")
     assert [row["value"] for row in left] == sorted(NEIGHBOURS)
@@ -122,9 +131,11 @@ async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring)
 
 async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
     """A row by this person in every table that holds names; returns a score."""
-    await scoring.accept(rescore(session_id, requested_by=name, priority=Priority.PEOPLE))
+    reference = Reference(uuid.uuid4(), "a bad image", None, name, NOW)
+    asked = rescore(session_id, requested_by=name, priority=Priority.PEOPLE, reference=reference)
+    await scoring.accept(asked)
     [claimed] = await scoring.claim()
-    ending = completion(claimed)
+    ending = completion(claimed, reference={"provided_by": name})
     event = ending.event.__class__(claimed.score_id, "scoring.completed", {"score_triggered_by": name})
     await scoring.store.end(ending.__class__(claimed, ending.columns, event))
     await scoring.accept(rescore(session_id, requested_by=name))

@@ -91,6 +91,7 @@ INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerp
   anchors, anchors_missing, compared_before, compared_after, meaning, is_event)
 VALUES ('watch', 'k', 'c', 'h', 'f', true, '{{}}', '{{}}', '{{}}', 0, 0, 0, 0, '[]', false);
 INSERT INTO drift_watches VALUES ('k', 'c', now());
+INSERT INTO session_references VALUES (gen_random_uuid(), 'session-1', 'a', NULL, 'ada', now(), gen_random_uuid());
 INSERT INTO score_groups VALUES (gen_random_uuid(), true, 'k', 'c', 'f', NULL, false, '{{}}');
 INSERT INTO score_rollups SELECT n = 1, gen_random_uuid(), '2026-03-01', 67, 1, 1, 1 FROM generate_series(0, 1) n;
 INSERT INTO chain_rollups VALUES (gen_random_uuid(), '2026-03-01', 1);

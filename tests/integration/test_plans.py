@@ -13,10 +13,21 @@ from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.limits import fleet, tables
 from tarsy_scoring.live import stored
-from tarsy_scoring.queue import backlog, idempotency, inbox, known_names, leases, outbox, selection, store
-from tarsy_scoring.records import scores
+from tarsy_scoring.queue import (
+    backlog,
+    idempotency,
+    inbox,
+    known_names,
+    leases,
+    outbox,
+    selection,
+    store,
+    stored_references,
+)
+from tarsy_scoring.records import known_causes, scores
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"} | {
+    "session_references",
     "provider_calls",
     "budget_charges",
     "budget_days",
@@ -56,6 +67,11 @@ FROM generate_series(1001, {SESSIONS}) n, generate_series(1, 2) k;
 INSERT INTO kept_answers (caller, key, asked_hash, outcome, score_id, request_id, answer, answered_at)
 SELECT 'caller-' || n % 100, 'key-' || n, 'h', 'new', md5('score-' || n)::uuid, md5('request-' || n)::uuid, '{{}}',
   now() - make_interval(mins => n / 10) FROM generate_series(1, {SESSIONS}) n;
+INSERT INTO session_references (reference_id, session_id, text, provided_by, provided_at, request_id)
+SELECT md5('reference-' || n)::uuid, 'session-' || n, 'a bad image', 'ada', now(), md5('request-' || n)::uuid
+FROM generate_series(1, {SESSIONS}) n;
+UPDATE session_scores SET reference = '{{}}', reference_id = md5('reference-1700')::uuid
+WHERE session_id = 'session-1700';
 UPDATE relay_position SET position = {3 * SESSIONS - 300};
 INSERT INTO provider_states (provider) SELECT 'provider-' || n FROM generate_series(1, 30000) n;
 INSERT INTO provider_calls
@@ -135,6 +151,10 @@ STATEMENTS = {
     "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-open": (backlog.OPEN_SCORES, "'{}'::text[], '{}'::text[], 'nothing'", "session_scores_due"),
     "due-scores": (backlog.DUE_SCORES, "1100002, '{}'::text[], '{}'::text[], false", "session_scores_due"),
+    "newest-reference": (inbox.STATES, SOME_SESSIONS, "session_references_of_session"),
+    "references-of-sessions": (stored_references.OF_SESSIONS, SOME_SESSIONS, "session_references_of_session"),
+    "reference-of-score": (stored_references.OF_SCORE, SCORE, "session_references_pkey"),
+    "known-causes": (known_causes.PAIRS, "NULL, NULL", "session_scores_referenced"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),

@@ -69,6 +69,7 @@ async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
         "INSERT INTO changes (changed_by, change, session_id, score_id) "
         "VALUES ('ada', 'rescore', $1, gen_random_uuid())",
         "INSERT INTO bridge_announced VALUES ($1, gen_random_uuid(), now())",
+        "INSERT INTO session_references VALUES (gen_random_uuid(), $1, $1, NULL, 'ada', now(), gen_random_uuid())",
         "INSERT INTO anchor_sessions VALUES ($1, 'ada', now(), $1 || ' is typical', 'ada', now())",
         "INSERT INTO dead_letter_bodies VALUES (gen_random_uuid(), convert_to($1, 'UTF8'), 'x', '[]')",
         "INSERT INTO dead_letter_bodies "

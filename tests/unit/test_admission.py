@@ -4,6 +4,7 @@ import copy
 import itertools
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
@@ -18,6 +19,8 @@ from tarsy_scoring.queue.admission import (
     heir_of,
     is_sampled,
 )
+from tarsy_scoring.queue.on_demand import decide
+from tarsy_scoring.queue.references import Reference
 
 SCORED, RUNNING = uuid.uuid4(), uuid.uuid4()
 
@@ -26,8 +29,8 @@ def running(criteria: str | None = DEFAULT_CRITERIA, criteria_hash: str | None =
     return SessionState(chain_id="kubernetes", open=OpenScore(RUNNING, criteria, criteria_hash))
 
 
-def scored(criteria: str = DEFAULT_CRITERIA) -> SessionState:
-    return SessionState(chain_id="kubernetes", completed={HASHES[criteria]: SCORED})
+def scored(criteria: str = DEFAULT_CRITERIA, reference: uuid.UUID | None = None) -> SessionState:
+    return SessionState(chain_id="kubernetes", completed={(HASHES[criteria], reference): SCORED})
 
 
 def disposition(request: Request, state: SessionState | None = None, of: Policy | None = None) -> str:
@@ -205,3 +208,71 @@ def test_samples_have_their_size_are_stable_and_nested() -> None:
     assert all(smaller < larger for smaller, larger in itertools.pairwise(samples))
     # Pinned: another hash would sample other sessions after an upgrade.
     assert [n for n in range(20) if is_sampled(f"session-{n}", 0.5)] == [0, 2, 8, 16, 19]
+
+
+# --- references ------------------------------------------------------------------------------------
+
+
+def a_reference() -> Reference:
+    return Reference(uuid.uuid4(), "a bad image", None, "ada", datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def referring(reference: Reference) -> Request:
+    return rescore(reference=reference)
+
+
+def test_score_is_made_against_the_reference_that_its_request_gives_or_finds() -> None:
+    """A person's request takes the newest reference of the session unless it declines it; others take none."""
+    given, stored = a_reference(), uuid.uuid4()
+    knows = SessionState(chain_id="kubernetes", reference_id=stored)
+    table = [
+        (rescore(), SessionState(), None),
+        (rescore(), knows, stored),
+        (rescore(use_reference=False), knows, None),
+        (referring(given), knows, given.reference_id),
+        (session_completed(), knows, None),
+        *((rescore(purpose=purpose), knows, None) for purpose in ("consistency", "anchor", "shadow")),
+    ]
+    for row, (request, state, expected) in enumerate(table):
+        decision = admit(request, copy.deepcopy(state), policy())
+
+        assert (decision.disposition, decision.reference_id) == ("accepted", expected), row
+
+
+def test_score_without_the_reference_does_not_answer_a_request_with_it() -> None:
+    """Neither an open score nor a completed one, nor the other way round; an automatic request joins any open one."""
+    given = a_reference()
+    same = given.reference_id
+
+    def open_with(reference_id: uuid.UUID | None) -> SessionState:
+        state = running()
+        state.open = replace(state.open, reference_id=reference_id)
+        return state
+
+    def scored_with(reference_id: uuid.UUID | None) -> SessionState:
+        state = scored(reference=reference_id)
+        state.reference_id = same
+        return state
+
+    table = [
+        (referring(given), open_with(None), "deferred"),
+        (referring(given), open_with(same), "in_progress"),
+        (referring(given), open_with(uuid.uuid4()), "deferred"),
+        (rescore(use_reference=False), open_with(same), "deferred"),
+        (session_completed(), open_with(same), "in_progress"),
+        (session_completed(), scored_with(same), "accepted"),
+        (session_completed(), scored_with(None), "already_scored"),
+        (rescore(force=False), scored_with(None), "accepted"),
+        (rescore(force=False), scored_with(same), "already_scored"),
+    ]
+    for row, (request, state, expected) in enumerate(table):
+        assert admit(request, copy.deepcopy(state), policy()).disposition == expected, row
+
+
+def test_request_over_http_is_answered_by_a_score_of_either_kind() -> None:
+    for reference_id in (None, uuid.uuid4()):
+        for request in (rescore(force=False), rescore(force=False, criteria=DEFAULT_CRITERIA)):
+            state = scored(reference=reference_id)
+            state.latest_completed = SCORED
+
+            assert decide(request, state, policy()).outcome == "completed"

@@ -5,7 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pytest
+
 from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy, Priority, Request
@@ -86,3 +89,55 @@ def test_the_same_message_is_the_same_request() -> None:
     assert ids((unnamed, {}), (unnamed, {"headers": (("other", b"x"),)})) == 1
     assert ids((unnamed, {"offset": 5}), (unnamed, {"offset": 6}), (unnamed, {"partition": 1}), ({}, {})) == 4
     assert ids((unnamed, {"headers": REPLAYED, "offset": 8}), (unnamed, {"headers": REPLAYED, "offset": 9})) == 2
+
+
+def test_reference_of_a_rescore_request_forces_and_is_masked() -> None:
+    """Without a name and a time, they are those of the event. Also a refusal of the stored reference forces."""
+    own = intake_with(masking={"extra_patterns": {"ticket": "INC-[0-9]+"}})
+    given = {"text": "INC-4711: password=hunter2hunter2", "source_url": "https://tickets.example/4711"}
+
+    request = decoded("rescore-requested", {"reference": given, "requested_by": "ada", "force": False}, own)
+    named = decoded(
+        "rescore-requested",
+        {"reference": {"text": "x", "provided_by": "grace", "provided_at": "2026-03-01T12:00:00"}},
+    )
+    declined = decoded("rescore-requested", {"use_reference": False, "force": False})
+
+    reference = request.reference
+    assert reference is not None
+    assert (request.force, request.use_reference) == (True, True)
+    assert reference.text == "[REDACTED:ticket#1]: password=[REDACTED:password#2]"
+    assert (reference.source_url, reference.provided_by) == (given["source_url"], "ada")
+    assert reference.provided_at == datetime.fromtimestamp(NOW_S, UTC)
+    assert named.reference is not None
+    assert named.reference.provided_by == "grace"
+    assert named.reference.provided_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert (declined.force, declined.use_reference, declined.reference) == (True, False, None)
+
+
+def test_equal_references_of_a_session_have_one_id() -> None:
+    def id_of(session_id: str = "s1", **given: Any) -> Any:
+        fields = {"reference": {"text": "a bad image"} | given, "session_id": session_id}
+        reference = decoded("rescore-requested", fields).reference
+        assert reference is not None
+        return reference.reference_id
+
+    assert id_of() == id_of(provided_by="ada", provided_at="2026-03-01T12:00:00Z", source_url="")
+    assert len({id_of(), id_of(text="another"), id_of(source_url="https://a.example"), id_of("s2")}) == 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"reference": {}}, id="no-text"),
+        pytest.param({"reference": {"text": " "}}, id="blank"),
+        pytest.param({"reference": "a bad image"}, id="no-object"),
+        pytest.param({"reference": {"text": "x", "source_url": "javascript:alert(1)"}}, id="script"),
+        pytest.param({"reference": {"text": "x"}, "use_reference": False}, id="both"),
+    ],
+)
+def test_reference_that_is_not_valid_is_a_dead_letter(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        decoded("rescore-requested", fields)
+
+    assert caught.value.reason == "invalid_field"

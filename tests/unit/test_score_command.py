@@ -267,3 +267,56 @@ def test_a_session_full_of_unstorable_text_is_printed(run: Run) -> None:
     jsonschema.validate(document, SCHEMA)
     assert (document["status"], document["error_kind"]) == ("failed", "evidence_incomplete")
     assert [text for text in texts_of(document) if text != storable(text)] == []
+
+
+def test_answer_is_judged_against_a_reference(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge reads the masked text; the document says that there was one, and has another fingerprint."""
+    judges: list[FakeJudge] = []
+
+    def judging(_: Settings) -> dict[str, FakeJudge]:
+        judges.append(FakeJudge(ANALYSIS, MISSING_TOOLS))
+        judges[-1].provider = "main"
+        return {"main": judges[-1]}
+
+    monkeypatch.setattr("tarsy_scoring.commands.score.create_clients", judging)
+    monkeypatch.setenv("USER", "ada")
+    reference = tmp_path / "cause.txt"
+    reference.write_text("The disk was full. password=hunter2hunter2\n", encoding="utf-8")
+
+    blind = json.loads(run(SESSION, "--json").stdout)
+    found, text = (run(SESSION, *how, "--reference", str(reference)).stdout for how in (["--json"], []))
+
+    document = json.loads(found)
+    jsonschema.validate(document, SCHEMA)
+    assert blind["reference"] is None
+    assert (document["reference"]["provided_by"], document["reference"]["source_url"]) == ("ada", None)
+    assert document["judge_fingerprint"] != blind["judge_fingerprint"]
+    assert document["criteria_hash"] == blind["criteria_hash"]
+    assert "judged against a reference from ada" in text
+    asked = [judge.asked[0][1][1].content for judge in judges]
+    assert ["The disk was full." in prompt for prompt in asked] == [False, True, True]
+    assert not any("hunter2" in prompt for prompt in asked)
+
+
+BAD_REFERENCES = [
+    pytest.param(None, "No such file", id="absent"),
+    pytest.param(b"", "not a text of 1 to 20,000 characters", id="empty"),
+    pytest.param(b" \n", "not a text of 1 to 20,000 characters", id="blank"),
+    pytest.param(b"x" * 20_001, "not a text of 1 to 20,000 characters", id="too-long"),
+    pytest.param(b"\xff", "it is not UTF-8", id="not-utf-8"),
+    pytest.param(b"a\x00b", "not a text of 1 to 20,000 characters", id="nul"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD_REFERENCES)
+def test_reference_that_is_no_text_is_a_wrong_argument(
+    run: Run, tmp_path: Path, content: bytes | None, says: str
+) -> None:
+    reference = tmp_path / "cause.txt"
+    if content is not None:
+        reference.write_bytes(content)
+
+    result = run(SESSION, "--reference", str(reference))
+
+    assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
+    assert run(SESSION, "--reference", str(reference), "--no-judge").exit_code == 2

@@ -15,19 +15,21 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
 )
 from tarsy_scoring.records.judgements import known_criteria, scores_by_judge
+from tarsy_scoring.records.known_causes import read_pairs
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band
-from tarsy_scoring.statistics.calibration import Label, LabelledScore, read_labels
+from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
 from tarsy_scoring.wiring import Parts
 
 BandsByHash = dict[str, tuple[Band, ...]]
 
 
 @click.command()
-@click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
+@click.argument("labels_file", metavar="[LABELS.csv]", required=False, type=click.Path(path_type=Path))
+@click.option("--references", is_flag=True, help="Compare with the judgements against references instead of labels.")
 @click.option("--criteria", metavar="NAME", help="Only scores under these criteria.")
 @json_option
-def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
+def calibrate(labels_file: Path | None, references: bool, criteria: str | None, as_json: bool) -> None:
     """
     Measure how well the judge agrees with labels, for each criteria and judge fingerprint.
 
@@ -38,12 +40,21 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
 
     An outcome states whether the answer was right. Criteria that judge the conduct of the investigation
     measure something else, so full agreement is not to be expected.
+
+    With --references the place of a label is taken by the judgement of the same session against a reference
+    under the same criteria. That is no label of a person, and sessions whose cause became known are no random
+    sample. Judgements against references are never calibrated themselves.
     """
+    if references == (labels_file is not None):
+        raise click.UsageError("name a file with labels, or use --references")
 
     async def work(parts: Parts) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
         names, bands = await known_criteria(parts.database)
         if criteria is not None:
             require_criteria(parts.registry, criteria, also=names)
+        if labels_file is None:
+            pairs = await read_pairs(parts.database, criteria)
+            return [p.label for p in pairs], [p.score for p in pairs], bands
         # Bands first, because labels may name their ids.
         band_ids = {name for c in parts.registry for name in c.bands} | {b.id for each in bands.values() for b in each}
         labels = read_labels(labels_file, band_ids=band_ids)
@@ -51,7 +62,7 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
         return labels, await scores_by_judge(parts.database, sessions, criteria), bands
 
     labels, scores, bands = run_on_parts(work)
-    found = calibration.calibrate(labels, scores, bands)
+    found = _by_criteria(labels, scores, bands) if references else calibration.calibrate(labels, scores, bands)
     document = {
         "labels": {
             "read": len(labels),
@@ -62,3 +73,12 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
     }
     print_json(document) if as_json else print_text("calibration.txt", document)
     sys.exit(0 if any(c.matched for c in found) else FAILED)
+
+
+def _by_criteria(labels: list[Label], scores: list[LabelledScore], bands: BandsByHash) -> list[Calibration]:
+    """Calibrate pairs; each judgement with a reference stands beside judges under the same criteria alone."""
+    found: list[Calibration] = []
+    for judge in dict.fromkeys((s.criteria_hash, s.judge_fingerprint) for s in scores):
+        mine = [i for i, s in enumerate(scores) if (s.criteria_hash, s.judge_fingerprint) == judge]
+        found += calibration.calibrate([labels[i] for i in mine], [scores[i] for i in mine], bands)
+    return sorted(found, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))

@@ -45,6 +45,7 @@ _REQUESTS_PER_BATCH = 500
 @click.option("--since", type=moment, metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
+@click.option("--without-reference", is_flag=True, help="Judge without the stored references of the sessions.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
 @click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
 @json_option
@@ -56,12 +57,16 @@ def rescore(
     since: datetime | None,
     chain: str | None,
     criteria: str | None,
+    without_reference: bool,
     reason: str | None,
     yes: bool,
     as_json: bool,
 ) -> None:
     """
     Request new scores of sessions, by name or by selection.
+
+    A session with a reference is judged against its newest one, which its scores in trends are not: with
+    --without-reference these are renewed.
 
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
     selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs
@@ -101,6 +106,7 @@ def rescore(
                 requested_by=asker(),
                 force=True,
                 criteria=criteria,
+                use_reference=not without_reference,
                 reason=reason,
                 priority=Priority.BULK if is_selection else Priority.PEOPLE,
             )

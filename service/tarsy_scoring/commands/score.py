@@ -3,19 +3,32 @@
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 
-from tarsy_scoring.commands.shared import FAILED, counted, print_json, print_text, run, settings_of_environment, usd
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    asker,
+    counted,
+    print_json,
+    print_text,
+    run,
+    settings_of_environment,
+    usd,
+)
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
+from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.queue.references import reference_of
+from tarsy_scoring.queue.score_parts import Reference as ReferencePart
 from tarsy_scoring.scoring import offline
 from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.timeline.files import read_session_file
@@ -31,7 +44,16 @@ from tarsy_scoring.wiring import contain_commands
 @click.option("--no-judge", is_flag=True, help="Skip the judge: no total.")
 @click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; call no model.")
 @click.option("--chain", metavar="NAME", help="Use the settings of this chain instead of the session's own.")
-def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None) -> None:
+@click.option(
+    "--reference",
+    "reference_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Judge against this text: the cause as it is known now.",
+)
+def score(
+    file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None, reference_file: Path | None
+) -> None:
     """
     Score one session file; needs neither Kafka nor a database.
 
@@ -41,21 +63,30 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
 
     Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is
     below the pass_threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
-    session.
+    session, or the reference is not a text of 1 to 20,000 characters in UTF-8.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)
     if chain is not None and chain not in settings.config.chains:
         known = ", ".join(sorted(settings.config.chains)) or "none is configured"
         raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
+    if reference_file is not None and no_judge:
+        raise click.UsageError("--reference needs the judge and excludes --no-judge")
+    given = None if reference_file is None else _read_reference(reference_file)
+    shown = None
     try:
         timeline = read_session_file(file, settings.max_session_bytes)
+        if given is not None:
+            extra_patterns = settings.config.masking.extra_patterns
+            reference = reference_of(given, timeline.session_id, extra_patterns, by=asker())
+            shown = {name: getattr(reference, name) for name in ReferencePart.model_fields}
+            timeline = replace(timeline, reference=reference.text)
         if dry_run:
             is_adaptive = settings.chain(chain or timeline.chain_id).may_judge_again
             _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
             return
         contain_commands(settings, os.environ)
-        scored = _score(settings, registry, timeline, chain, no_judge=no_judge)
+        scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
     except Unscorable as error:
         if dry_run or not as_json:
             raise
@@ -67,15 +98,35 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
     sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
 
 
+def _read_reference(path: Path) -> GivenReference:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise click.BadParameter(f"cannot read {path}: {reason}", param_hint="--reference") from None
+    except ValidationError:
+        most = f"{MAX_REFERENCE_CHARACTERS:,}"
+        raise click.BadParameter(f"{path} is not a text of 1 to {most} characters", param_hint="--reference") from None
+
+
 def _score(
-    settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain: str | None, *, no_judge: bool
+    settings: Settings,
+    registry: CriteriaRegistry,
+    timeline: Timeline,
+    chain: str | None,
+    *,
+    no_judge: bool,
+    reference: dict[str, Any] | None,
 ) -> dict[str, Any]:
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
         clients = create_clients(settings) if with_judge else {}
         try:
-            return await offline.score_offline(settings, registry, clients, timeline, chain, with_judge=with_judge)
+            return await offline.score_offline(
+                settings, registry, clients, timeline, chain, with_judge=with_judge, reference=reference
+            )
         finally:
             for client in clients.values():
                 await client.close()

@@ -42,8 +42,8 @@ WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
 ORDER BY s.completed_at, s.score_id
 """
 
-# The judges of the newest scores of each chain with anchors ($1 chains with criteria of their own, $2 these
-# criteria, $3 those of all other chains).
+# The judges of the newest scores without a reference of each chain with anchors ($1 chains with criteria of their own,
+# $2 these criteria, $3 those of all other chains).
 NEWEST_JUDGES = f"""
 SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint AS fingerprint
 FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
@@ -52,7 +52,7 @@ LEFT JOIN unnest($1::text[], $2::text[]) AS w(chain_id, criteria) USING (chain_i
 CROSS JOIN LATERAL (
   SELECT * FROM (
     SELECT s.criteria, s.criteria_hash, s.judge_fingerprint, s.completed_at FROM {{schema}}.session_scores s
-    WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production'
+    WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production' AND s.reference IS NULL
     ORDER BY s.completed_at DESC LIMIT 100) lately
   WHERE lately.criteria = coalesce(w.criteria, $3) AND lately.judge_fingerprint IS NOT NULL
   ORDER BY lately.completed_at DESC LIMIT {NEWEST_LOOKED_AT}) s

@@ -45,12 +45,15 @@ SELECT s.completed_at AS scored_at, {at} AS at, {alert_type} AS stratum,
 FROM {{schema}}.session_scores s{sessions}
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AND s.criteria = $2
   AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores r WHERE r.session_id = s.session_id
+                  AND r.completed_at = s.completed_at AND r.status = 'completed' AND r.purpose = 'production'
+                  AND r.reference IS NOT NULL)
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
-                  AND x.purpose = 'production' AND x.completed_at < s.completed_at)
+                  AND x.purpose = 'production' AND x.reference IS NULL AND x.completed_at < s.completed_at)
 ORDER BY s.completed_at DESC LIMIT $4
 """
 
-# The first total of each session of a chain, newest first. Later scores of a session say nothing new about
+# The first total without a reference of each session of a chain, newest first. Later ones say nothing new about
 # its agents.
 SCORES = _SCORES.format(
     at="least(m.completed_at, m.first_seen_at)",

@@ -15,6 +15,7 @@ from typing import Literal
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.queue.references import Reference
 
 Disposition = Literal[
     "accepted",
@@ -61,6 +62,9 @@ class Request:
         purpose: With another purpose than `production` the score is made beside the session's own score: it
             neither waits for that score nor delays it.
         traceparent: Trace context of the caller.
+        reference: What to judge against. It is stored with the session; `force` is set with it.
+        use_reference: Whether to judge against the newest stored reference of the session, if there is one;
+            `force` is set if not. Automatic requests, and scores for other purposes, never do.
     """
 
     request_id: uuid.UUID
@@ -80,6 +84,8 @@ class Request:
     is_stale: bool = False
     purpose: Purpose = "production"
     traceparent: str | None = None
+    reference: Reference | None = None
+    use_reference: bool = True
 
     @property
     def is_automatic(self) -> bool:
@@ -94,6 +100,7 @@ class OpenScore:
     score_id: uuid.UUID
     criteria: str | None
     criteria_hash: str | None
+    reference_id: uuid.UUID | None = None
 
 
 @dataclass(slots=True)
@@ -103,17 +110,19 @@ class SessionState:
 
     Args:
         status: As events and the source gave it.
-        completed: Latest completed production score by criteria hash.
+        completed: Latest completed production score by criteria hash and reference; the latest of all comes last.
         latest_completed: The latest of them.
         deferred: The deferred request, of which a session has at most one.
+        reference_id: The newest reference of the session.
     """
 
     chain_id: str | None = None
     status: str | None = None
     open: OpenScore | None = None
-    completed: dict[str, uuid.UUID] = field(default_factory=dict)
+    completed: dict[tuple[str, uuid.UUID | None], uuid.UUID] = field(default_factory=dict)
     latest_completed: uuid.UUID | None = None
     deferred: uuid.UUID | None = None
+    reference_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,7 @@ class Decision:
         score_id: The score to insert if the request is `accepted`; else the existing one that answers it.
         chain_id, criteria, criteria_hash: Of the score to insert; criteria are None until the chain is known.
         superseded: The older deferred request that this one replaces.
+        reference_id: What the score to insert is judged against.
     """
 
     disposition: Disposition
@@ -133,6 +143,7 @@ class Decision:
     criteria: str | None = None
     criteria_hash: str | None = None
     superseded: uuid.UUID | None = None
+    reference_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,22 +247,35 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     name, wanted_hash = policy.resolve_criteria(chain_id, request.criteria)
     if request.purpose != "production":
         return Decision("accepted", uuid.uuid4(), chain_id, name, wanted_hash)
+    reference_id = wanted_reference(request, state)
     if state.open is not None:
         # If the criteria of the open score are known, its session was read. A chain that is still unknown
         # then means that the session has none, so the default criteria apply.
         wanted = policy.resolve_criteria(
             chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name
         )
-        if request.is_automatic or has_same_criteria(state.open, *wanted):
+        is_same = has_same_criteria(state.open, *wanted) and state.open.reference_id == reference_id
+        if request.is_automatic or is_same:
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
     if not request.force:
         chain_hash = policy.hashes.get(request.criteria or policy.chain(chain_id).criteria, "")
-        if (scored := state.completed.get(chain_hash)) is not None:
+        if (scored := state.completed.get((chain_hash, reference_id))) is not None:
             return Decision("already_scored", scored)
-    state.open = OpenScore(uuid.uuid4(), name, wanted_hash)
-    return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash)
+    state.open = OpenScore(uuid.uuid4(), name, wanted_hash, reference_id)
+    return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash, reference_id=reference_id)
+
+
+def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:
+    """
+    The reference that the score of a request for production is judged against; updates `state` if it gives a new one.
+
+    An automatic request is judged without one, so that the scores which trends are made of stay comparable.
+    """
+    if request.reference is not None:
+        state.reference_id = request.reference.reference_id
+    return state.reference_id if request.use_reference and not request.is_automatic else None
 
 
 def heir_of(requests: Iterable[Request]) -> Request | None:

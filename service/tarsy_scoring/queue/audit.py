@@ -22,6 +22,7 @@ log = structlog.get_logger()
 Change = Literal[
     "score",
     "rescore",
+    "reference",
     "cancel",
     "label",
     "export",

@@ -16,7 +16,7 @@ import asyncpg
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.postgres.database import Connection, Database, insert_of, together
-from tarsy_scoring.queue import audit, idempotency, outbox
+from tarsy_scoring.queue import audit, idempotency, outbox, stored_references
 from tarsy_scoring.queue.admission import (
     Decision,
     Disposition,
@@ -65,18 +65,22 @@ ORDER BY session_id FOR UPDATE
 """
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 
-# Each session with its open score, its latest score under each criteria, of which the last is the latest of all,
-# and its deferred request.
+# Each session with its open score, its latest score under each criteria and reference, of which the last is the latest
+# of all, its deferred request and its newest reference.
 STATES = f"""
 SELECT m.session_id, m.chain_id, m.status,
-  (SELECT jsonb_build_array(score_id, criteria, criteria_hash) FROM {{schema}}.session_scores
+  (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
    WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production') AS open,
-  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, score_id) ORDER BY completed_at, score_id DESC)
-   FROM (SELECT DISTINCT ON (criteria_hash) criteria_hash, score_id, completed_at FROM {{schema}}.session_scores s
+  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, reference_id, score_id) ORDER BY completed_at, score_id DESC)
+   FROM (SELECT DISTINCT ON (criteria_hash, k.reference_id) criteria_hash, k.reference_id, score_id, completed_at
+         FROM {{schema}}.session_scores s,
+           LATERAL (SELECT CASE WHEN s.reference IS NOT NULL THEN s.reference_id END) k(reference_id)
          WHERE session_id = m.session_id AND {is_completed("s")}
-         ORDER BY criteria_hash, {NEWEST_FIRST}) latest) AS completed,
+         ORDER BY criteria_hash, k.reference_id, {NEWEST_FIRST}) latest) AS completed,
   (SELECT request_id FROM {{schema}}.scoring_requests
-   WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred
+   WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred,
+  (SELECT reference_id FROM {{schema}}.session_references r
+   WHERE r.session_id = m.session_id ORDER BY given_at DESC, reference_id LIMIT 1) AS reference_id
 FROM {{schema}}.sessions m WHERE m.session_id = ANY((SELECT $1::text[])::text[])
 """
 
@@ -101,7 +105,7 @@ WHERE request_id IN (
 
 # Columns of a new score that its request and the decision about it hold under the same names.
 FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
-FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash")
+FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash", "reference_id")
 
 ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named"))
 _QUEUED = {"added": f"{ADD_SCORES} RETURNING *", "queued": outbox.EMIT_FOR_ADDED}
@@ -135,6 +139,7 @@ REQUEST_COLUMNS = (
     "reason",
     "priority",
     "traceparent",
+    "use_reference",
 )
 
 ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "score_id", "arrivals"))
@@ -270,6 +275,7 @@ class Inbox:
             decisions = _Decisions()
             for request in fresh:  # in order of arrival: a later one may supersede an earlier one of the batch
                 decisions.add(request, admit(request, states[request.session_id], self.policy))
+            await self._add_references(connection, fresh)
             await self._add(connection, decisions)
             await self._add_requests(connection, fresh, decisions, arrivals)
             repeats = {i: n for i, n in arrivals.items() if i in known}
@@ -408,6 +414,7 @@ class Inbox:
         if decision is None:
             return answer
         asked = [_request_row(request, decision, 1)]
+        await self._add_references(connection, [request])
         if decision.disposition == "accepted":
             change: audit.Change = "score" if before.latest_completed is None else "rescore"
             ids = request.session_id, answer.score_id, request.request_id
@@ -479,6 +486,11 @@ class Inbox:
         rows = [_request_row(r, decisions.by_request[r.request_id], arrivals[r.request_id]) for r in fresh]
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
+
+    async def _add_references(self, connection: Connection, fresh: Sequence[Request]) -> None:
+        given = [(r.session_id, r.request_id, r.requested_by, r.reference) for r in fresh if r.reference is not None]
+        if given:
+            await stored_references.add(self.database, connection, given)
 
     async def lock_sessions(
         self, connection: Connection, ids: set[str], *, skip_locked: bool = False
@@ -553,10 +565,24 @@ def _request_row(request: Request, decision: Decision, arrivals: int) -> dict[st
 
 def _state_of(row: asyncpg.Record) -> SessionState:
     """The state in a row of `STATES`."""
-    open_score = row["open"] and OpenScore(UUID(row["open"][0]), *row["open"][1:])
-    completed = [(criteria_hash, UUID(score_id)) for criteria_hash, score_id in row["completed"] or ()]
-    latest = completed[-1][1] if completed else None
-    return SessionState(row["chain_id"], row["status"], open_score, dict(completed), latest, row["deferred"])
+    open_score = None
+    if row["open"]:
+        score_id, criteria, criteria_hash, reference_id = row["open"]
+        open_score = OpenScore(UUID(score_id), criteria, criteria_hash, _uuid(reference_id))
+    completed = [((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()]
+    return SessionState(
+        row["chain_id"],
+        row["status"],
+        open_score,
+        dict(completed),
+        completed[-1][1] if completed else None,
+        row["deferred"],
+        row["reference_id"],
+    )
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)
 
 
 def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:

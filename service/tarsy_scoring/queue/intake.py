@@ -38,6 +38,7 @@ from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
+from tarsy_scoring.queue.references import Reference, reference_of
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import traceparent_of
@@ -235,12 +236,22 @@ class Intake:
             source=SOURCE_RESCORE,
             event_id=asked.event_id,
             requested_by=asked.requested_by or "event",
-            force=True if asked.force is None else asked.force,
+            force=asked.force is not False or asked.reference is not None or asked.use_reference is False,
+            reference=self._reference_of(asked, record),
+            use_reference=asked.use_reference is not False,
             criteria=asked.criteria,
             reason=asked.reason,
             priority=Priority.PEOPLE,
             traceparent=traceparent_of(record.headers),
         )
+
+    def _reference_of(self, asked: RescoreRequested, record: Record) -> Reference | None:
+        if asked.reference is None:
+            return None
+        sent_at = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) if record.timestamp_ms > 0 else None
+        extra_patterns = self._settings.config.masking.extra_patterns
+        by = asked.requested_by or "event"
+        return reference_of(asked.reference, asked.session_id, extra_patterns, by=by, at=sent_at)
 
     async def _accept(
         self, records: Sequence[Record], decoded: Sequence[tuple[int, Request]]

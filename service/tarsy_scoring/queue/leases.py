@@ -8,7 +8,7 @@ leases and due times. A transaction that ends a score also promotes the deferred
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
@@ -74,7 +74,10 @@ SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent,
-       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look
+       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look,
+       (SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
+                                  'provided_at', f.provided_at)
+        FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id) AS reference
 FROM claimed c
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
@@ -238,6 +241,7 @@ class ClaimedScore:
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
         asked_chain_id, asked_criteria: Those that the request itself named.
         is_look: It was claimed to look for its session again; see `Leases.begin_attempt`.
+        reference: The text to judge against, under `text`, and what the score carries of it.
     """
 
     score_id: UUID
@@ -264,6 +268,7 @@ class ClaimedScore:
     asked_chain_id: str | None = None
     asked_criteria: str | None = None
     is_look: bool = False
+    reference: Mapping[str, Any] | None = None
 
 
 class Kept(NamedTuple):

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from tarsy_scoring.queue.admission import Decision, Policy, Request, SessionState, has_same_criteria
+from tarsy_scoring.queue.admission import (
+    Decision,
+    Policy,
+    Request,
+    SessionState,
+    has_same_criteria,
+    wanted_reference,
+)
 
 Outcome = Literal["new", "running", "completed", "busy", "busy_otherwise"]
 
@@ -38,7 +45,8 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
     """
     Decide about a request over HTTP.
 
-    If the request names criteria, an existing score answers it only under the present hash of these criteria.
+    If the request names criteria, an existing score answers it only under the present hash of these criteria. A
+    request that says nothing of references is answered by a score with or without one.
 
     Args:
         state: Of the request's session, whose row is locked.
@@ -53,8 +61,10 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
         return Answer("running", running, Decision("in_progress", running))
     completed = state.latest_completed
     if request.criteria is not None:
-        completed = state.completed.get(wanted_hash or "")
+        under_these = [found for (its_hash, _), found in state.completed.items() if its_hash == wanted_hash]
+        completed = under_these[-1] if under_these else None
     if completed is not None and not request.force:
         return Answer("completed", completed, Decision("already_scored", completed))
     new = uuid4()
-    return Answer("new", new, Decision("accepted", new, state.chain_id, name, wanted_hash))
+    reference_id = wanted_reference(request, state)
+    return Answer("new", new, Decision("accepted", new, state.chain_id, name, wanted_hash, reference_id=reference_id))

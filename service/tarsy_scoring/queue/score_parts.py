@@ -6,6 +6,7 @@ stored itself. Lists of words that may grow within version 1 (`error_kind`, `fla
 enumerations.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -216,6 +217,14 @@ class Gate(Part):
     gate_type: str
     passed: bool
     message: str
+
+
+class Reference(Part):
+    """What the answer was judged against, without its text: people found it out after the session."""
+
+    source_url: str | None
+    provided_by: str
+    provided_at: datetime
 
 
 class Coverage(Part):

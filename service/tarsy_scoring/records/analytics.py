@@ -15,15 +15,15 @@ from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import is_latest
+from tarsy_scoring.queue.latest import Kind, is_latest
 from tarsy_scoring.records.rollups import (
-    CATEGORY_SUMS,
-    CHAIN_COUNTS,
-    TAG_COUNTS,
     Measure,
+    count_by_chain,
     count_days,
+    count_tags,
     count_totals,
     read_cover,
+    sum_categories,
 )
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
@@ -31,50 +31,60 @@ from tarsy_scoring.statistics.agreement import Band
 DayOf = Literal["scored", "ended"]
 ToolSort = Literal["sessions", "points_lost"]
 
-_LATEST = f"""{is_latest("s")}
+KINDS: tuple[Kind, ...] = ("without", "with")
+
+_LATEST = f"""{is_latest("s", "without")}
   AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
-# The latest completed production score of each session; $1 to $4 are the arguments of a `Selection`.
+# The latest completed production score without a reference of each session; $1 to $4 are the arguments of a
+# `Selection`.
 SELECTED = f"""{_LATEST}
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 
 
-def _trends(measure: Measure) -> str:
+def _trends(measure: Measure, kind: Kind = "without") -> str:
     return f"""
 SELECT day, judge_fingerprint, criteria,
        (sum(points) FILTER (WHERE NOT is_doubtful) / sum(number) FILTER (WHERE NOT is_doubtful))::float8 AS average,
        min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum, max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
        coalesce(sum(number) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
        coalesce(sum(number) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
-FROM ({count_days(measure)}) t
+FROM ({count_days(measure, kind)}) t
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
 
-TRENDS: Mapping[DayOf, str] = {"scored": _trends("latest"), "ended": _trends("ended")}
+_MEASURES: Mapping[DayOf, Measure] = {"scored": "latest", "ended": "ended"}
+TRENDS = {(day_of, kind): _trends(measure, kind) for day_of, measure in _MEASURES.items() for kind in KINDS}
 # Totals of every score, also of several scores of a session.
 TOTALS_MADE = _trends("made")
 
 # Totals by band ($8 ids, $9 lowest and $10 highest totals). A row without a band counts totals between bands, or
 # scores without a total.
-BANDS = f"""
+BANDS = {
+    kind: f"""
 SELECT b.id AS band, t.total >= 0 AS has_total, sum(t.number)::bigint AS count
-FROM (SELECT total, sum(number) AS number FROM ({count_totals("latest")}) c GROUP BY 1 HAVING sum(number) <> 0) t
+FROM (SELECT total, sum(number) AS number FROM ({count_totals("latest", kind)}) c GROUP BY 1 HAVING sum(number) <> 0) t
 LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high)
   ON t.total >= 0 AND t.total BETWEEN b.low AND b.high
 GROUP BY 1, 2
 """
+    for kind in KINDS
+}
 
 # The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a
 # breakdown has points, a rubric has values 0-1.
-CATEGORIES = f"""
+CATEGORIES = {
+    kind: f"""
 SELECT b.id AS band, grouping(b.id) = 1 AS is_all, c.criteria, c.category,
        (sum(c.sum)::float8 / sum(c.number)::float8) AS average, sum(c.number)::bigint AS count
 FROM (SELECT criteria, total, category, sum(sum) AS sum, sum(number) AS number
-      FROM ({CATEGORY_SUMS}) c GROUP BY 1, 2, 3 HAVING sum(number) <> 0) c
+      FROM ({sum_categories(kind)}) c GROUP BY 1, 2, 3 HAVING sum(number) <> 0) c
 LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high) ON c.total BETWEEN b.low AND b.high
 GROUP BY GROUPING SETS ((b.id, c.criteria, c.category), (c.criteria, c.category))
 ORDER BY c.criteria, c.category
 """
+    for kind in KINDS
+}
 
 # Tools that agents called in the sessions that were judged last ($5 of them).
 CALLED = f"""
@@ -85,14 +95,20 @@ SELECT DISTINCT k.tool FROM (
 LATERAL jsonb_object_keys(l.tools) AS k(tool)
 """
 
-SCORES_OF_CHAINS = f"""
-SELECT chain_id, sum(number)::bigint AS scores FROM ({CHAIN_COUNTS}) c
+SCORES_OF_CHAINS = {
+    kind: f"""
+SELECT chain_id, sum(number)::bigint AS scores FROM ({count_by_chain(kind)}) c
 GROUP BY 1 HAVING sum(number) <> 0
 """
+    for kind in KINDS
+}
 
-FAILURE_TAGS = f"""
-SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({TAG_COUNTS}) c GROUP BY 1, 2 HAVING sum(number) <> 0
+FAILURE_TAGS = {
+    kind: f"""
+SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({count_tags(kind)}) c GROUP BY 1, 2 HAVING sum(number) <> 0
 """
+    for kind in KINDS
+}
 
 # Sorts and hashes here exceed PostgreSQL's default of a few MB per step.
 ROOM = "SET LOCAL work_mem = '32MB'"
@@ -105,12 +121,19 @@ MOST_CHAINS = 100  # listed by name; the totals count all
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which scores count; None: all. `since` is inclusive, `until` exclusive."""
+    """
+    Which scores count; None: all. `since` is inclusive, `until` exclusive.
+
+    Args:
+        reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are always of
+            scores without one.
+    """
 
     chain: str | None = None
     criteria: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    reference: Kind = "without"
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -156,7 +179,7 @@ async def trends(database: Database, selection: Selection, day_of: DayOf = "scor
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    [rows] = await count(database, selection, (TRENDS[day_of], ()))
+    [rows] = await count(database, selection, (TRENDS[day_of, selection.reference], ()))
     return Trends(_points(rows), sum(row["doubtful"] for row in rows))
 
 
@@ -222,7 +245,8 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
         DatabaseAway: See `Database.once`.
     """
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    counted, averaged = await count(database, selection, (BANDS, ends), (CATEGORIES, ends))
+    statements = (BANDS[selection.reference], ends), (CATEGORIES[selection.reference], ends)
+    counted, averaged = await count(database, selection, *statements)
     counts = {(row["band"], row["has_total"]): row["count"] for row in counted}
     averages: defaultdict[tuple[str | None, bool], list[CategoryAverage]] = defaultdict(list)
     for row in averaged:
@@ -349,7 +373,8 @@ async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    scores, tagged = await count(database, selection, (SCORES_OF_CHAINS, ()), (FAILURE_TAGS, ()))
+    statements = (SCORES_OF_CHAINS[selection.reference], ()), (FAILURE_TAGS[selection.reference], ())
+    scores, tagged = await count(database, selection, *statements)
     return tag_shares({row["chain_id"]: row["scores"] for row in scores}, tagged)
 
 

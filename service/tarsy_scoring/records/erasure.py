@@ -47,7 +47,7 @@ _OF_SCORES = "JOIN mine USING (score_id)"
 # Rows of a session by table; $2: the bodies of its dead letters.
 INVENTORY = f"""
 WITH mine AS (SELECT score_id FROM {{schema}}.session_scores WHERE session_id = $1)
-SELECT {_count("sessions session_scores scoring_events scoring_requests changes", _OF_SESSION)},
+SELECT {_count("sessions session_references session_scores scoring_events scoring_requests changes", _OF_SESSION)},
   {_count("score_labels anchor_sessions bridge_announced", _OF_SESSION)},
   {_count("judge_turns score_missing_tools score_alternative_approaches", _OF_SCORES)},
   {_count("score_alternative_approach_steps kept_answers review_picks", _OF_SCORES)},

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import has_no_later
 from tarsy_scoring.queue.score_fields import SCORE_FIELDS
+from tarsy_scoring.queue.stored_references import references_of
 from tarsy_scoring.records.scores import DOCUMENT, Reader
 from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters, matches
 
@@ -36,11 +37,12 @@ EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
 
 @dataclass(frozen=True, slots=True)
 class ExportedScore:
-    """A score document with the alert type and the labels of its session."""
+    """A score document with the alert type, the labels and the references of its session."""
 
     document: dict[str, Any]
     alert_type: str | None
     labels: Mapping[str, str]
+    references: Sequence[Mapping[str, Any]] = ()
 
 
 async def export_scores(
@@ -67,7 +69,11 @@ async def export_scores(
     while True:
         rows = await _fetch_batch(reader.database, [*chosen, purpose, only_latest, *after])
         documents = await reader.documents(rows)
-        yield [ExportedScore(d, r["alert_type"], r["labels"]) for d, r in zip(documents, rows, strict=True)]
+        references = await references_of(reader.database, [r["session_id"] for r in rows])
+        yield [
+            ExportedScore(d, r["alert_type"], r["labels"], references.get(r["session_id"], ()))
+            for d, r in zip(documents, rows, strict=True)
+        ]
         if len(rows) < EXPORT_BATCH:
             return
         after = rows[-1]["created_at"], rows[-1]["score_id"]
@@ -147,6 +153,9 @@ def _cell(value: Any) -> Any:
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """Encode one line per score: its document under `score`, with alert type and labels of its session."""
-    lines = ({"alert_type": s.alert_type, "labels": dict(s.labels), "score": s.document} for s in scores)
+    """Encode one line per score: its document under `score`, with alert type, labels and references of its session."""
+    lines = (
+        {"alert_type": s.alert_type, "labels": dict(s.labels), "references": s.references, "score": s.document}
+        for s in scores
+    )
     return b"".join(to_json(line) + b"\n" for line in lines)

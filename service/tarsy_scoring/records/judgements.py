@@ -15,12 +15,15 @@ from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.statistics.calibration import LabelledScore
 from tarsy_scoring.statistics.comparison import ScoredSession
 
-# The latest completed score of every session with the label ($1), in the order in which the sessions ended.
+_COMPARED = latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome", "without")
+
+# The latest completed score without a reference of every session with the label ($1), in the order in which the
+# sessions ended.
 SCORES_BY_LABEL = f"""
 SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
        s.flags, s.outcome
 FROM {{schema}}.sessions m
-CROSS JOIN LATERAL {latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome")} s
+CROSS JOIN LATERAL {_COMPARED} s
 WHERE m.labels ->> $1 IS NOT NULL
   AND ($2::text IS NULL OR m.chain_id = $2)
   AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
@@ -32,12 +35,12 @@ SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m
 GROUP BY label ORDER BY label
 """
 
-# For each of these sessions and each judge that scored it, the latest score with a total.
+# For each of these sessions and each judge that scored it without a reference, the latest score with a total.
 SCORES_BY_JUDGE = f"""
 SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
        session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
 FROM {{schema}}.session_scores s
-WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL
+WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL AND reference IS NULL
   AND ($2::text IS NULL OR criteria = $2)
 ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
 """

@@ -84,6 +84,8 @@ PLACES = (
     Place("scoring_requests", "request_id", _UUID, "requested_by"),
     Place("session_scores", "score_id", _UUID, "score_triggered_by"),
     Place("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
+    Place("session_scores", "score_id", _UUID, "reference", "provided_by"),
+    Place("session_references", "reference_id", _UUID, "provided_by"),
     Place("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
     Place("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
     Place("changes", "change_id", _NUMBER, "changed_by", forgotten="address"),

@@ -45,7 +45,7 @@ TAKE_DAY = "INSERT INTO {schema}.review_days (day) VALUES ($1) ON CONFLICT DO NO
 
 _OF_DAY = """
 FROM {schema}.session_scores s
-WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL
+WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL AND s.reference IS NULL
   AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import has_no_later, is_completed
+from tarsy_scoring.queue.latest import Kind, has_no_later, is_completed, is_of_kind
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 Measure = Literal["made", "latest", "ended", "missed"]
@@ -38,6 +38,7 @@ _OF_SCORE: Mapping[str, str] = {
     "day": _DAY,
     "ended_day": f"({_ENDED_AT} AT TIME ZONE 'UTC')::date",
     **{name: f"s.{name}" for name in ("chain_id", "criteria", "judge_fingerprint", "tools_hash", "failure_tags")},
+    "has_reference": "s.reference IS NOT NULL",
     "total_score": "s.total_score::smallint",
     "is_doubtful": f"s.flags ?| ARRAY[{_DOUBTFUL}]",
     "stated": "coalesce(s.score_breakdown, s.rubric -> 'scores')",
@@ -54,14 +55,15 @@ def _of_scores(names: Iterable[str], **counts: int | str) -> str:
 
 
 # The latest scores of a UTC day and the sessions that ended on it ($1), as if none of them were counted yet.
-_IS_LATEST = f"({has_no_later('s')})::int"
+_HAS_NO_LATER = has_no_later("s", of_its_kind=True)
+_IS_LATEST = f"({_HAS_NO_LATER})::int"
 _RECOUNTED = f"""
 {_of_scores(_OF_SCORE, made=1, latest=_IS_LATEST, ended=0, missed=_IS_LATEST)}
 WHERE {is_completed("s")} AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 UNION ALL
 {_of_scores(_OF_SCORE, made=0, latest=0, ended=1, missed=0)}
-WHERE {is_completed("s")} AND s.completed_at IS NOT NULL AND {has_no_later("s")}
+WHERE {is_completed("s")} AND s.completed_at IS NOT NULL AND {_HAS_NO_LATER}
   AND {_ENDED_AT} >= $1::date::timestamp AT TIME ZONE 'UTC'
   AND {_ENDED_AT} < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """
@@ -95,14 +97,15 @@ WITH deltas AS MATERIALIZED ({deltas}),
 facts AS MATERIALIZED (
   SELECT d.*, coalesce(d.total_score, -1) AS total, c.categories, c.numbers, k.is_all, k.of_chain, k.of_tools,
     md5(jsonb_build_array(k.is_all, k.of_chain, d.criteria, d.judge_fingerprint, k.of_tools, d.is_doubtful,
-                          to_jsonb(c.categories))::text)::uuid AS group_id
+                          to_jsonb(c.categories))::text || CASE WHEN d.has_reference THEN 'reference' ELSE '' END
+       )::uuid AS group_id
   FROM deltas d, LATERAL ({_CATEGORIES}) c,
     LATERAL (VALUES (false, d.chain_id, d.tools_hash), (true, NULL, NULL)) k(is_all, of_chain, of_tools)
 ), grouped AS (
   INSERT INTO {{schema}}.score_groups
-    (group_id, is_all, chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories)
+    (group_id, is_all, chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories)
   SELECT DISTINCT ON (group_id)
-    group_id, is_all, of_chain, criteria, judge_fingerprint, of_tools, is_doubtful, categories
+    group_id, is_all, of_chain, criteria, judge_fingerprint, of_tools, has_reference, is_doubtful, categories
   FROM facts ON CONFLICT (group_id) DO NOTHING
 ), counts AS (
   SELECT is_all, group_id, day, total, sum(made) AS made, sum(latest) AS latest, sum(ended) AS ended
@@ -238,19 +241,20 @@ async def read_cover(
 
 
 # Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`.
-_SELECTED = "($1::text IS NULL OR {0}.chain_id = $1) AND ($2::text IS NULL OR {0}.criteria = $2)"
+def selected(alias: str, kind: Kind = "without") -> str:
+    """The condition that rows of groups or deltas belong to the selected chain and criteria, and to the kind."""
+    return f"{_is_chosen(alias)} AND {'' if kind == 'with' else 'NOT '}{alias}.has_reference"
 
 
-def selected(alias: str) -> str:
-    """The condition that rows of this alias belong to the selected chain and criteria."""
-    return _SELECTED.format(alias)
+def _is_chosen(alias: str) -> str:
+    return f"($1::text IS NULL OR {alias}.chain_id = $1) AND ($2::text IS NULL OR {alias}.criteria = $2)"
 
 
 _FIRST = "$5::date::timestamp AT TIME ZONE 'UTC'"
 _END = "$6::date::timestamp AT TIME ZONE 'UTC'"
 
 
-def not_rolled_up(measure: Measure, *more: str) -> str:
+def not_rolled_up(measure: Measure, *more: str, kind: Kind = "without") -> str:
     """
     SELECT of what the rollups do not contain: deltas of covered days, and scores of the time that is not covered.
 
@@ -259,39 +263,39 @@ def not_rolled_up(measure: Measure, *more: str) -> str:
         more: Further columns of `score_deltas`.
     """
     day, at = ("ended_day", _ENDED_AT) if measure == "ended" else ("day", "s.completed_at")
-    is_latest = "" if measure == "made" else f"AND {has_no_later('s')}"
+    is_latest = "" if measure == "made" else f"AND {_HAS_NO_LATER}"
     columns = ("chain_id", "criteria", "judge_fingerprint", "is_doubtful", "total_score", *more)
     return f"""
   SELECT d.{day} AS day, {", ".join(f"d.{name}" for name in columns)}, d.{measure}::int AS number
   FROM {{schema}}.score_deltas d
-  WHERE {_SELECTED.format("d")} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0
+  WHERE {selected("d", kind)} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0
   UNION ALL
   SELECT {day}, {", ".join(columns)}, 1 FROM (
   {_of_scores([day, *columns])}
-  WHERE NOT $7::bool AND {is_completed("s")} {is_latest} AND {_SELECTED.format("s")}
+  WHERE NOT $7::bool AND {is_completed("s")} {is_latest} AND {_is_chosen("s")} AND {is_of_kind("s", kind)}
     AND ($3::timestamptz IS NULL OR {at} >= $3) AND ($4::timestamptz IS NULL OR {at} < $4)
     AND ({at} < {_FIRST} OR {at} >= {_END})) s"""
 
 
-def _rolled_up(table: str, also: str = "") -> str:
+def _rolled_up(table: str, also: str = "", kind: Kind = "without") -> str:
     """FROM and WHERE of rollups `r` with their groups `g`; `also` is joined."""
     # No condition on `g.is_all`: the planner would take it for another one, and expect too few rows.
     level = "r.is_all = ($1::text IS NULL) AND" if table == "score_rollups" else ""
     return f"""FROM {{schema}}.score_groups g JOIN {{schema}}.{table} r USING (group_id){also}
-  WHERE {level} {_SELECTED.format("g")} AND r.day >= $5::date AND r.day < $6::date"""
+  WHERE {level} {selected("g", kind)} AND r.day >= $5::date AND r.day < $6::date"""
 
 
-def count_totals(measure: Measure) -> str:
+def count_totals(measure: Measure, kind: Kind = "without") -> str:
     """SELECT of numbers of scores by total; several rows of one total add up, and -1 is no total."""
     return f"""
   SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
-  {_rolled_up("score_rollups")} AND r.{measure} <> 0
+  {_rolled_up("score_rollups", kind=kind)} AND r.{measure} <> 0
   UNION ALL
   SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, coalesce(d.total_score, -1), d.number
-  FROM ({not_rolled_up(measure)}) d"""
+  FROM ({not_rolled_up(measure, kind=kind)}) d"""
 
 
-def count_days(measure: Measure) -> str:
+def count_days(measure: Measure, kind: Kind = "without") -> str:
     """
     SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of them.
 
@@ -303,46 +307,54 @@ def count_days(measure: Measure) -> str:
     return f"""
   WITH changed AS MATERIALIZED (
     SELECT DISTINCT d.{day} AS day FROM {{schema}}.score_deltas d
-    WHERE {_SELECTED.format("d")} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0)
+    WHERE {selected("d", kind)} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0)
   SELECT * FROM (
     SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, sum(r.{measure}) AS number,
       sum(r.{measure} * r.total) AS points, min(r.total) AS minimum, max(r.total) AS maximum
-    {_rolled_up("score_rollups")} AND r.{measure} <> 0 AND r.total <> -1
+    {_rolled_up("score_rollups", kind=kind)} AND r.{measure} <> 0 AND r.total <> -1
     GROUP BY r.day, g.group_id OFFSET 0) c  -- the condition on each row would cost more, and change the plan
   WHERE day NOT IN (SELECT day FROM changed)
   UNION ALL
   SELECT day, {names}, sum(number), sum(number) * total, total, total FROM (
     SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
-    {_rolled_up("score_rollups")} AND r.{measure} <> 0 AND r.day IN (SELECT day FROM changed)
+    {_rolled_up("score_rollups", kind=kind)} AND r.{measure} <> 0 AND r.day IN (SELECT day FROM changed)
     UNION ALL
     SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, d.total_score, d.number
-    FROM ({not_rolled_up(measure)}) d) t
+    FROM ({not_rolled_up(measure, kind=kind)}) d) t
   WHERE total >= 0 GROUP BY day, {names}, total HAVING sum(number) <> 0"""
 
 
-# Sums of the categories of the latest scores by total; several rows of one total add up.
-CATEGORY_SUMS = f"""
+def sum_categories(kind: Kind) -> str:
+    """SELECT of sums of the categories of the latest scores by total; several rows of one total add up."""
+    return f"""
   SELECT g.criteria, r.total, u.category, u.sum, r.latest AS number
-  {_rolled_up("score_rollups", also=", unnest(g.categories, r.category_sums) u(category, sum)")}
+  {_rolled_up("score_rollups", ", unnest(g.categories, r.category_sums) u(category, sum)", kind)}
     AND r.latest <> 0
   UNION ALL
   SELECT d.criteria, d.total_score, u.category, d.number * u.sum, d.number
-  FROM ({not_rolled_up("latest", "stated")}) d, LATERAL ({_CATEGORIES}) c,
+  FROM ({not_rolled_up("latest", "stated", kind=kind)}) d, LATERAL ({_CATEGORIES}) c,
     unnest(c.categories, c.numbers) u(category, sum)"""
 
-# Numbers of the latest scores by failure tag and chain; several rows of one tag add up.
-TAG_COUNTS = f"""
-  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups")}
-  UNION ALL
-  SELECT t.tag, d.chain_id, d.number FROM ({not_rolled_up("latest", "failure_tags")}) d, LATERAL ({_TAGS}) t"""
 
-# Numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
-CHAIN_COUNTS = f"""
+def count_tags(kind: Kind) -> str:
+    """SELECT of numbers of the latest scores by failure tag and chain; several rows of one tag add up."""
+    return f"""
+  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups", kind=kind)}
+  UNION ALL
+  SELECT t.tag, d.chain_id, d.number
+  FROM ({not_rolled_up("latest", "failure_tags", kind=kind)}) d, LATERAL ({_TAGS}) t"""
+
+
+def count_by_chain(kind: Kind = "without") -> str:
+    """
+    SELECT of numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
+    """
+    return f"""
   SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.scores AS number
-  {_rolled_up("chain_rollups")}
+  {_rolled_up("chain_rollups", kind=kind)}
   UNION ALL
   SELECT d.day, d.chain_id, d.judge_fingerprint, d.tools_hash, d.number
-  FROM ({not_rolled_up("latest", "tools_hash")}) d"""
+  FROM ({not_rolled_up("latest", "tools_hash", kind=kind)}) d"""
 
 
 # Requests for tools are added up by month as well. The covered days are the whole months from the first of these on and
@@ -363,7 +375,7 @@ def missed_in(table: str, first: str, end: str, columns: str, also: str = "") ->
     day = "month" if table == "missed_months" else "day"
     return f"""
   SELECT {columns} FROM {{schema}}.score_groups g JOIN {{schema}}.{table} r USING (group_id){also}
-  WHERE {_SELECTED.format("g")} AND r.{day} >= {first} AND r.{day} < {end}"""
+  WHERE {selected("g")} AND r.{day} >= {first} AND r.{day} < {end}"""
 
 
 def missed_sets(*columns: str) -> str:

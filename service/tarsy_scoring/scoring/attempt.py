@@ -196,7 +196,7 @@ class Scorer:
         if claimed.is_look:
             with attempt.clock.waiting():
                 attempt.claimed = await self.leases.begin_attempt(claimed)
-        return timeline
+        return replace(timeline, reference=claimed.reference["text"]) if claimed.reference else timeline
 
     async def _is_left_to_others(self, attempt: Attempt, timeline: Timeline) -> bool:
         """Put the score back if the source names a chain that only the configuration of other workers has."""
@@ -359,6 +359,8 @@ class Scorer:
         shown = attempt.context.context_hash if attempt.context else None
         turns = [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
         columns |= judgement_columns(verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config)
+        if attempt.context is not None and attempt.context.has_reference:
+            columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
         if self._is_chain_mismatch(attempt):
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:
@@ -371,6 +373,7 @@ class Scorer:
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
             "interaction": attempt.layers.totals() if attempt.layers else None,
+            "has_reference": columns["reference"] is not None,
         } | {name: columns[name] for name in PUBLISHED}
         await self._end(
             attempt,
@@ -400,7 +403,7 @@ class Scorer:
         metrics.scores.labels("completed", "", chain).inc()
         if claimed.purpose != "production":
             return
-        if columns["total_score"] is not None:
+        if columns["total_score"] is not None and columns["reference"] is None:
             metrics.score.labels(chain).observe(columns["total_score"])
         if second := columns["second_opinion"]:
             agreed = {True: "agrees", False: "disagrees", None: "not_had"}[second["agrees"]]

@@ -5,7 +5,7 @@ Timeline rules, context, judge and document are those of a worker. Nothing is st
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -112,9 +112,13 @@ async def score_offline(
     chain_id: str | None,
     *,
     with_judge: bool,
+    reference: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
     Score one session and return its document; where there is no score, `error_kind` says why.
+
+    Args:
+        reference: What the document carries of the reference in `timeline`.
 
     Raises:
         UnknownCriteria: The chain's criteria do not exist.
@@ -153,6 +157,7 @@ async def score_offline(
         first = [turn for turn in turns if turn.kind != "second_opinion"]
         ended |= judgement_columns(verdict, first, timeline, context, criteria, settings.config)
         ended |= decided_columns(layers, chain, criteria, verdict)
+        ended["reference"] = reference if context is not None and context.has_reference else None
     except (Unscorable, RetryLater, WaitFor) as error:
         status = error.status if isinstance(error, Unscorable) else "failed"
         ended = {"status": status, "error_kind": error.error_kind, "error_message": str(error)}

@@ -16,7 +16,7 @@ from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.queue.score_parts import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
-from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
+from tarsy_scoring.timeline.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
@@ -89,6 +89,7 @@ def judgement_columns(
             config.providers[who.provider],
             who,
             masking_of(config.masking.extra_patterns).policy,
+            has_reference=context is not None and context.has_reference,
         ),
         "rubric": asdict(rubric) if rubric else None,
         "failure_tags": verdict.failure_tags,
@@ -112,7 +113,12 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
 
 
 def judge_fingerprint(
-    criteria_hash: str, provider: ProviderSettings, turn: Turn, masking_policy: str = MASKING_POLICY
+    criteria_hash: str,
+    provider: ProviderSettings,
+    turn: Turn,
+    masking_policy: str = MASKING_POLICY,
+    *,
+    has_reference: bool = False,
 ) -> str:
     """SHA-256 of what defines who answered; scores with different fingerprints are not comparable."""
     who = {
@@ -125,5 +131,5 @@ def judge_fingerprint(
         "context_window_tokens": provider.context_window_tokens,
         "context_policy": CONTEXT_POLICY,
         "masking_policy": masking_policy,
-    }
+    } | ({"reference": REFERENCE_NOTICE} if has_reference else {})
     return hashlib.sha256(to_json(who)).hexdigest()

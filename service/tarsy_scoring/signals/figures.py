@@ -29,7 +29,9 @@ _KINDS = """
 
 # Production scores that ended from $1 on and before $2. Each arm has an index of its own.
 _ENDED = """
-  SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure, s.total_score, s.failure_tags,
+  SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure,
+         CASE WHEN s.reference IS NULL THEN s.total_score END AS total_score,
+         CASE WHEN s.reference IS NULL THEN s.failure_tags END AS failure_tags,
          (s.usage ->> 'cost_usd')::numeric AS cost_usd
   FROM {schema}.session_scores s
   WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2 <of_chains>

@@ -139,6 +139,9 @@ class Timeline:
 
     `created_at` is the time when the session was created, `started_at` the time when work on it began.
     Without `has_real_times` the times are synthetic: they give an order and no duration.
+
+    `reference` is what people found out about the incident later, which a judgement with a reference shows to the
+    judge. No source sets it.
     """
 
     session_id: str
@@ -158,6 +161,7 @@ class Timeline:
     evidence: Evidence = field(default_factory=lambda: Evidence({}, {}))
     started_at: datetime | None = None
     has_real_times: bool = True
+    reference: str | None = None
 
     @property
     def shown_stages(self) -> tuple[Stage, ...]:

@@ -80,15 +80,16 @@ CUT_MARK = "[... cut here in the record ...]\n"
 
 class Rendering:
     """
-    The parts of one timeline: `alert`, and `conversation` for everything else.
+    The parts of one timeline: `alert`, `reference` (empty without one), and `conversation` for everything else.
 
-    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1. Model and
-    provider names of the judged agents are not rendered.
+    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1, the reference the last.
+    Model and provider names of the judged agents are not rendered.
     """
 
     def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
         self.alert: list[Part] = []
         self.conversation: list[Part] = []
+        self.reference: list[Part] = []
         self.not_shown: list[str] = []
         self._timeline = timeline
         self._sanitizer = sanitizer
@@ -113,6 +114,9 @@ class Rendering:
         self._render_last_submission(analysis)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
+        if timeline.reference is not None:
+            self._out = self.reference
+            self._body(self._open("Reference"), timeline.reference, Rank.KEPT)
         self._defuse_lines_of_names()
         self._fill_bodies()
 

@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.drift.findings import MOST_SHOWN
+from tarsy_scoring.queue.latest import Kind
 from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
 from tarsy_scoring.records.export import Format, Purpose
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort
@@ -156,7 +157,19 @@ class SelectionQuery(_Range):
         return Selection(self.chain, self.criteria, self.since, self.until)
 
 
-class TrendsQuery(SelectionQuery):
+class ScoresQuery(SelectionQuery):
+    """Filters of scores of one kind; `since` and `until` apply to the completion of the score."""
+
+    reference: Kind = Field(
+        "without", description="Scores that were judged without a reference, or with one; they are not comparable."
+    )
+
+    def selection(self) -> Selection:
+        """The parameters as a selection of scores to analyse."""
+        return Selection(self.chain, self.criteria, self.since, self.until, self.reference)
+
+
+class TrendsQuery(ScoresQuery):
     """Filters of scores, and the time that gives each score its day."""
 
     day_of: DayOf = Field(

@@ -5,6 +5,7 @@ Only `request_score` turns an HTTP request into a request of the queue. The API,
 addresses and the form of the pages call it.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +25,12 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
     UnknownCriteria,
 )
+from tarsy_scoring.events import GivenReference
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
 from tarsy_scoring.queue.on_demand import Answer
+from tarsy_scoring.queue.references import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession
@@ -83,6 +86,8 @@ async def request_score(
     force: bool = False,
     criteria: str | None = None,
     reason: str | None = None,
+    reference: GivenReference | None = None,
+    use_reference: bool = True,
 ) -> Requested:
     """
     Find or make the score that answers a request: a new one, the open one, or a completed one.
@@ -90,6 +95,7 @@ async def request_score(
     Args:
         http: Source of the context, the headers of the key, and the caller's trace.
         key: The caller's idempotency key. A repeat under the key finds the first score again.
+        reference, use_reference: See `Request`. Either implies `force`.
 
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session of the key's first
@@ -103,24 +109,35 @@ async def request_score(
         fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
         raise RequestValidationError([fault])
     request_id = uuid4()
+    context = context_of(http)
+    given: Reference | None = None
+    if reference is not None:
+        extra_patterns = context.settings.config.masking.extra_patterns
+        given = await asyncio.to_thread(reference_of, reference, session_id, extra_patterns, by=caller.name)
     request = Request(
         request_id=request_id,
         session_id=session_id,
         source=SOURCE_API,
         event_id=key or str(request_id),
         requested_by=caller.name,
-        force=force,
+        force=force or given is not None or not use_reference,
         criteria=criteria,
         reason=reason,
         priority=Priority.PEOPLE,
+        reference=given,
+        use_reference=use_reference,
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
     # The key is stored with this hash, which is the same for every spelling of the same request. With other
     # names in `wanted`, repeats across a rolling upgrade would be refused.
-    wanted = {"force_rescore": force, "criteria": criteria, "reason": reason}
+    wanted: dict[str, Any] = {"force_rescore": force, "criteria": criteria, "reason": reason}
+    if reference is not None:
+        wanted["reference"] = reference.model_dump(mode="json")
+    if not use_reference:
+        wanted["use_reference"] = False
     asked = hashlib.sha256(to_json([session_id, wanted])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
-    answer = await _ask(context_of(http), request, stored_key)
+    answer = await _ask(context, request, stored_key)
     if isinstance(answer, KeptAnswer):
         return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
     return Requested(answer.score_id, answer.outcome, request.request_id, stored_key, row=answer.row)
@@ -178,7 +195,7 @@ def _busy(request: Request, answer: Answer) -> Problem:
     else:
         detail = (
             f"a score of the session {request.session_id} is under way: repeat the request when it has ended, cancel "
-            "it, or leave out force_rescore to get it"
+            "it, or leave out force_rescore and reference to get it"
         )
     return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, get_args
 
@@ -18,14 +18,14 @@ from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.records import analytics, rollup_keeping
-from tarsy_scoring.records.analytics import DayOf, Selection, TrendPoint
+from tarsy_scoring.records.analytics import KINDS, DayOf, Selection, TrendPoint
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
 from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, count_waiting, cover
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
-GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, is_doubtful, categories"
+GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories"
 # The rollups with the names of their groups and sets instead of ids.
 CONTENT = (
     f"""SELECT g.is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
@@ -67,6 +67,7 @@ async def assert_recounted(scoring: Scoring, keeper: RollupKeeper) -> None:
 CATEGORIES: tuple[Any, ...] = ({"a": 10, "b": 7.5}, {"a": 3}, {"b": "no number", "c": 0.1}, None)
 FLAGS = ([], ["ungrounded"], ["outcome_score_mismatch"], ["tampering_suspected"])
 TAGS = ([], ["slow"], ["slow", "wrong_tool", "slow"])
+REFERENCES: tuple[Any, ...] = (None, None, {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-01"})
 TOOLS = ((), ("get_logs",), ("get_logs", "Get Logs"), ("trace", "get_logs", "trace"))
 
 
@@ -86,6 +87,7 @@ class Changes:
             self.prune,
             self.delete_scores,
             self.store_tools_late,
+            self.turn_kind,
             self.keeper.run_once,
             self.keeper.fold,
             self.keeper.rebuild,
@@ -108,6 +110,7 @@ class Changes:
             failure_tags=choose(TAGS),
             judge_fingerprint=choose((None, "judge-1", "judge-2")),
             tools_hash=choose((None, "tools-1")),
+            reference=choose(REFERENCES),
         )
 
     async def claimed(self) -> Any:
@@ -161,6 +164,13 @@ class Changes:
     async def delete_scores(self) -> None:
         await self.scoring.rows("DELETE FROM session_scores WHERE abs(hashtext(score_id::text)) % 11 = 0")
 
+    async def turn_kind(self) -> None:
+        """Give several scores a reference, or take it away, in one statement."""
+        await self.scoring.rows(
+            "UPDATE session_scores SET reference = CASE WHEN reference IS NULL THEN '{}'::jsonb END "
+            "WHERE status = 'completed' AND abs(hashtext(score_id::text)) % 5 = 0"
+        )
+
     async def store_tools_late(self) -> None:
         await self.scoring.rows(
             "INSERT INTO score_missing_tools SELECT score_id, 9, 'late', '' FROM session_scores "
@@ -190,7 +200,8 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
         points = await counted_again.trends(scoring, of, day_of)
         assert [asdict(p) for p in found.points] == [{n: p[n] for n in names} for p in points if p["count"]], day_of
         assert found.left_out == sum(p["doubtful"] for p in points)
-    made = [{n: p[n] for n in names} for p in await counted_again.totals_made(scoring, of) if p["count"]]
+    blind = replace(of, reference="without")  # figures that have no filter by kind
+    made = [{n: p[n] for n in names} for p in await counted_again.totals_made(scoring, blind) if p["count"]]
     assert [asdict(p) for p in await analytics.totals_made(scoring.database, of)] == made
 
     shown = await analytics.distribution(scoring.database, of, DEFAULT_BANDS)
@@ -210,7 +221,7 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
     requests = await demand.read_tool_requests(scoring.database, of, "sessions")
     for names in (["get_logs"], ["Get Logs", "get_logs"], ["trace", "late"]):
         found = {(row["chain_id"], row["sessions"], row["points_lost"]) for row in requests.by_chain(names)}
-        expected = {tuple(row.values()) for row in await counted_again.missed(scoring, of, names)}
+        expected = {tuple(row.values()) for row in await counted_again.missed(scoring, blind, names)}
         assert found == expected, names
 
 
@@ -259,7 +270,8 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
             since = days and (now if days.seconds else midnight) - days
             chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))
             until = draw.choice((None, midnight, now - timedelta(hours=1)))
-            await assert_counted(scoring, Selection(chain, criteria, since, until))
+            for kind in KINDS:
+                await assert_counted(scoring, Selection(chain, criteria, since, until, kind))
         await scoring.rows("UPDATE rollups_filled SET since = '-infinity'")
 
 

@@ -34,7 +34,7 @@ def session(
         state.open = OpenScore(RUNNING, runs, (hash_ or HASHES[runs]) if runs else None)
     for name in scored:
         found = SCORED if name == DEFAULT_CRITERIA else SCORED_OTHERWISE
-        state.completed[HASHES[name]] = state.latest_completed = found
+        state.completed[HASHES[name], None] = state.latest_completed = found
     return state
 
 

@@ -37,7 +37,7 @@ def alone(**values: object) -> str:
 def test_a_card_shows_its_figures_and_the_table() -> None:
     """Kappa with its interval, the number of missing labels, and a row per band."""
     found = card(40)
-    text = shown("trust_card.html", card=found, card_id="card")
+    text = shown("trust_card.html", card=found, card_id="card", known={})
     assert found.kappa.value is not None
     assert found.kappa.low is not None
     assert f"{found.kappa.value:.2f} <span" in text
@@ -49,7 +49,7 @@ def test_a_card_shows_its_figures_and_the_table() -> None:
 
 def test_a_card_without_labels_says_how_many_are_needed() -> None:
     found = card(0)
-    text = shown("trust_card.html", card=found, card_id="card")
+    text = shown("trust_card.html", card=found, card_id="card", known={})
     assert "Agreement is unknown" in text
     assert found.still_needed
     assert f"<dd>{found.still_needed}</dd>" in text
@@ -66,7 +66,7 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
         pick | {"is_random": True, "reasons": ["flag"], "labels": 2},
         pick | {"is_random": False, "reasons": [], "labels": 2},
     ]
-    about = {"days": 7, "cards": [card(40), card(0)], "more_cards": True}
+    about = {"days": 7, "cards": [card(40), card(0)], "known": {}, "more_cards": True}
     text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
     assert all(words in text for words in REASONS.values())
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)

@@ -130,6 +130,7 @@ def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, 
     values |= {"meaning_of_total": "Whether it is right."}
     values["requested_by"] = document["score_triggered_by"]
     values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
+    values |= {"judged_against": "a bad image", "newest_reference": None, "max_reference": 9, "max_url": 9}
     return values | {"live": Live("session:session-1", 1)}
 
 
@@ -145,6 +146,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
         *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
+        *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
     ):
         assert expected in text, expected
 
@@ -214,7 +216,9 @@ def evil(value: Any, *, has_names: bool = False) -> Any:
 def test_hostile_text_in_every_field_stays_text() -> None:
     """This holds for text of alert, agent, judge, event and requester."""
     timeline = a_timeline(alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
-    values = score_values(evil(FULL), CONTENT, timeline, is_readable=True)
+    reference = FULL["reference"] | {"provided_by": EVIL, "source_url": f"https://tickets.example/{EVIL}"}
+    values = score_values(evil(FULL) | {"reference": reference}, CONTENT, timeline, is_readable=True)
+    values |= {"judged_against": EVIL, "newest_reference": reference | {"provided_at": NOW}}
     words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
     values |= {"turns": [TURN | words], "labels": {EVIL: EVIL}}
     html = bytes(page("score.html", here="/", **values).body).decode()

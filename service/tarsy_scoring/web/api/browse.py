@@ -19,7 +19,7 @@ from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
+from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, ScoresQuery, SessionsQuery, TrendsQuery
 
 router = scoring_routes("browsing")
 figures = scoring_routes("analytics", "/analytics")
@@ -114,7 +114,7 @@ async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQue
 
 
 @figures.get("/distribution", summary="Totals by band")
-async def read_distribution(request: Request, _: Analysing, query: Annotated[SelectionQuery, Query()]) -> Distribution:
+async def read_distribution(request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]) -> Distribution:
     """
     Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
 
@@ -146,7 +146,7 @@ async def read_missing_tools(
 
 
 @figures.get("/failure-tags", summary="Failure tags")
-async def read_failure_tags(request: Request, _: Analysing, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
+async def read_failure_tags(request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]) -> FailureTags:
     """
     Number and share of scores with each failure tag, in total and per chain.
 

@@ -9,6 +9,7 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tarsy_scoring.records import labels, review
+from tarsy_scoring.records.known_causes import KnownCauses, known_causes
 from tarsy_scoring.records.labels import NewLabel
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.calibration import read_outcome
@@ -140,6 +141,11 @@ class TrustCardDocument(BaseModel):
     needed: LabelsNeeded = Field(description="Total number of labels until the interval of kappa is within 0.1.")
     still_needed: int | None
     is_supposed: bool = Field(description="Whether `needed` was computed from an assumed kappa.")
+    known_causes: KnownCauses | None = Field(
+        None,
+        description="Sessions that were also judged against a reference, and those whose two judgements are in the "
+        "same band. They are no labels and no random sample; null: there are none.",
+    )
 
 
 class TrustCards(BaseModel):
@@ -249,6 +255,12 @@ async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery
 
     The same labels give the same card, to the last digit.
     """
-    found = await labels.trust_cards(context_of(request).analytics.database, query.criteria, query.fingerprint)
-    cards = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
+    database = context_of(request).analytics.database
+    found = await labels.trust_cards(database, query.criteria, query.fingerprint)
+    known = await known_causes(database, query.criteria, query.fingerprint)
+    cards = [
+        asdict(card)
+        | {"unplaced": len(card.unplaced), "known_causes": known.get((card.criteria_hash, card.judge_fingerprint))}
+        for card in found
+    ]
     return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]})

@@ -8,6 +8,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 
+from tarsy_scoring.events import GivenReference, Referring
 from tarsy_scoring.queue import audit, idempotency
 from tarsy_scoring.queue.score_parts import Turn
 from tarsy_scoring.records.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
@@ -37,7 +38,13 @@ MAX_REQUESTS_SHOWN = 1000
 SESSION = "/sessions/{session_id:path}"
 
 
-class ScoreRequest(BaseModel):
+class WantedReference(GivenReference):
+    """What people found out about an incident later. The judge judges against it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoreRequest(Referring):
     """Options of a request for a score; all optional."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -51,6 +58,12 @@ class ScoreRequest(BaseModel):
         description="Name of criteria; default: those of the session's chain.",
     )
     reason: str | None = Field(None, max_length=4000, pattern=PLAIN_TEXT, description="Stored with the request.")
+    reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
+    use_reference: bool = Field(
+        True,
+        description="False: judge without the reference that is stored for the session, if there is one. Implies "
+        "`force_rescore`, and excludes `reference`.",
+    )
 
 
 class History(BaseModel):
@@ -143,7 +156,8 @@ async def ask(
 
     Without `force_rescore` the answer is the pending or in-progress score (202), else the latest completed
     one (200), else a new one (202). With `force_rescore` a new score is made; if one is open, the answer is
-    409. With `criteria` only scores under these criteria count; if one under other criteria is open, the
+    409. With a `reference` the new score is judged against it, and so are later ones that do not decline it with
+    `use_reference`. With `criteria` only scores under these criteria count; if one under other criteria is open, the
     answer is 409. If the session has not ended, the answer is 400.
     """
     wanted = wanted or ScoreRequest.model_validate({})
@@ -155,6 +169,8 @@ async def ask(
         force=wanted.force_rescore,
         criteria=wanted.criteria,
         reason=wanted.reason,
+        reference=wanted.reference,
+        use_reference=wanted.use_reference,
     )
     text = found.first_answer
     if text is None:

@@ -12,7 +12,7 @@ from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages import insights_view
-from tarsy_scoring.web.pages.period import DAY_OF, period_page, requested_period
+from tarsy_scoring.web.pages.period import DAY_OF, KIND, period_page, requested_period
 from tarsy_scoring.web.pages.rendering import Live
 
 router = APIRouter(include_in_schema=False)
@@ -21,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/trends")
 async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
     """How totals change from day to day, one line per judge."""
-    form = requested_period(request, DAY_OF)
+    form = requested_period(request, DAY_OF, KIND)
     if form.faults:
         return await period_page(request, "trends.html", form)
     database = context_of(request).analytics.database
@@ -34,7 +34,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
 @router.get("/distribution")
 async def distribution_page(request: Request, _: Analysing) -> HTMLResponse:
     """How many scores each band holds, and their averages per category."""
-    context, form = context_of(request), requested_period(request)
+    context, form = context_of(request), requested_period(request, KIND)
     if form.faults:
         return await period_page(request, "distribution.html", form)
     criteria = form.selection.criteria
@@ -48,7 +48,7 @@ async def distribution_page(request: Request, _: Analysing) -> HTMLResponse:
 @router.get("/failure-tags")
 async def failure_tags_page(request: Request, _: Analysing) -> HTMLResponse:
     """Which failures judges named, and in which chains."""
-    context, form = context_of(request), requested_period(request)
+    context, form = context_of(request), requested_period(request, KIND)
     if form.faults:
         return await period_page(request, "failure_tags.html", form)
     found = await analytics.failure_tags(context.analytics.database, form.selection)

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.records import labels, review
-from tarsy_scoring.statistics.calibration import Calibration
+from tarsy_scoring.records.known_causes import known_causes
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
@@ -41,6 +41,7 @@ async def review_page(request: Request, _: Analysing) -> HTMLResponse:
         found=found,
         days=review.DAYS,
         cards=[await labels.trust_card_of(database, *judge) for judge in latest_judges],
+        known=await known_causes(database),
         more_cards=len(found.judges) > CARDS_SHOWN,
     )
 
@@ -86,7 +87,7 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
     Args:
         document: None: the session has no score.
     """
-    nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None}
+    nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None, "known": {}}
     if document is None or document["status"] != "completed" or document["total_score"] is None:
         return nothing
     database = context.reader.database
@@ -100,14 +101,16 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
         "labels": given[:LABELS_SHOWN],
         "has_more_labels": len(given) > LABELS_SHOWN,
         "outcomes": [band.id for band in subject.bands],
-        "card": await _card_in_time(context, *judge),
+        **await _card_in_time(context, *judge),
     }
 
 
-async def _card_in_time(context: AppContext, criteria: str, criteria_hash: str, fingerprint: str) -> Calibration | None:
+async def _card_in_time(context: AppContext, criteria: str, criteria_hash: str, fingerprint: str) -> dict[str, Any]:
     """The trust card of a judge; None: it cannot be read now. The page of a score does not wait for it."""
+    database = context.analytics.database
     try:
         async with asyncio.timeout(CARD_S):
-            return await labels.trust_card_of(context.analytics.database, criteria, criteria_hash, fingerprint)
+            card = await labels.trust_card_of(database, criteria, criteria_hash, fingerprint)
+            return {"card": card, "known": await known_causes(database, criteria, fingerprint)}
     except (DatabaseAway, TimeoutError):
-        return None
+        return {"card": None, "known": {}}

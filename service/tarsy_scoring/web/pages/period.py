@@ -1,7 +1,7 @@
 """The form of the pages across sessions (chain, criteria, days), and the response that these pages share."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.queries import DAYS, MissingToolsQuery, SelectionQuery, TrendsQuery, read_form
+from tarsy_scoring.web.queries import DAYS, MissingToolsQuery, ScoresQuery, SelectionQuery, TrendsQuery, read_form
 
 DAYS_SHOWN = 90  # when the address names no day
 FIELDS = ("chain", "criteria", "since", "until")
@@ -37,6 +37,7 @@ class Choice:
 
 
 DAY_OF = Choice(TrendsQuery, "day_of", "Day on which", {"scored": "it was scored", "ended": "its session ended"})
+KIND = Choice(ScoresQuery, "reference", "Judged", {"without": "without a reference", "with": "against a reference"})
 SORT = Choice(MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"})
 
 
@@ -48,16 +49,19 @@ class PeriodForm:
     Args:
         values: Text of each field as given, to fill the form again.
         selection: All scores if there are faults.
-        choice: The page's own field, if it has one.
-        chosen: Value of that field.
+        choices: The page's own fields with their values.
         faults: Errors for the user. The page shows no numbers then.
     """
 
     values: Mapping[str, str]
     selection: Selection
-    choice: Choice | None = None
-    chosen: str = ""
+    choices: Sequence[tuple[Choice, str]] = ()
     faults: list[str] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> str:
+        """The value of the first of these fields; empty without one."""
+        return self.choices[0][1] if self.choices else ""
 
     @property
     def period(self) -> str:
@@ -70,29 +74,34 @@ class PeriodForm:
     @property
     def all_time(self) -> str:
         """Query string of the same form without days."""
-        return urlencode({**self.values, "since": "", "until": ""})
+        own = {choice.name: chosen for choice, chosen in self.choices if chosen != next(iter(choice.options))}
+        return urlencode({**self.values, "since": "", "until": "", **own})
 
 
-def read_period_form(query_string: bytes, today: date, choice: Choice | None = None) -> PeriodForm:
+def read_period_form(query_string: bytes, today: date, *choices: Choice) -> PeriodForm:
     """
     Read the address of a page. An address without `since` and `until` means the last `DAYS_SHOWN` days.
 
     An empty `since` means all time, so that users can clear the day.
+
+    Args:
+        choices: The page's own fields. The query of the first one has the fields of the others, too.
     """
     pairs = parse_qsl(query_string.decode("ascii", "replace"), keep_blank_values=True, errors="replace")
     if not {name for name, _ in pairs} & set(DAYS):
         first = f"since={today - timedelta(days=DAYS_SHOWN - 1)}".encode()
         query_string = query_string + b"&" + first if query_string else first
-    names = (*FIELDS, choice.name) if choice else FIELDS
-    form = read_form(query_string, choice.model if choice else SelectionQuery, {name: name for name in names})
-    chosen = form.values[choice.name] or next(iter(choice.options)) if choice else ""
+    names = (*FIELDS, *(choice.name for choice in choices))
+    model = choices[0].model if choices else SelectionQuery
+    form = read_form(query_string, model, {name: name for name in names})
+    chosen = [(choice, form.values[choice.name] or next(iter(choice.options))) for choice in choices]
     values = {name: form.values[name] for name in FIELDS}
-    return PeriodForm(values, (form.query or SelectionQuery()).selection(), choice, chosen, form.faults)
+    return PeriodForm(values, (form.query or SelectionQuery()).selection(), chosen, form.faults)
 
 
-def requested_period(request: Request, choice: Choice | None = None) -> PeriodForm:
+def requested_period(request: Request, *choices: Choice) -> PeriodForm:
     """The form of a request, with days relative to the current UTC day."""
-    return read_period_form(request.scope["query_string"], datetime.now(UTC).date(), choice)
+    return read_period_form(request.scope["query_string"], datetime.now(UTC).date(), *choices)
 
 
 async def period_page(request: Request, template: str, form: PeriodForm, **values: Any) -> HTMLResponse:

@@ -1,6 +1,7 @@
 """The values of the page of a score, from the score's document and its session."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tarsy_scoring.web.pages.legible import cited_entries
@@ -91,6 +92,9 @@ def values(
     judged = judged_by(criteria_content)
     if document is not None:
         document = {**document, "score_breakdown": in_order(document["score_breakdown"] or {}, judged["max_points"])}
+        if reference := document["reference"]:
+            provided_at = datetime.fromisoformat(reference["provided_at"])
+            document["reference"] = reference | {"provided_at": provided_at}
         if rubric := document["rubric"]:
             document["rubric"] = rubric | {"scores": in_order(rubric.get("scores", {}), judged["weights"])}
     return {

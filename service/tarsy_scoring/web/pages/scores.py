@@ -6,17 +6,23 @@ works without JavaScript; with it, `live.js` keeps an open page up to date.
 """
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID, uuid4
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.events import (
+    BOTH_REFERENCES,
+    MAX_REFERENCE_CHARACTERS,
+    MAX_URL_CHARACTERS,
+    SESSION_ID_PATTERN,
+    GivenReference,
+)
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
-from tarsy_scoring.queue import audit
+from tarsy_scoring.queue import audit, stored_references
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score
 from tarsy_scoring.web.context import AppContext, Caller, context_of
@@ -85,11 +91,16 @@ async def _score_page(
     row = await context.reader.newest_score(session_id)
     requested_by = await _requested_by(context, document) if document else None
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
+    references = (await stored_references.references_of(context.reader.database, [session_id])).get(session_id)
+    judged_against = None
+    if document is not None and document["reference"]:
+        judged_against = await stored_references.text_of(context.reader.database, document["score_id"])
     session = await read_session(
         context.source,
         session_id,
         cited,
         cut,
+        reference=judged_against,
         places=context.session_reads,
         extra_patterns=context.settings.config.masking.extra_patterns,
     )
@@ -124,6 +135,10 @@ async def _score_page(
         meaning_of_total=_meaning_of_total(context, document),
         key=str(uuid4()),
         requested_by=requested_by,
+        judged_against=judged_against,
+        newest_reference=references[0] if references else None,
+        max_reference=MAX_REFERENCE_CHARACTERS,
+        max_url=MAX_URL_CHARACTERS,
         **await labelling.label_values(context, document),
         **shown,
     )
@@ -184,6 +199,25 @@ class ScoreForm(BaseModel):
     criteria: Annotated[str, Field(max_length=255)] | None = NoNul
     reason: Annotated[str, Field(max_length=500)] | None = NoNul
     force: Literal["1"] | None = None
+    reference: Annotated[str, Field(max_length=MAX_REFERENCE_CHARACTERS)] | None = NoNul
+    source_url: str | None = None
+    use_reference: Literal["0"] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_text(self) -> Self:
+        if self.source_url is not None and self.reference is None:
+            raise ValueError("a link needs the text of the reference")
+        if self.use_reference is not None and self.reference is not None:
+            raise ValueError(BOTH_REFERENCES)
+        return self
+
+    @property
+    def given(self) -> dict[str, str | None] | None:
+        """The reference. Who gives it is known from the request alone."""
+        if self.reference is None:
+            return None
+        # A browser sends CR LF, and the same text sent to the API is the same reference.
+        return {"text": self.reference.replace("\r\n", "\n"), "source_url": self.source_url}
 
 
 @router.post("/sessions/{session_id}/score")
@@ -197,9 +231,16 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     form = read_as(ScoreForm, form_fields(await request.body()))
     if form.criteria is not None and form.criteria not in context.policy.hashes:
         raise Problem(422, "Unknown criteria", "criteria of that name are no longer configured: choose others")
-    is_forced = form.force is not None
     await request_score(
-        request, caller, session_id, key=form.key, force=is_forced, criteria=form.criteria, reason=form.reason
+        request,
+        caller,
+        session_id,
+        key=form.key,
+        force=form.force is not None,
+        criteria=form.criteria,
+        reason=form.reason,
+        reference=None if form.given is None else read_as(GivenReference, form.given),
+        use_reference=form.use_reference is None,
     )
     return RedirectResponse(f"/sessions/{session_id}", 303)
 

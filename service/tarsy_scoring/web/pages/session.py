@@ -7,7 +7,7 @@ Nothing is stored.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,7 @@ async def read_session(
     cited: Sequence[str] = (),
     cut: Collection[str] = (),
     *,
+    reference: str | None = None,
     places: Places,
     extra_patterns: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownSession | Unreadable:
@@ -95,6 +96,7 @@ async def read_session(
     Args:
         cited: Ids of the entries to show.
         cut: Ids of entries that were shortened for the judge.
+        reference: The text that the score was judged against; it is an entry, too.
         places: One is held while the session is in memory.
         extra_patterns: The shapes of the operator's own secrets.
     """
@@ -104,7 +106,7 @@ async def read_session(
         async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
-            return await asyncio.to_thread(show, timeline, cited, cut, extra_patterns)
+            return await asyncio.to_thread(show, replace(timeline, reference=reference), cited, cut, extra_patterns)
     except NoPlace:
         return Unreadable("too many sessions are being shown now: reload the page shortly")
     except SessionNotFound:

@@ -1,0 +1,63 @@
+"""
+References in the database, where they live and end with their session.
+
+A session may have several. One that is sent again becomes the newest.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import audit
+from tarsy_scoring.queue.references import Reference
+
+ADD_REFERENCES = """
+INSERT INTO {schema}.session_references
+  (reference_id, session_id, text, source_url, provided_by, provided_at, request_id)
+SELECT reference_id, session_id, text, source_url, provided_by, provided_at, request_id
+FROM jsonb_populate_recordset(NULL::{schema}.session_references, $1::jsonb)
+ON CONFLICT (reference_id) DO UPDATE SET given_at = clock_timestamp()
+"""
+
+OF_SESSIONS = """
+SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.session_references
+WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
+"""
+
+OF_SCORE = """
+SELECT text FROM {schema}.session_references r JOIN {schema}.session_scores s USING (reference_id)
+WHERE s.score_id = $1 AND s.reference IS NOT NULL
+"""
+
+Given = tuple[str, UUID, str, Reference]
+"""Session, request, who sent it, and the reference."""
+
+
+async def add(database: Database, connection: Connection, given: Sequence[Given]) -> None:
+    """
+    Store references, each with a row in the audit record, in the caller's transaction. Their sessions are locked.
+    """
+    for session_id, request_id, by, reference in given:  # in order: the last one is the newest
+        row = asdict(reference) | {"session_id": session_id, "request_id": request_id}
+        await connection.execute(database.sql(ADD_REFERENCES), [row])
+        ids = session_id, None, request_id
+        details = {"characters": len(reference.text)}
+        await connection.execute(database.sql(audit.RECORD), *audit.arguments_of("reference", by, *ids, details))
+
+
+async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The references of those of these sessions that have any, the newest first. Raises: DatabaseAway."""
+    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in await database.fetch(OF_SESSIONS, session_ids):
+        values = dict(row)
+        found[values.pop("session_id")].append(values)
+    return found
+
+
+async def text_of(database: Database, score_id: UUID) -> str | None:
+    """The text that a score was judged against; None: it was judged without a reference. Raises: DatabaseAway."""
+    rows = await database.fetch(OF_SCORE, score_id)
+    return rows[0]["text"] if rows else None
