@@ -26,7 +26,7 @@ from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.scoring.score_columns import tools_hash_of
 
-CHAIN, CRITERIA = "kubernetes", "investigation-methodology"
+CHAIN, CRITERIA = "kubernetes", "investigation"
 DAYS, SESSIONS, ANCHORS = 84, 600, 40
 JUDGE_DAY, GUIDANCE_DAY = 35, 42
 JUDGE_POINTS, AGENTS_POINTS = 8.0, 6.0

@@ -12,7 +12,7 @@ import pytest
 from pydantic_core import from_json
 
 from api_site import AS_ALICE, SETTINGS, Api, open_api
-from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
+from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
 from tarsy_scoring.judge.criteria import load_criteria
@@ -465,8 +465,8 @@ async def test_distribution_over_the_bands_of_the_badges(api: Api) -> None:
     in_all = [(c["criteria"], c["category"], c["average"], c["count"]) for c in found["categories"]]
     assert in_all == [
         (OTHER_CRITERIA, "efficiency", 0.5, 1),
-        ("investigation-methodology", "logical_flow", 2.5, 6),
-        ("investigation-methodology", "tools", 2.5, 6),
+        (DEFAULT_CRITERIA, "logical_flow", 2.5, 6),
+        (DEFAULT_CRITERIA, "tools", 2.5, 6),
     ]
     lowest = [(c["category"], c["average"], c["count"]) for c in found["bands"][0]["categories"]]
     assert lowest == [("logical_flow", 0.5, 2), ("tools", 2.5, 2)]

@@ -10,7 +10,7 @@ import pytest
 from processes import Process, Service, assert_whole
 from tarsy_scoring_lab.scripted_judge import Fault
 
-CRITERIA = ("investigation-methodology", "investigation-outcome")
+CRITERIA = ("investigation", "investigation-outcome")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ WHERE indisunique AND relnamespace = 'public'::regnamespace
 # Triggers that count scores refuse and change no row of the service.
 TRIGGERS = r"""
 SELECT tgrelid::regclass::text AS table_name, tgname::text AS name, pg_get_triggerdef(oid) AS definition
-FROM pg_trigger WHERE NOT tgisinternal AND tgname NOT LIKE 'count\_%'
+FROM pg_trigger WHERE NOT tgisinternal AND tgname NOT LIKE 'count\_%' AND tgname <> 'describe_pick'
 """
 
 
