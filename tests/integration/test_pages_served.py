@@ -10,7 +10,7 @@ import pytest
 
 from api_site import SETTINGS, Api, open_api
 from attempting import a_timeline
-from builders import completion, failure, rescore, session_completed, step
+from builders import METHODOLOGY, completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
@@ -446,8 +446,8 @@ async def test_an_empty_database_says_so(api: Api) -> None:
 
 
 async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> None:
-    claimed = await api.scoring.claimed("session-1", chain_id="kubernetes")
-    judge = {"judge_fingerprint": "f" * 64, "criteria": "investigation"}
+    claimed = await api.scoring.claimed("session-1", criteria=METHODOLOGY)
+    judge = {"judge_fingerprint": "f" * 64, "criteria": METHODOLOGY}
     tags = {"failure_tags": ["wrong_conclusion"], "score_breakdown": {"logical_flow": 11}}
     tools = (MissingTool("<b>read_logs</b>", "they were guessed"),)
     await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **judge, **tags))
@@ -458,7 +458,7 @@ async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> Non
         "/failure-tags": "Wrong conclusion",
     }.items():
         assert shown in (await look(api, path)).html
-        assert shown in (await look(api, f"{path}?chain=kubernetes&criteria=investigation")).html
+        assert shown in (await look(api, f"{path}?chain=kubernetes&criteria={METHODOLOGY}")).html
         for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
             narrowed = (await look(api, f"{path}?{query}")).html
             assert shown not in narrowed
