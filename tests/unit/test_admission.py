@@ -151,6 +151,9 @@ def test_a_chain_with_notes_has_hashes_of_its_own() -> None:
         "with-notes",
         *[HASHES[DEFAULT_CRITERIA]] * 2,
     ]
+    for known, expected in (("with-notes", "already_scored"), (HASHES[DEFAULT_CRITERIA], "accepted")):
+        state = SessionState(chain_id="k", completed={(known, None): SCORED})
+        assert disposition(rescore(force=False), state, of) == expected
     assert of.is_current(DEFAULT_CRITERIA, "with-notes")
     assert of.is_current(DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
     assert not of.is_current(DEFAULT_CRITERIA, "older")

@@ -260,8 +260,8 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
     if not request.force:
-        chain_hash = policy.hashes.get(request.criteria or policy.chain(chain_id).criteria, "")
-        if (scored := state.completed.get((chain_hash, reference_id))) is not None:
+        _, hash_now = policy.resolve_criteria(chain_id, request.criteria or policy.chain(chain_id).criteria)
+        if (scored := state.completed.get((hash_now or "", reference_id))) is not None:
             return Decision("already_scored", scored)
     state.open = OpenScore(uuid.uuid4(), name, wanted_hash, reference_id)
     return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash, reference_id=reference_id)
