@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import pytest
 
-from tarsy_scoring.queue import inbox, leases, outbox, store
+from tarsy_scoring.queue import inbox, leases, outbox, session_states, store
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Ending, Step
@@ -67,7 +67,7 @@ EXCEPTIONS = {
 
 def statements() -> Iterator[tuple[str, str]]:
     """Every whole statement of the path of a score, with its name."""
-    for module in (inbox, leases, outbox, store):
+    for module in (inbox, leases, outbox, session_states, store):
         for name, value in vars(module).items():
             is_own = isinstance(value, str) and name.isupper() and "{schema}" in value
             if is_own and _STATEMENT.match(value):

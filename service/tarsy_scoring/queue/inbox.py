@@ -20,7 +20,6 @@ from tarsy_scoring.queue import audit, idempotency, outbox, stored_references
 from tarsy_scoring.queue.admission import (
     Decision,
     Disposition,
-    OpenScore,
     Policy,
     Priority,
     Request,
@@ -29,9 +28,9 @@ from tarsy_scoring.queue.admission import (
     heir_of,
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
-from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.queue.on_demand import Answer, decide
 from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.queue.session_states import STATES, state_of, states_of
 
 # Like `EMIT`, PostgreSQL plans this and the locks of sessions once.
 KNOWN_REQUESTS = """
@@ -64,25 +63,6 @@ SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY((SELEC
 ORDER BY session_id FOR UPDATE
 """
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
-
-# Each session with its open score, its latest score under each criteria and reference, of which the last is the latest
-# of all, its deferred request and its newest reference.
-STATES = f"""
-SELECT m.session_id, m.chain_id, m.status,
-  (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
-   WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production') AS open,
-  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, reference_id, score_id) ORDER BY completed_at, score_id DESC)
-   FROM (SELECT DISTINCT ON (criteria_hash, k.reference_id) criteria_hash, k.reference_id, score_id, completed_at
-         FROM {{schema}}.session_scores s,
-           LATERAL (SELECT CASE WHEN s.reference IS NOT NULL THEN s.reference_id END) k(reference_id)
-         WHERE session_id = m.session_id AND {is_completed("s")}
-         ORDER BY criteria_hash, k.reference_id, {NEWEST_FIRST}) latest) AS completed,
-  (SELECT request_id FROM {{schema}}.scoring_requests
-   WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred,
-  (SELECT reference_id FROM {{schema}}.session_references r
-   WHERE r.session_id = m.session_id ORDER BY given_at DESC, reference_id LIMIT 1) AS reference_id
-FROM {{schema}}.sessions m WHERE m.session_id = ANY((SELECT $1::text[])::text[])
-"""
 
 # Whether a key ($1 and $2; null: none) had a request, and the state of one session, if it is stored.
 LOOK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
@@ -364,7 +344,7 @@ class Inbox:
             else:
                 if await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id) is None:
                     return UnverifiedSession()
-                [state] = (await self._states(connection, [request.session_id])).values()
+                [state] = (await states_of(self.database, connection, [request.session_id])).values()
             answer = decide(request, state, self.policy)
             if answer.outcome == "new" and not is_verified:
                 return UnverifiedSession(True, state.chain_id, state.status)
@@ -397,7 +377,7 @@ class Inbox:
         self._require_criteria(request)
         if row["session_id"] is None:
             return UnverifiedSession()
-        state = _state_of(row)
+        state = state_of(row)
         is_new = decide(request, state, self.policy).outcome == "new"
         return UnverifiedSession(True, state.chain_id, state.status) if is_new else None
 
@@ -451,12 +431,7 @@ class Inbox:
         columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
         await connection.execute(self.database.sql(UPSERT_SESSIONS), ids, *columns)
         # Requests of one session name the same chain, so the newest value may also decide about earlier ones.
-        return await self._states(connection, ids)
-
-    async def _states(self, connection: Connection, ids: Sequence[str]) -> dict[str, SessionState]:
-        """Read the states of locked sessions. A statement of its own: it must see what was stored before the lock."""
-        rows = await connection.fetch(self.database.sql(STATES), ids)
-        return {r["session_id"]: _state_of(r) for r in rows}
+        return await states_of(self.database, connection, ids)
 
     def _queued(self, accepted: Sequence[tuple[Request, Decision]]) -> tuple[Any, ...]:
         """Arguments of `ADD_QUEUED`."""
@@ -518,7 +493,7 @@ class Inbox:
         waiting = await connection.fetch(self.database.sql(DEFERRED_REQUESTS), sorted(ended)) if ended else []
         if not waiting:
             return False
-        states = await self._states(connection, [r["session_id"] for r in waiting])
+        states = await states_of(self.database, connection, [r["session_id"] for r in waiting])
         decisions = _Decisions()
         for row in waiting:
             request = replace(_stored(row), session_status=row["session_status"])
@@ -561,28 +536,6 @@ def _stored(row: asyncpg.Record) -> Request:
 def _request_row(request: Request, decision: Decision, arrivals: int) -> dict[str, Any]:
     row = _picked(request, REQUEST_COLUMNS) | _picked(decision, ("disposition", "score_id"))
     return row | {"arrivals": arrivals}
-
-
-def _state_of(row: asyncpg.Record) -> SessionState:
-    """The state in a row of `STATES`."""
-    open_score = None
-    if row["open"]:
-        score_id, criteria, criteria_hash, reference_id = row["open"]
-        open_score = OpenScore(UUID(score_id), criteria, criteria_hash, _uuid(reference_id))
-    completed = [((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()]
-    return SessionState(
-        row["chain_id"],
-        row["status"],
-        open_score,
-        dict(completed),
-        completed[-1][1] if completed else None,
-        row["deferred"],
-        row["reference_id"],
-    )
-
-
-def _uuid(text: str | None) -> UUID | None:
-    return None if text is None else UUID(text)
 
 
 def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:

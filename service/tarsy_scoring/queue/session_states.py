@@ -1,0 +1,57 @@
+"""Reads the stored state of sessions, which `admission` decides over."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.admission import OpenScore, SessionState
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
+
+# Each session with its open score, its latest score under each criteria and reference, of which the last is the latest
+# of all, its deferred request and its newest reference.
+STATES = f"""
+SELECT m.session_id, m.chain_id, m.status,
+  (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
+   WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production') AS open,
+  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, reference_id, score_id) ORDER BY completed_at, score_id DESC)
+   FROM (SELECT DISTINCT ON (criteria_hash, k.reference_id) criteria_hash, k.reference_id, score_id, completed_at
+         FROM {{schema}}.session_scores s,
+           LATERAL (SELECT CASE WHEN s.reference IS NOT NULL THEN s.reference_id END) k(reference_id)
+         WHERE session_id = m.session_id AND {is_completed("s")}
+         ORDER BY criteria_hash, k.reference_id, {NEWEST_FIRST}) latest) AS completed,
+  (SELECT request_id FROM {{schema}}.scoring_requests
+   WHERE session_id = m.session_id AND disposition = 'deferred') AS deferred,
+  (SELECT reference_id FROM {{schema}}.session_references r
+   WHERE r.session_id = m.session_id ORDER BY given_at DESC, reference_id LIMIT 1) AS reference_id
+FROM {{schema}}.sessions m WHERE m.session_id = ANY((SELECT $1::text[])::text[])
+"""
+
+
+async def states_of(database: Database, connection: Connection, ids: Sequence[str]) -> dict[str, SessionState]:
+    """Read the states of locked sessions. A statement of its own: it must see what was stored before the lock."""
+    rows = await connection.fetch(database.sql(STATES), ids)
+    return {r["session_id"]: state_of(r) for r in rows}
+
+
+def state_of(row: asyncpg.Record) -> SessionState:
+    """The state in a row of `STATES`."""
+    open_score = None
+    if row["open"]:
+        score_id, criteria, criteria_hash, reference_id = row["open"]
+        open_score = OpenScore(UUID(score_id), criteria, criteria_hash, _uuid(reference_id))
+    completed = [((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()]
+    return SessionState(
+        row["chain_id"],
+        row["status"],
+        open_score,
+        dict(completed),
+        completed[-1][1] if completed else None,
+        row["deferred"],
+        row["reference_id"],
+    )
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)
