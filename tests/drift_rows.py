@@ -36,6 +36,7 @@ async def plant_scores(
     *,
     begin: datetime,
     chain: str = "kubernetes",
+    criteria: str = DEFAULT_CRITERIA,
     every: timedelta = timedelta(hours=1),
 ) -> list[str]:
     """Store sessions of a chain that end one after the other from `begin`, with scores; gives their ids."""
@@ -43,7 +44,7 @@ async def plant_scores(
     ids = [f"{chain}-{uuid.uuid4().hex[:12]}" for _ in numbers]
     alerts = [ALERTS[n % len(ALERTS)] for n in range(len(ids))]
     await scoring.rows(_SESSIONS, ids, chain, alerts, times)
-    await plant_judgements(scoring, judge, dict(zip(ids, numbers, strict=True)), times, "production", chain)
+    await plant_judgements(scoring, judge, dict(zip(ids, numbers, strict=True)), times, "production", chain, criteria)
     return ids
 
 
@@ -54,9 +55,10 @@ async def plant_judgements(
     times: Sequence[datetime] | None = None,
     purpose: str = "anchor",
     chain: str = "kubernetes",
+    criteria: str = DEFAULT_CRITERIA,
 ) -> None:
     """Store scores of existing sessions, completed now unless times are given."""
     ids = list(numbers)
     at = list(times or [datetime.now(UTC)] * len(ids))
-    bound = (DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
+    bound = (criteria, HASHES[criteria])
     await scoring.rows(_SCORES, ids, chain, list(numbers.values()), purpose, *bound, judge, at)

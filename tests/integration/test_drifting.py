@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from builders import DEFAULT_CRITERIA, Scoring, connected, open_scoring
+from builders import DEFAULT_CRITERIA, METHODOLOGY, Scoring, connected, open_scoring
 from drift_rows import plant_judgements, plant_scores, totals
 from infrastructure import Topics, wait_until
 from proxy import DatabaseProxy
@@ -97,6 +97,19 @@ async def test_a_new_judge_with_equal_scores_makes_no_event(scoring: Scoring, se
 
     found = await findings.read_findings(scoring.database)
     assert [(f.look, f.cause, f.is_event) for f in found] == [("sessions", "none", False)]
+    assert await findings.unpublished(scoring.database, 10) == []
+
+
+async def test_other_criteria_are_no_drift(scoring: Scoring, settings: Settings) -> None:
+    """Totals of the new default criteria are not compared with those of the former one, so nothing is found."""
+    began = now() - timedelta(days=60)
+    before, since = totals(50, 350), totals(25, 350, seed=2)
+    await plant_scores(scoring, OLD, before, begin=began, criteria=METHODOLOGY)
+    await plant_scores(scoring, NEW, since, begin=began + timedelta(days=20), criteria=DEFAULT_CRITERIA)
+
+    await run(drift_loop(scoring, settings))
+
+    assert [f.cause for f in await findings.read_findings(scoring.database)] in ([], ["none"])
     assert await findings.unpublished(scoring.database, 10) == []
 
 
