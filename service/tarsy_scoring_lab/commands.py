@@ -60,7 +60,7 @@ def demo(keep_running: bool, broker: Any) -> None:
     Run the whole service on this machine and score ten example sessions while you watch.
 
     Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database, and
-    shows the scores as their events arrive from Kafka. The judge is a scripted stand-in; set OPENAI_API_KEY
+    shows the scores as their events arrive from Kafka. The judge replays recorded judgements; set OPENAI_API_KEY
     or OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
     """
     from tarsy_scoring_lab.demo import run_demo
