@@ -151,11 +151,14 @@ async def test_the_keyboard_is_enough(installation: Installation, visit: Visits)
 
 
 async def test_a_screen_reader_hears_the_state_of_the_session(installation: Installation, visit: Visits) -> None:
-    """A live region, separate from the visible text, announces the state of the session."""
+    """A live region, separate from the visible text, announces the state of the session, also of an attempt that began
+    elsewhere.
+    """
     await installation.score("heard-1")
     installation.service.hold("heard-1", "analysis")
     visitor = await visit("/sessions/heard-1")
-    await visitor.follow(visitor.page.locator("#ask"))
+    await expect(visitor.page.locator("#live-state")).to_have_text("Live")
+    await installation.service.ask_again("heard-1", "heard-again")
     said = visitor.page.locator("#said")
     await expect(said).to_have_role("status")
     await expect(said).to_have_attribute("aria-live", "polite")

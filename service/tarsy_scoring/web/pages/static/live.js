@@ -88,8 +88,12 @@ function replace(badge, event) {
   if (wanted === OTHER_OUTCOME) badge.querySelector(".word").textContent = event.judge_outcome.replaceAll("_", " ");
 }
 
+function wordsOf(badge) {
+  return badge ? badge.textContent.trim().replace(/\s+/g, " ") : "";
+}
+
 function announce(badge, event) {
-  const words = badge ? badge.textContent.trim().replace(/\s+/g, " ") : "";
+  const words = wordsOf(badge);
   if (words) said.textContent = isList ? `${event.session_id}: ${words}` : words;
 }
 
@@ -127,6 +131,7 @@ function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AG
 }
 
 function swap(fresh) {
+  const before = wordsOf(newestBadge());
   for (const region of main.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
     if (!next || withoutKeys(next) === withoutKeys(region)) continue;
@@ -145,8 +150,15 @@ function swap(fresh) {
   }
   readAt = Number(fresh.getElementById("main")?.dataset.position ?? readAt);
   for (const event of meanwhile.values()) if (event.position > readAt) replaceAll(event);
+  const now = wordsOf(newestBadge());
+  if (!isList && now && now !== before) said.textContent = now; // an attempt that had no badge before
   if (fresh.title) document.title = fresh.title;
   if (isList) follow();
+}
+
+// On the page of a session its newest attempt stands first.
+function newestBadge() {
+  return main.querySelector(".badge[data-session], .badge[data-score]");
 }
 
 // Each response has new idempotency keys, which are not a change.
