@@ -24,8 +24,9 @@ HEAD = """\
 The service reads its **environment** and one **YAML file**, which the variable `SCORING_CONFIG` names. The
 environment holds addresses and the limits of this process. The file holds providers and how the sessions of each
 chain are scored. No setting is in both. A session is scored automatically if `SCORING_ENABLED` and the `enabled` of
-its chain are both true. Without a file every key has its default. `tarsy-scoring check-config` shows the effective
-settings, and [config.example.yaml](config.example.yaml) is a complete file to start from.
+its chain are both true. Without a file every key has its default. `tarsy-scoring check-config` shows what
+differs from the defaults (`--all`: every setting), and [config.example.yaml](config.example.yaml) is a complete file to
+start from.
 
 ## How values are read
 
@@ -44,8 +45,9 @@ settings, and [config.example.yaml](config.example.yaml) is a complete file to s
 - **Paths** in `criteria_dirs` are relative to the file; other paths are relative to the working directory.
 - **Errors end the start.** An unknown key, a wrong type, a value out of bounds or an unknown provider is reported
   with the path, the reason and the nearest name that exists. An unknown `SCORING_` variable is only a warning
-  (`settings.unknown_variable`), since other programs may share the environment. A gate that cannot pass, because no
-  work directory is set or commands are not allowed, is a warning as well (`settings.gates_cannot_pass`).
+  (`settings.unknown_variable`, with the nearest name), since other programs may share the environment. A gate that
+  cannot pass, because no work directory is set or commands are not allowed, is a warning as well
+  (`settings.gates_cannot_pass`).
 
 ## At start
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from tarsy_scoring.config.load import read_api_key
+from tarsy_scoring.config.load import nearest_variable, read_api_key
 from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
@@ -192,7 +192,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
         }
         require_affordable(settings, full_window_usd)
     for variable in settings.unknown_variables:
-        log.warning("settings.unknown_variable", variable=variable)
+        log.warning("settings.unknown_variable", variable=variable, advice=variable_advice(variable))
     if "criteria" not in settings.config.defaults.model_fields_set:
         log.warning("settings.default_criteria_changed", now=settings.config.defaults.criteria, advice=CRITERIA_ADVICE)
     for where, chain in chains.items():
@@ -200,6 +200,12 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
             log.warning("settings.second_opinion", where=where, advice=advice)
         if names := chain.gates_that_cannot_pass(settings.config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
+
+
+def variable_advice(unknown: str) -> str:
+    """What to know about a `SCORING_*` variable without a meaning."""
+    near = nearest_variable(unknown)
+    return "no setting has this name" + (f"; did you mean {near}?" if near else "")
 
 
 def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | None:

@@ -114,11 +114,18 @@ def test_changes_come_first_with_their_effect_here(
         monkeypatch.setenv(name, value)
 
     document = json.loads(CliRunner().invoke(check_config, ["--json"], catch_exceptions=False).stdout)
-    text = CliRunner().invoke(check_config, catch_exceptions=False).stdout
+    brief, text = (
+        CliRunner().invoke(check_config, options, catch_exceptions=False).stdout for options in ([], ["--all"])
+    )
 
     assert list(document)[:2] == ["previous_version", "changed_defaults"]
     assert [c["setting"] for c in document["changed_defaults"]] == [c["setting"] for c in CHANGES["changed"]]
     assert [c["setting"] for c in document["changed_defaults"] if c["is_set"]] == is_set
-    assert text.startswith("changed defaults since 0123456:\n  SCORING_SLOTS: 16, was 8\n    A worker judges more")
+    assert text.startswith(
+        "defaults that have changed since 0123456:\n  SCORING_SLOTS: 16, was 8\n    A worker judges more"
+    )
     assert text.count("set here: no effect") == len(is_set)
-    assert text.index("providers.*.model") < text.index("environment:")
+    assert text.index("providers.*.model") < text.index("variables:")
+    in_force = brief.partition("variables that differ")[0]
+    assert [c["setting"] for c in CHANGES["changed"] if f"  {c['setting']}: " not in in_force] == is_set
+    assert "A worker judges more" not in brief

@@ -1,11 +1,13 @@
-"""`check-config`: shows changed defaults and the settings in force, and reports errors in them."""
+"""`check-config`: shows the settings that differ from their defaults, or all of them, and reports errors in them."""
 
-import json
+import math
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
+import yaml
 
 from tarsy_scoring.commands.shared import (
     check_database_urls,
@@ -15,23 +17,25 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.changed_defaults import changed_defaults, previous_version
-from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
+from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
-from tarsy_scoring.wiring import ROLES, check_settings
+from tarsy_scoring.wiring import ROLES, check_settings, variable_advice
 
 HIDDEN = "***"
 _USERINFO = re.compile(r"(?<=//)\S*@")
 
 
 @click.command("check-config")
+@click.option("--all", "shows_all", is_flag=True, help="Show settings that have their default value, too.")
 @json_option
-def check_config(as_json: bool) -> None:
+def check_config(shows_all: bool, as_json: bool) -> None:
     """
-    Show the settings in force, without secrets, and report errors in them.
+    Show the settings in force and report errors in them.
 
-    Begins with the defaults that differ from those of the previous version. Makes every check that needs no connection.
-    Exit status 2 if a setting is wrong.
+    Shows the settings that differ from their defaults (those of a chain: from `defaults` in the YAML), without
+    secrets. Begins with the defaults that a new version has changed. Makes every check that needs no connection;
+    exit status 2 if a setting is wrong. --json has every setting.
     """
     from tarsy_scoring.web.access import Access
 
@@ -47,8 +51,41 @@ def check_config(as_json: bool) -> None:
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
     }
-    text = {"config_text": json.dumps(document["config"], indent=2)}
-    print_json(document) if as_json else print_text("settings.txt", document | text)
+    if as_json:
+        print_json(document)
+        return
+    shown = document if shows_all else document | _differing(settings, document)
+    text = yaml.safe_dump(shown["config"], allow_unicode=True, sort_keys=False, width=math.inf)
+    advice = {name: variable_advice(name) for name in settings.unknown_variables}
+    print_text("settings.txt", shown | {"config_text": text, "unknown_variables": advice, "shows_all": shows_all})
+
+
+# --- settings that differ from their defaults ----------------------------------------------------------
+
+
+def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the document, what differs from the defaults, and the changed defaults that are in force."""
+    config, usual = document["config"], _shown_config(Config())
+    usual["defaults"]["providers"] = list(config["providers"])  # a chain that lists none has all of them
+    provider = ProviderSettings().model_dump(mode="json")
+    named = {
+        "providers": {name: _changes(one, provider) for name, one in config["providers"].items()},
+        "chains": {name: _changes(chain, config["defaults"]) for name, chain in config["chains"].items()},
+    }
+    return {
+        "changed_defaults": [change for change in document["changed_defaults"] if not change["is_set"]],
+        "environment": _changes(document["environment"], _shown_environment(Settings())),
+        "config": {key: value for key, value in (_changes(config, usual) | named).items() if value},
+    }
+
+
+def _changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that differ from the usual ones; of a mapping, only its values that differ."""
+    return {
+        key: _changes(value, usual[key]) if isinstance(value, dict) and isinstance(usual.get(key), dict) else value
+        for key, value in values.items()
+        if value != usual.get(key)
+    }
 
 
 # --- settings without secrets --------------------------------------------------------------------------

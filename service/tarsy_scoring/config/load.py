@@ -5,6 +5,7 @@ In the file each chain inherits from `defaults`. Secrets come from the environme
 never from the YAML.
 """
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from tarsy_scoring.config.settings import (
 from tarsy_scoring.config.yaml_file import read_yaml
 from tarsy_scoring.errors import ConfigurationError
 
+_PREFIX = "SCORING_"
 _NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
 
 
@@ -38,28 +40,41 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
-    known = {"SCORING_CONFIG"}
-    for field in Settings.model_fields:
-        if field in _NOT_FROM_ENVIRONMENT:
-            continue
+    for field in _fields_from_environment():
         variable = variable_of(field)
-        alias = ALIASES.get(field, variable)
-        known |= {variable, alias}
-        if value := environ.get(variable) or environ.get(alias):
+        value = environ.get(variable) or environ.get(ALIASES.get(field, variable))
+        if value:
             values[field] = value
-        if field in SECRETS_FROM_FILES:
-            known.add(variable + "_FILE")
-            if file := environ.get(variable + "_FILE"):
-                if value:
-                    raise ConfigurationError(f"{variable} and {variable}_FILE are both set: keep one")
-                values[field] = read_secret(Path(file), variable + "_FILE")
-    values["unknown_variables"] = tuple(sorted(v for v in environ if v.startswith("SCORING_") and v not in known))
+        if field in SECRETS_FROM_FILES and (file := environ.get(variable + "_FILE")):
+            if value:
+                raise ConfigurationError(f"{variable} and {variable}_FILE are both set: keep one")
+            values[field] = read_secret(Path(file), variable + "_FILE")
     path = environ.get("SCORING_CONFIG")
-    values["config"] = _load_config(Path(path) if path else None, environ)
+    values["config"] = config = _load_config(Path(path) if path else None, environ)
+    keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
+    known = {*_known_variables(), *keys, *(f"{key}_FILE" for key in keys)}
+    values["unknown_variables"] = tuple(sorted(v for v in environ if v.startswith(_PREFIX) and v not in known))
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         raise ConfigurationError(explain(error, variable_of)) from None
+
+
+def nearest_variable(unknown: str) -> str | None:
+    """The variable with the spelling nearest to that of an unknown one; None if none is near."""
+    # Without the prefix that all share, which would make any two names look alike.
+    names = [name.removeprefix(_PREFIX) for name in sorted(_known_variables())]
+    close = difflib.get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
+    return _PREFIX + close[0] if close else None
+
+
+def _fields_from_environment() -> list[str]:
+    return [field for field in Settings.model_fields if field not in _NOT_FROM_ENVIRONMENT]
+
+
+def _known_variables() -> set[str]:
+    fields = {variable_of(field) for field in _fields_from_environment()}
+    return {"SCORING_CONFIG", *fields, *ALIASES.values(), *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES)}
 
 
 def read_api_key(settings: Settings, provider: str, environ: Mapping[str, str] | None = None) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.check_config import check_config
@@ -79,7 +80,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_no_secret_is_printed(run: Run) -> None:
-    for arguments in ((), ("--json",)):
+    for arguments in ((), ("--all",), ("--json",)):
         shown = run(*arguments)
         assert shown.exit_code == 0, shown.output
         assert PLANTED not in shown.stdout + shown.stderr
@@ -141,6 +142,48 @@ def test_everything_else_is_printed(run: Run) -> None:
     assert environment["SCORING_KAFKA_BOOTSTRAP_SERVERS"] == "broker.internal:9092"
     assert shown["config"]["chains"]["k"]["gates"][1]["command"] == "curl https://***@files.internal/a"
     assert shown["criteria"]["investigation-methodology"].isalnum()
+
+
+def file_keys(text: str) -> Any:
+    """The keys of the file that the command printed for people."""
+    return yaml.safe_load(text.partition("keys of the file")[2].partition(":")[2].partition("\nthe configuration")[0])
+
+
+def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) -> None:
+    """A provider or chain without keys of its own is named; a chain is compared with `defaults`."""
+    config = CONFIG | {
+        "defaults": {"criteria": "investigation", "sample_rate": 0.5},
+        "chains": {"k": {"sample_rate": 0.5, "max_reminders": 1}, "plain": None, "usual": {"sample_rate": 1.0}},
+    }
+    brief, whole = (
+        run(*options, config=config, SCORING_SLOTS="16", SCORING_LEASE_S="61") for options in ((), ("--all",))
+    )
+
+    shown = file_keys(brief.stdout)
+    assert shown["chains"] == {"k": {"max_reminders": 1}, "plain": {}, "usual": {"sample_rate": 1.0}}
+    assert shown["defaults"] == {"sample_rate": 0.5}
+    assert shown["providers"]["spare"] == {"api_key_env": "JUDGE_KEY", "proxy": "***"}
+    assert shown.keys() == {"providers", "defaults", "chains", "gates"}
+    variables = brief.stdout.partition("variables that differ")[2].partition("keys of the file")[0]
+    assert "SCORING_LEASE_S " in variables
+    assert "SCORING_SLOTS" not in variables
+    assert len(brief.stdout.splitlines()) < len(whole.stdout.splitlines()) / 2
+    everything = json.loads(run("--json", config=config, SCORING_LEASE_S="61").stdout)
+    assert file_keys(whole.stdout.replace("\ncriteria:", "\nthe configuration")) == everything["config"]
+    assert all(f"  {variable} " in whole.stdout for variable in everything["environment"])
+
+
+def test_an_unknown_variable_is_named_with_the_nearest_one(run: Run) -> None:
+    """By `check-config` and at every start. A variable that holds the key of a provider has a meaning."""
+    own_key = {"providers": {"main": {"api_key_env": "SCORING_KEY"}}}
+    shown = run(config=own_key, SCORING_KEY="k", SCORING_LEASE_SECONDS="60", SCORING_ZZZ="1")
+
+    assert shown.exit_code == 0, shown.output
+    for text in (shown.stdout, shown.stderr):
+        assert "did you mean SCORING_LEASE_S?" in text
+        assert "SCORING_ZZZ" in text
+        assert "SCORING_KEY" not in text.replace("api_key_env: SCORING_KEY", "")
+    assert json.loads(run("--json", SCORING_ZZZ="1").stdout)["unknown_variables"] == ["SCORING_ZZZ"]
 
 
 # A variable, a value that can never work, and words of the refusal.
