@@ -16,41 +16,58 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# A command `name` is the function `name` of the module `commands.name`, imported when it is called. The first sentence
-# of its help stands here as well, so that a list of the commands imports none of them.
-COMMANDS = {
-    "worker": "Take in requests, judge sessions and publish scoring events, until SIGTERM.",
-    "api": "Serve scores over HTTP and scoring events over WebSocket, until SIGTERM.",
-    "bridge": "Announce ended sessions of a TARSy database, until SIGTERM.",
-    "insights": "Publish rolling figures of every chain, until SIGTERM.",
-    "migrate": "Migrate the tables of SCORING_DATABASE_URL to the newest revision.",
-    "check-config": "Show the settings in force, without secrets, and report errors in them.",
-    "doctor": "Check the environment that the settings name: database, brokers, topics, source and judge.",
-    "pause": "Stop judging: everything, or the chain or provider named.",
-    "resume": "Lift pauses: all, or those of the chain or provider named.",
-    "dead-letters": "Messages that could not be processed: list, show and replay them.",
-    "score": "Score one session file; needs neither Kafka nor a database.",
-    "rescore": "Request new scores of sessions, by name or by selection.",
-    "backfill": "Request scores of finished sessions that were never scored, oldest first.",
-    "export": "Write scores to standard output, newest first.",
-    "erase": "Remove sessions from every table, with their scores, replies, events and requests.",
-    "tokens": "Bearer tokens of the API.",
-    "prune": "Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.",
-    "rollups": "Daily counts of scores that trends, distribution, missing tools, failure tags and drift are read from.",
-    "criteria": "List, show, compare and validate criteria: the instructions of the judge.",
-    "compare": "Compare two versions of the agents, or two criteria.",
-    "consistency": "Have one session judged several times and show the spread of the judgements.",
-    "judge-bench": "Measure how well judges tell right conclusions from wrong ones, on sessions with a known outcome.",
-    "calibrate": "Measure how well the judge agrees with labels, for each criteria and judge fingerprint.",
-    "anchors": "Sessions that every judge judges, to separate a change of judge from a change of agents.",
-    "report": "Documents that summarise many scores.",
-    "tools": "Missing tools: which names are one tool, and the state of each.",
+# The commands under the headings of the help. A command `name` is the function `name` of the module `commands.name`,
+# imported when it is called. The first sentence of its help stands here as well, so that a list of the commands imports
+# none of them. It fits beside the name in 80 columns.
+LAB_COMMANDS = {
+    "demo": "Run the whole service here and score ten example sessions.",
+    "stack": "Start PostgreSQL, a broker and a scripted judge to try it.",
 }
+HEADINGS = {
+    "Run the service": LAB_COMMANDS
+    | {
+        "migrate": "Create the tables, or migrate them to the newest revision.",
+        "worker": "Take in requests, judge and publish events, until SIGTERM.",
+        "api": "Serve the HTTP API, WebSocket and pages, until SIGTERM.",
+        "bridge": "Announce ended sessions of a TARSy database, until SIGTERM.",
+    },
+    "Score sessions": {
+        "score": "Score one session file; needs neither Kafka nor a database.",
+        "backfill": "Request scores of finished sessions that were never scored.",
+    },
+    "Ask again": {
+        "rescore": "Request new scores of sessions, by name or by selection.",
+        "consistency": "Have one session judged several times and show the spread.",
+    },
+    "Look at scores": {
+        "export": "Write scores to standard output, newest first.",
+        "report": "Documents that summarise many scores.",
+        "compare": "Compare two versions of the agents, or two criteria.",
+        "calibrate": "Measure how well the judge agrees with labels.",
+        "criteria": "List, show, compare and validate criteria of the judge.",
+        "tools": "Missing tools: which names are one tool, and their states.",
+    },
+    "Manage": {
+        "check-config": "Show the settings in force and report errors in them.",
+        "doctor": "Check database, brokers, topics, source and judge.",
+        "pause": "Stop judging: everything, or the chain or provider named.",
+        "resume": "Lift pauses: all, or those of the chain or provider named.",
+        "dead-letters": "List, show and replay messages that could not be processed.",
+        "tokens": "Bearer tokens of the API.",
+        "erase": "Remove sessions from every table, with scores and requests.",
+        "prune": "Delete expired rows.",
+    },
+    "Rarely needed": {
+        "anchors": "Sessions that every judge judges, to detect a changed judge.",
+        "insights": "Publish rolling figures of every chain, until SIGTERM.",
+        "judge-bench": "Measure how well judges tell right conclusions from wrong.",
+        "rollups": "Daily counts of scores that pages and reports read.",
+    },
+}
+COMMANDS = {name: summary for group in HEADINGS.values() for name, summary in group.items() if name not in LAB_COMMANDS}
 MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
-# Other distributions register commands in this group. `demo` and `stack` are listed even if they are not
-# installed.
+# Another distribution registers the commands of `LAB_COMMANDS` in this group. They are listed without it, too.
 ENTRY_POINTS = "tarsy_scoring.commands"
-LAB_COMMANDS = ("stack", "demo")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -100,16 +117,15 @@ class CommandsOnDemand(click.Group):
     """A group that imports the module of a command when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in alphabetical order."""
-        return sorted([*COMMANDS, *LAB_COMMANDS])
+        """All names, in the order of the help."""
+        return [name for commands in HEADINGS.values() for name in commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of the commands in the help, as click writes it."""
-        names = self.list_commands(ctx)
-        limit = formatter.width - 6 - max(map(len, names))
-        lab = {name: _lab_command(name).get_short_help_str(limit) for name in LAB_COMMANDS}
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lab.get(name) or _short(COMMANDS[name], limit)) for name in names])
+        """The commands under their headings, each with its whole summary."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, commands in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None if there is none of that name."""
@@ -120,10 +136,6 @@ class CommandsOnDemand(click.Group):
         name = cmd_name.replace("-", "_")
         module = import_module(f"tarsy_scoring.commands.{MODULE_OF.get(name, name)}")
         return cast(click.Command, getattr(module, name))
-
-
-def _short(summary: str, limit: int) -> str:
-    return click.Command(None, help=summary).get_short_help_str(limit)
 
 
 def _lab_command(name: str) -> click.Command:

@@ -27,10 +27,10 @@ broker_option = click.option(
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: keep none.")
 def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
     """
-    Start PostgreSQL, a broker and a scripted judge for local work, without containers.
+    Start PostgreSQL, a broker and a scripted judge to try it.
 
-    Prints the environment variables of the service when all parts answer, and runs until SIGTERM or Ctrl-C.
-    The judge is a stand-in and says so in every answer. Never use it in production.
+    Needs no containers. Prints the environment variables of the service when all parts answer, and runs until
+    SIGTERM or Ctrl-C. The judge is a stand-in and says so in every answer. Never use it in production.
     """
     from tarsy_scoring_lab.stack import Stack
     from tarsy_scoring_lab.tarsy import create_tables
@@ -57,7 +57,7 @@ def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
 @broker_option
 def demo(keep_running: bool, broker: Any) -> None:
     """
-    Run the whole service on this machine and score ten example sessions while you watch.
+    Run the whole service here and score ten example sessions.
 
     Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database, and
     shows the scores as their events arrive from Kafka. The judge replays recorded judgements; set OPENAI_API_KEY

@@ -6,8 +6,9 @@ import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from tarsy_scoring.cli import COMMANDS, cli
+from tarsy_scoring.cli import COMMANDS, HEADINGS, LAB_COMMANDS, cli
 
 NUMBERS = ("numpy", "scipy")
 HTTP_SERVER = ("fastapi", "starlette", "uvicorn")
@@ -57,9 +58,30 @@ def test_a_list_of_the_commands_loads_none_of_them() -> None:
     assert loaded.isdisjoint(commands)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *LAB_COMMANDS])
 def test_the_list_of_the_commands_repeats_their_help(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
 
     assert command is not None
-    assert COMMANDS[name] == command.get_short_help_str(limit=500)
+    assert (COMMANDS | LAB_COMMANDS)[name] == command.get_short_help_str(limit=500)
+
+
+def test_the_help_lists_every_command_under_one_heading() -> None:
+    shown = CliRunner().invoke(cli, ["--help"], env={"COLUMNS": "80"}).output.partition("Run the service:")[2]
+    listed = [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
+
+    assert sorted(listed) == sorted([*COMMANDS, *LAB_COMMANDS])
+    assert [heading for heading in HEADINGS if f"\n{heading}:\n" in shown] == [*HEADINGS][1:]
+
+
+def test_no_list_of_commands_cuts_a_summary_at_80_columns() -> None:
+    """Neither the list of all commands nor that of a group shortens or wraps one."""
+    groups: list[tuple[str, ...]] = [
+        (name,) for name in COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)
+    ]
+    assert len(groups) > 5
+    for path in [(), *groups]:
+        shown = CliRunner().invoke(cli, [*path, "--help"], env={"COLUMNS": "80"}).output
+        summaries = [line for line in shown.partition("--help")[2].splitlines() if line.startswith("  ")]
+        assert summaries
+        assert all(line.endswith(".") and not line.endswith("..") for line in summaries), path

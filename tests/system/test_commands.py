@@ -19,7 +19,9 @@ from tarsy_scoring.cli import cli
 
 
 def _commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         yield (*path, name)
         if isinstance(command, click.Group):
             yield from _commands(command, *path, name)

@@ -34,7 +34,7 @@ MAX_NOTE = 4000  # characters; the limit of a label's reason
 
 @click.group(no_args_is_help=True)
 def anchors() -> None:
-    """Sessions that every judge judges, to separate a change of judge from a change of agents."""
+    """Sessions that every judge judges, to detect a changed judge."""
 
 
 @anchors.command("add")
@@ -107,7 +107,7 @@ def remove(sessions: list[str], as_json: bool) -> None:
 @anchors.command("list")
 @json_option
 def list_anchors(as_json: bool) -> None:
-    """List all anchors with their progress under the judge of their chain."""
+    """List all anchors with their progress under today's judge."""
     found = run_on_parts(lambda parts: anchor_sessions.standing(parts.database, parts.inbox.policy))
     document = {"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]}
     if as_json:
@@ -124,11 +124,12 @@ def list_anchors(as_json: bool) -> None:
 @json_option
 def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
-    Request missing judgements of anchors by the judge of their chain, and follow them.
+    Request the judgements of anchors that today's judge lacks.
 
-    Workers do the same when a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for missing ones.
-    This command requests them at once, including those that workers gave up. Exit status 1: not every
-    requested judgement produced a total in time; outstanding ones continue.
+    Follows them to their end. Workers do the same when a judge is new, and again every
+    SCORING_ANCHORS_EVERY_H hours for missing ones. This command requests them at once, including those that
+    workers gave up. Exit status 1: not every requested judgement produced a total in time; outstanding ones
+    continue.
     """
     settings = settings_of_environment()
 

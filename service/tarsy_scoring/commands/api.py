@@ -23,7 +23,7 @@ log = structlog.get_logger()
 @click.command()
 def api() -> None:
     """
-    Serve scores over HTTP and scoring events over WebSocket, until SIGTERM.
+    Serve the HTTP API, WebSocket and pages, until SIGTERM.
 
     Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free port, printed). An address beyond loopback
     needs tokens (SCORING_API_TOKENS_FILE), proxies that sign users in (SCORING_TRUSTED_PROXIES, with

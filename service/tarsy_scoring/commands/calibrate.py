@@ -31,12 +31,13 @@ BandsByHash = dict[str, tuple[Band, ...]]
 @json_option
 def calibrate(labels_file: Path | None, references: bool, criteria: str | None, as_json: bool) -> None:
     """
-    Measure how well the judge agrees with labels, for each criteria and judge fingerprint.
+    Measure how well the judge agrees with labels.
 
-    LABELS.csv has a header and a line per label: `session_id`, `outcome` (correct, partial, wrong; accurate,
-    partially_accurate, inaccurate; a band's id; unknown), or `number` (0-100), or both; also `labeller`
-    and `selection` (`random`, or `picked` for sessions chosen for review, which are left out because
-    they are not representative). Exit status 1: no label matches a score.
+    Each criteria and judge fingerprint is measured by itself. LABELS.csv has a header and a line per label:
+    `session_id`, `outcome` (correct, partial, wrong; accurate, partially_accurate, inaccurate; a band's id;
+    unknown), or `number` (0-100), or both; also `labeller` and `selection` (`random`, or `picked` for
+    sessions chosen for review, which are left out because they are not representative). Exit status 1: no
+    label matches a score.
 
     An outcome states whether the answer was right. Criteria that judge the conduct of the investigation
     measure something else, so full agreement is not to be expected.

@@ -34,7 +34,7 @@ def consistency(
     session: str, count: int, criteria: str | None, timeout_s: float, run_id: UUID | None, as_json: bool
 ) -> None:
     """
-    Have one session judged several times and show the spread of the judgements.
+    Have one session judged several times and show the spread.
 
     These judgements never become the score of the session. Needs the database and a running worker. Exit
     status 1: not every judgement produced a total in time; outstanding ones continue, and the command that

@@ -39,7 +39,7 @@ class _Located:
 
 @click.group()
 def criteria() -> None:
-    """List, show, compare and validate criteria: the instructions of the judge."""
+    """List, show, compare and validate criteria of the judge."""
 
 
 @criteria.command("list")
@@ -75,11 +75,11 @@ def list_criteria(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     """
-    Show everything the judge is instructed with: the file, and the text that code adds to it.
+    Show everything that the judge is instructed with.
 
-    NAME is a name from `list` or the path of a file. The part above the second comment is a complete criteria
-    file, ready to be copied. --prompt fills in {{OUTPUT_SCHEMA}}, which is the same for every session; the
-    two placeholders of the evidence stay.
+    That is the file and the text that code adds to it. NAME is a name from `list` or the path of a file. The
+    part above the second comment is a complete criteria file, ready to be copied. --prompt fills in
+    {{OUTPUT_SCHEMA}}, which is the same for every session; the two placeholders of the evidence stay.
     """
     found = _locate(name, "NAME")
     if only_prompt:
@@ -131,10 +131,10 @@ def diff_criteria(a: str, b: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     """
-    Check criteria files before a worker reads them; needs no settings.
+    Check criteria files before a worker reads them.
 
-    Prints every error with its file, line and reason. Errors between keys (weights that do not add up) appear
-    once each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
+    Needs no settings. Prints every error with its file, line and reason. Errors between keys (weights that do
+    not add up) appear once each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
     """
     documents = [_validated(file) for file in files]
     if as_json:

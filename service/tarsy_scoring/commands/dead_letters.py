@@ -36,13 +36,13 @@ _UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")  # errors of aiokaf
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Messages that could not be processed: list, show and replay them."""
+    """List, show and replay messages that could not be processed."""
 
 
 @dead_letters.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def list_dead_letters(as_json: bool) -> None:
-    """List the dead letters that Kafka still keeps, with the PLACE that `show` and `replay` take."""
+    """List the dead letters that Kafka still keeps. `show` and `replay` take the PLACE in front of each."""
     letters = [_letter_json(letter) for letter in run(_dead_letters(settings_of_environment()))]
     if not as_json:
         print_text("dead_letters.txt", {"letters": letters})
@@ -75,11 +75,11 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every dead letter that Kafka still keeps.")
 def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     """
-    Send dead letters to their original topic again, with their original identity.
+    Send dead letters to their original topic again.
 
-    Replaying a message that was processed since changes nothing. One that still fails becomes a dead letter
-    again. A letter that cannot be sent does not stop the others, and a letter about an erased session is not
-    sent.
+    They keep their original identity. Replaying a message that was processed since changes nothing. One that
+    still fails becomes a dead letter again. A letter that cannot be sent does not stop the others, and a
+    letter about an erased session is not sent.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")

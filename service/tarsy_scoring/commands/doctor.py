@@ -31,7 +31,7 @@ from tarsy_scoring.wiring import ROLES, check_settings, contain_commands
 @json_option
 def doctor(no_judge: bool, as_json: bool) -> None:
     """
-    Check the environment that the settings name: database, brokers, topics, source and judge.
+    Check database, brokers, topics, source and judge.
 
     Reads and asks, and changes nothing. Each check takes at most 10 s; one whose precondition failed is
     skipped. docs/requirements.md lists the checks. Exit status 1 if a check failed.

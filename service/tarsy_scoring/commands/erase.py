@@ -27,11 +27,12 @@ from tarsy_scoring.wiring import Parts
 @json_option
 def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> None:
     """
-    Remove sessions from every table, with their scores, replies, events and requests.
+    Remove sessions from every table, with scores and requests.
 
-    A running score is cancelled first, and its worker writes nothing more. An old event that Kafka redelivers
-    does not bring a session back, because the hash of its identity stays. A new request does, if the source
-    still has the session. The erasure itself is recorded: when, by whom, and the SHA-256 of the session id.
+    Replies and events are removed, too. A running score is cancelled first, and its worker writes nothing
+    more. An old event that Kafka redelivers does not bring a session back, because the hash of its identity
+    stays. A new request does, if the source still has the session. The erasure itself is recorded: when, by
+    whom, and the SHA-256 of the session id.
 
     With --person the name of a reviewer or requester, as pages and `requested_by` show it, is replaced by a
     random pseudonym in every table: labels, changes, requests and decisions stay. Texts that people wrote stay

@@ -116,12 +116,13 @@ def judge_bench(
     as_json: bool,
 ) -> None:
     """
-    Measure how well judges tell right conclusions from wrong ones, on sessions with a known outcome.
+    Measure how well judges tell right conclusions from wrong.
 
-    LABELS.csv comes first and has a header and a line per session: `session_id` and `outcome` (correct, wrong;
-    partial and unknown are left out), and optionally `source`, `incident`, `score` and `basis`. Every session
-    is judged under each criteria at each provider: --criteria A B --providers X Y makes four judges. The calls
-    and their cost are shown first. Needs neither Kafka nor a database, and budgets do not apply.
+    Sessions with a known outcome are judged. LABELS.csv comes first and has a header and a line per session:
+    `session_id` and `outcome` (correct, wrong; partial and unknown are left out), and optionally `source`,
+    `incident`, `score` and `basis`. Every session is judged under each criteria at each provider: --criteria
+    A B --providers X Y makes four judges. The calls and their cost are shown first. Needs neither Kafka nor a
+    database, and budgets do not apply.
 
     The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
     1 is perfect, 0.5 is chance. A session without a score loses its pairs. Intervals take sessions of one

@@ -14,9 +14,10 @@ from tarsy_scoring.postgres.url import check_url
 @click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
 def migrate(phase: Any, down: str | None) -> None:
     """
-    Migrate the tables of SCORING_DATABASE_URL to the newest revision.
+    Create the tables, or migrate them to the newest revision.
 
-    Run `--phase pre` before a rollout and `--phase post` after it. Safe to repeat and to run concurrently.
+    They are in the database of SCORING_DATABASE_URL. Run `--phase pre` before a rollout and `--phase post`
+    after it. Safe to repeat and to run concurrently.
     """
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")

@@ -35,11 +35,12 @@ _LONGEST_DAYS = 36_500
 @json_option
 def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) -> None:
     """
-    Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.
+    Delete expired rows.
 
-    A session is deleted whole when it had no activity during the retention of scores. Until then its newest
-    completed score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them
-    longer than Kafka keeps its topics, or a redelivered event is scored again.
+    SCORING_RETENTION_DAYS and `retention` in the YAML say when a row expires. A session is deleted whole when
+    it had no activity during the retention of scores. Until then its newest completed score stays, whatever
+    its age. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka keeps its
+    topics, or a redelivered event is scored again.
 
     Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent runs are
     safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.

@@ -39,10 +39,11 @@ def report() -> None:
 @json_option
 def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
     """
-    Report in Markdown whether scores changed because of the agents or because of the judge.
+    Report whether the agents or the judge changed.
 
-    Shows the findings of workers. They check within five minutes after a new judge has judged the anchors,
-    again when it has given enough scores, and once a day under one judge. See `tarsy-scoring anchors`.
+    In Markdown. Shows the findings of workers. They check within five minutes after a new judge has judged
+    the anchors, again when it has given enough scores, and once a day under one judge. See `tarsy-scoring
+    anchors`.
     """
     found = run_on_parts(lambda parts: read_report(parts.database, parts.inbox.policy, chain, since=since, limit=limit))
     if as_json:
@@ -89,10 +90,11 @@ def missing_tools(
     as_json: bool,
 ) -> None:
     """
-    Report in Markdown which tool to build next: missing tools, their state, and the reasons.
+    Report which tool to build next, with the reasons.
 
-    Every reason names the score it comes from. Whether a built tool is still missed is measured: the demand
-    in sessions whose agents have it, against the demand before.
+    In Markdown, with the state of each missing tool. Every reason names the score it comes from. Whether a
+    built tool is still missed is measured: the demand in sessions whose agents have it, against the demand
+    before.
 
     Only --with-judge calls a model: the first provider of each chain reads what judges wrote about missing
     tools in that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A

@@ -129,12 +129,12 @@ def rescore(
 @json_option
 def backfill(since: datetime, chain: str | None, yes: bool, as_json: bool) -> None:
     """
-    Request scores of finished sessions that were never scored, oldest first.
+    Request scores of finished sessions that were never scored.
 
-    Lists the sessions of the timeline source and takes those without a score whose status is one of their
-    chain's auto_score_statuses, whether or not automatic scoring is enabled. Without --yes it only shows the
-    number of sessions, and tokens and cost estimated from scores of their chains. They are scored after
-    everything else.
+    The oldest come first. Lists the sessions of the timeline source and takes those without a score whose
+    status is one of their chain's auto_score_statuses, whether or not automatic scoring is enabled. Without
+    --yes it only shows the number of sessions, and tokens and cost estimated from scores of their chains.
+    They are scored after everything else.
     """
 
     async def work(parts: Parts) -> None:

@@ -9,7 +9,7 @@ from tarsy_scoring.wiring import Parts
 
 @click.group()
 def rollups() -> None:
-    """Daily counts of scores that trends, distribution, missing tools, failure tags and drift are read from."""
+    """Daily counts of scores that pages and reports read."""
 
 
 @rollups.command()

@@ -15,9 +15,10 @@ def tokens() -> None:
 @json_option
 def list_tokens(as_json: bool) -> None:
     """
-    List the tokens of SCORING_API_TOKENS_FILE by name, with scope and expiry.
+    List the tokens of the API by name, with scope and expiry.
 
-    The state is `valid`, `expires soon` (within 14 days) or `expired`. Digests are not shown.
+    Reads SCORING_API_TOKENS_FILE. The state is `valid`, `expires soon` (within 14 days) or `expired`. Digests
+    are not shown.
     """
     from tarsy_scoring.web.tokens import TokensFile, utc_today
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @click.group(no_args_is_help=True)
 def tools() -> None:
-    """Missing tools: which names are one tool, and the state of each."""
+    """Missing tools: which names are one tool, and their states."""
 
 
 @tools.command("list")

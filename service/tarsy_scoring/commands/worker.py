@@ -80,7 +80,7 @@ class _Processes(click.ParamType):
 )
 def worker(only: str | None, processes: Processes | None) -> None:
     """
-    Take in requests, judge sessions and publish scoring events, until SIGTERM.
+    Take in requests, judge and publish events, until SIGTERM.
 
     Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
