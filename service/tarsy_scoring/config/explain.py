@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from tarsy_scoring.config.gates import GATE_TYPES
 from tarsy_scoring.config.settings import Config
+from tarsy_scoring.config.yaml_file import reading_of
 
 
 def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -> str:
@@ -18,7 +19,7 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -
         spell: Turns the name of a top-level field into the name that the operator uses.
     """
     clauses = []
-    for fault in error.errors(include_input=False, include_url=False):
+    for fault in error.errors(include_url=False):
         parts = [str(p) for p in fault["loc"]]
         if spell and parts:
             parts[0] = spell(parts[0])
@@ -32,6 +33,8 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -
             clauses.append(f"{where}.type: Field required{suggest('', GATE_TYPES)}")
         else:
             reason = fault["msg"].removeprefix("Value error, ")
+            if fault["type"] == "string_type" and fault["input"] is not None and (read := reading_of(fault["input"])):
+                reason += f", and YAML reads this value as {read}: put it in quotes"
             clauses.append(f"{where}: {reason}" if where else reason)
     return "; ".join(clauses)
 

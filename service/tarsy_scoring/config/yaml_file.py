@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,34 @@ _LOGIN_HEADER = re.compile(r"(?i)(?:proxy-)?authorization|cookie|(?:x-)?(?:api|a
 _LOGIN = re.compile(r"(?i)(?:bearer|basic) ")
 
 
+class _KeyIsNoText(yaml.MarkedYAMLError):
+    pass
+
+
+class _TextKeys(yaml.SafeLoader):
+    """Refuses a key that YAML does not read as text, such as a chain called `off`."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Raises: _KeyIsNoText: With the key and its line."""
+        self.flatten_mapping(node)  # resolves merge keys (`<<`)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (reading := reading_of(self.construct_object(key))):
+                problem = f"the key {key.value} is read as {reading}: put it in quotes"
+                raise _KeyIsNoText(problem=problem, problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def reading_of(value: object) -> str | None:
+    """How YAML has read a word without quotes that may have been meant as text; None: as text."""
+    if isinstance(value, bool):
+        return "true or false, like yes, no, on and off"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, date):
+        return "a date"
+    return "no value" if value is None else None
+
+
 def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """
     The mapping in the file, with `${VAR}` and `${VAR:-default}` replaced in every string.
@@ -24,14 +53,16 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
             nor has a default. With the line, or the path of the key.
     """
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = yaml.load(path.read_text(encoding="utf-8"), _TextKeys)  # noqa: S506  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {reason}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
+        problem = getattr(error, "problem", error)
+        what = problem if isinstance(error, _KeyIsNoText) else f"not YAML: {problem}"
+        raise ConfigurationError(f"{path}{line}: {what}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
