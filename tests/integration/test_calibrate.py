@@ -102,13 +102,17 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
 
     run_apart(fill())
     labels = tmp_path / "labels.csv"
-    labels.write_text("session_id,outcome\ns-1,solid\ns-2,wrong\ns-3,solid\n", encoding="utf-8")
+    rows = "session_id,outcome,score,quality_rating\ns-1,solid,1,\ns-2,wrong,2,\ns-3,solid,3,\n"
+    labels.write_text(rows, encoding="utf-8")
     monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
 
     ended = CliRunner().invoke(calibrate, [str(labels), "--json"], catch_exceptions=False)
 
     assert ended.exit_code == 0
-    [found] = json.loads(ended.output)["calibrations"]
+    document = json.loads(ended.stdout)
+    [found] = document["calibrations"]
+    assert document["labels"]["unread_columns"] == ["score", "quality_rating"]
+    assert ended.stderr.startswith("columns that are not read: score, quality_rating (known: session_id, outcome, ")
     assert (found["matched"], found["unmatched"]) == (2, ["s-3"])
     assert found["confusion"] == {"categories": ["bad", "solid"], "counts": [[0, 1], [0, 1]]}
     for_people = CliRunner().invoke(calibrate, [str(labels)], catch_exceptions=False).output

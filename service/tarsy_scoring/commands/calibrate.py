@@ -9,6 +9,7 @@ import click
 from tarsy_scoring.commands.shared import (
     FAILED,
     json_option,
+    plain,
     print_json,
     print_text,
     require_criteria,
@@ -18,7 +19,7 @@ from tarsy_scoring.records.judgements import known_criteria, scores_by_judge
 from tarsy_scoring.records.known_causes import read_pairs
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band
-from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
+from tarsy_scoring.statistics.calibration import COLUMNS, Calibration, Label, LabelledScore, read_labels
 from tarsy_scoring.wiring import Parts
 
 BandsByHash = dict[str, tuple[Band, ...]]
@@ -49,7 +50,10 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
     if references == (labels_file is not None):
         raise click.UsageError("name a file with labels, or use --references")
 
+    unread: tuple[str, ...] = ()
+
     async def work(parts: Parts) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
+        nonlocal unread
         names, bands = await known_criteria(parts.database)
         if criteria is not None:
             require_criteria(parts.registry, criteria, also=names)
@@ -58,17 +62,22 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
             return [p.label for p in pairs], [p.score for p in pairs], bands
         # Bands first, because labels may name their ids.
         band_ids = {name for c in parts.registry for name in c.bands} | {b.id for each in bands.values() for b in each}
-        labels = read_labels(labels_file, band_ids=band_ids)
+        file = read_labels(labels_file, band_ids=band_ids)
+        labels, unread = file.labels, file.unread_columns
         sessions = sorted({label.session_id for label in labels})
         return labels, await scores_by_judge(parts.database, sessions, criteria), bands
 
     labels, scores, bands = run_on_parts(work)
+    if unread:
+        known = ", ".join(name for names in COLUMNS.values() for name in names)
+        click.echo(f"columns that are not read: {plain(', '.join(unread))} (known: {known})", err=True)
     found = _by_criteria(labels, scores, bands) if references else calibration.calibrate(labels, scores, bands)
     document = {
         "labels": {
             "read": len(labels),
             "undecided": sum(not label.is_decided for label in labels),
             "picked": sum(label.is_decided and not label.is_random for label in labels),
+            "unread_columns": unread,
         },
         "calibrations": [asdict(c) for c in found],
     }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from tarsy_scoring.config.gates import GATE_TYPES
 from tarsy_scoring.config.settings import Config
@@ -32,11 +33,17 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -
         elif fault["type"] == "union_tag_not_found":
             clauses.append(f"{where}.type: Field required{suggest('', GATE_TYPES)}")
         else:
-            reason = fault["msg"].removeprefix("Value error, ")
-            if fault["type"] == "string_type" and fault["input"] is not None and (read := reading_of(fault["input"])):
-                reason += f", and YAML reads this value as {read}: put it in quotes"
+            reason = reason_of(fault)
             clauses.append(f"{where}: {reason}" if where else reason)
     return "; ".join(clauses)
+
+
+def reason_of(fault: ErrorDetails) -> str:
+    """The reason of a fault; of a value that is no text, as what YAML reads it. Never the value itself."""
+    reason = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_type" and fault["input"] is not None and (reading := reading_of(fault["input"])):
+        return f"{reason}, and YAML reads this one as {reading}: put it in quotes"
+    return reason
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.explain import reason_of, suggest
 from tarsy_scoring.judge.definition import Category, Definition, RubricItem
 
 
@@ -85,9 +85,9 @@ def explain(
         loaded: The file as Python values.
         lines: The line of each key, see `locate_keys`.
     """
-    for details in error.errors(include_input=False, include_url=False):
+    for details in error.errors(include_url=False):
         path = tuple(str(part) for part in details["loc"] if part != "[key]")
-        reason = details["msg"].removeprefix("Value error, ")
+        reason = reason_of(details)
         if details["type"] == "extra_forbidden":
             model = _PARTS.get(path[0], Definition) if len(path) > 1 else Definition
             reason = f"no such key{suggest(path[-1], model.model_fields)}"

@@ -249,13 +249,21 @@ def _agreement(kappa: Estimate) -> str:
 # --- reading labels ------------------------------------------------------------------------------------
 
 
-def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
+@dataclass(frozen=True, slots=True)
+class LabelFile:
+    """The labels of a file, and the names of its columns that are not read."""
+
+    labels: list[Label]
+    unread_columns: tuple[str, ...]
+
+
+def read_labels(path: Path, band_ids: Collection[str] = ()) -> LabelFile:
     """
     Read labels from a CSV file with a header, one per line, in UTF-8.
 
     Every line has a `session_id` and an `outcome` (a word of `OUTCOME_WORDS` or a band's id; empty or
     `unknown`: undecided), a `number` of 0-100, or both. `selection` is `random` (the default) or `picked`.
-    Other columns are ignored. Remove ratings that TARSy filled in by itself (those older than its migration
+    Other columns are not read. Remove ratings that TARSy filled in by itself (those older than its migration
     of March 2026): they are not labels.
 
     Args:
@@ -265,7 +273,7 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
         ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
     """
     known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
-    places, width = dict[Field, int](), 0
+    places, header = dict[Field, int](), list[str]()
     labels, lines = list[Label](), dict[tuple[str, str | None], int]()
     try:
         reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
@@ -277,10 +285,10 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
             if not any(c.strip() for c in cells):
                 continue
             if not places:
-                places, width = _find_columns(cells, path), len(cells)
+                places, header = _find_columns(cells, path), cells
                 continue
-            if len(cells) != width:
-                raise ValueError(f"it has {len(cells)} fields, the header has {width}")
+            if len(cells) != len(header):
+                raise ValueError(f"it has {len(cells)} fields, the header has {len(header)}")
             label = _label({what: cells[i].strip() for what, i in places.items()}, known_bands)
             first = lines.setdefault((label.session_id, label.labeller), reader.line_num)
             if first != reader.line_num:
@@ -295,7 +303,7 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
         raise ConfigurationError(
             f"{path}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
         )
-    return labels
+    return LabelFile(labels, tuple(name.strip() for i, name in enumerate(header) if i not in places.values()))
 
 
 def _find_columns(header: Sequence[str], where: Path) -> dict[Field, int]:

@@ -226,18 +226,20 @@ def test_all_columns_are_read(tmp_path: Path) -> None:
         encoding="utf-8-sig",
     )
 
-    assert read_labels(path) == [
+    file = read_labels(path)
+    assert file.labels == [
         Label("s-1", "partially_accurate", 62.5, "ann"),
         Label("s-2", number=10.0, is_random=False),
         Label("s-3"),
     ]
-    assert [label.is_decided for label in read_labels(path)] == [True, True, False]
+    assert [label.is_decided for label in file.labels] == [True, True, False]
+    assert file.unread_columns == ("Note", "extra")
 
 
 def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
     path = write(tmp_path, "session_id,outcome", "s-1,50-74", "s-2,solid")
 
-    assert [label.outcome for label in read_labels(path, band_ids={"solid"})] == ["50-74", "solid"]
+    assert [label.outcome for label in read_labels(path, band_ids={"solid"}).labels] == ["50-74", "solid"]
     with pytest.raises(ConfigurationError, match="line 3: 'solid' is not an outcome"):
         read_labels(path)
 
@@ -280,7 +282,7 @@ def test_invalid_files_are_refused_with_line_and_reason(tmp_path: Path) -> None:
             read_labels(write(tmp_path, *lines))
         assert "labels.csv" in str(caught.value)
     # Only values that all look like shares of one are refused; zeros do not.
-    assert read_labels(write(tmp_path, "session_id,number", "s-1,0"))[0].number == 0
+    assert read_labels(write(tmp_path, "session_id,number", "s-1,0")).labels[0].number == 0
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
