@@ -108,18 +108,35 @@ def test_pairs_of_criteria_are_printed_with_their_differences(capsys: pytest.Cap
     assert lines[5] == "cost: 1.00 USD"
 
 
-def test_versions_are_printed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_are_printed_as_a_table_with_a_star_at_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     sessions = [
         ScoredSession(value, "k", "alert", total, None, None, (), None)
         for value, totals in {"v1": range(40, 60), "v\n2": range(60, 80)}.items()
         for total in totals
     ]
     comparison = compare_versions(sessions, ("v1", "v\n2"), [])
-    lines = shown(capsys, "versions.txt", {"label": "guidance"} | asdict(comparison))
+    document = {"label": "guidance"} | asdict(comparison)
+    compare.print_versions(document, all_metrics=False)
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "guidance: v 2 (20 sessions) minus v1 (20 sessions)"
     assert lines[1].split() == ["metric", "v1", "v", "2", "difference", "95", "%", "interval", "shown"]
     [total] = [line.split() for line in lines if line.startswith("total_score ")]
-    assert [*total[:6], total[-1]] == ["total_score", "49.5", "(n=20)", "69.5", "(n=20)", "+20.0", "higher"]
+    assert [*total[:6], *total[-2:]] == ["total_score", "49.5", "(n=20)", "69.5", "(n=20)", "+20.0", "*", "higher"]
+    assert [line.split()[0] for line in lines[2:6]] == [*compare.MAIN_METRICS]
+    assert lines[6].startswith("* shown, allowing for 8 metrics; ")
+    assert lines[7].startswith("without a star, and printed with --all-metrics: retry_rate, ")
+
+    of_rate = next(m for m in document["metrics"] if m["metric"] == "retry_rate")
+    of_rate["verdict"] = "lower"
+    of_rate["difference"] = document["metrics"][0]["difference"]
+    compare.print_versions(document, all_metrics=False)
+    assert any(
+        line.startswith("retry_rate ") and line.endswith("* lower") for line in capsys.readouterr().out.splitlines()
+    )
+    compare.print_versions(document, all_metrics=True)
+    everything = capsys.readouterr().out
+    assert all(f"\n{m['metric']} " in everything for m in document["metrics"])
+    assert "--all-metrics" not in everything
 
 
 def test_calibration_prints_kappa_and_the_confusion_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,8 +38,12 @@ from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import Parts
 
 # Options that only one of the two modes has: parameter of `compare`, and its name at the command line.
-_LABEL_OPTIONS = {"values": "--values", "chain": "--chain", "since": "--since"}
+_LABEL_OPTIONS = {"values": "--values", "chain": "--chain", "since": "--since", "all_metrics": "--all-metrics"}
 _CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
+
+
+# Metrics that are always printed; the others where they show a difference, or with --all-metrics.
+MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Pair:
 @click.option(
     "--since", type=moment, metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date)."
 )
+@click.option("--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too.")
 @click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
 @run_options
 @json_option
@@ -76,6 +81,7 @@ def compare(
     values: tuple[str, str] | None,
     chain: str | None,
     since: datetime | None,
+    all_metrics: bool,
     criteria: tuple[str, str] | None,
     timeout_s: float,
     run_id: UUID | None,
@@ -98,7 +104,8 @@ def compare(
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
         _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
-        _compare_label(settings, label, values, chain, since, as_json)
+        document = _compare_label(settings, label, values, chain, since)
+        print_json(document) if as_json else print_versions(document, all_metrics=all_metrics)
     elif criteria is not None:
         _refuse_options(context, "--label", _LABEL_OPTIONS)
         _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
@@ -128,16 +135,22 @@ def _compare_label(
     values: tuple[str, str] | None,
     chain: str | None,
     since: datetime | None,
-    as_json: bool,
-) -> None:
+) -> dict[str, Any]:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
     found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
     chosen = choose_values(label, found, values)
     with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
         comparison = compare_versions(found, chosen, judgements)
-    document = {"label": label, "chain": chain, "since": since} | asdict(comparison)
-    print_json(document) if as_json else print_text("versions.txt", document)
+    return {"label": label, "chain": chain, "since": since} | asdict(comparison)
+
+
+def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
+    """Print a comparison of two versions for people: its main metrics and those with a difference, or all."""
+    metrics = document["metrics"]
+    printed = [m for m in metrics if all_metrics or m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")]
+    others = [m["metric"] for m in metrics if m not in printed]
+    print_text("versions.txt", {**document, "metrics": printed, "tested": len(metrics), "others": others})
 
 
 async def _read_label(

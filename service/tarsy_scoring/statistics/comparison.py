@@ -330,7 +330,6 @@ def _caveats(found: Sequence[MetricComparison]) -> Iterator[str]:
     """The caveats that apply to every result."""
     is_paired = any(c.is_paired for c in found)
     balance = "Strata balance chain and alert type and nothing else" if is_paired else "Nothing balances them"
-    yield sentence("verdicts_of_metrics", metrics=len(found))
     yield sentence("not_equal")
     yield sentence("observed", balance=balance)
 
