@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import audited, moment, progress_bar, run_on_parts
-from tarsy_scoring.records.export import export_scores, written
+from tarsy_scoring.commands.shared import FAILED, audited, counted, moment, plain, progress_bar, run_on_parts
+from tarsy_scoring.records.export import count_scores, export_scores, written
+from tarsy_scoring.records.training import training_lines
+from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl.")
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
-@click.option("--min-score", "--min", "min_score", type=int, metavar="N", help="Total of at least this.")
+@click.option("--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this.")
 @click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
 @click.option("--criteria", metavar="NAME", help="Only scores under criteria of this name.")
 @click.option("--alert-type", metavar="TYPE", help="Only scores of sessions of this alert type.")
@@ -33,20 +35,32 @@ if TYPE_CHECKING:
 @click.option("--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this.")
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
 @click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
-def export(since: datetime | None, until: datetime | None, **options: Any) -> None:
+@click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
+@click.option("--with-session", is_flag=True, help="Training material: each line has the masked session as a chat.")
+def export(since: datetime | None, until: datetime | None, with_session: bool, **options: Any) -> None:
     """
     Write scores to standard output, newest first. By default every completed production score.
 
     The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an
     apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
+
+    With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation as the
+    judge read it, masked, and with the final analysis as the answer; `session_id`, `total_score`, and
+    `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the timeline source as well. Exit
+    status 1: sessions were left out; each is named on stderr with the reason.
     """
     times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
     query = _query({name: value for name, value in options.items() if value not in (None, ())} | times)
+    if with_session and query.format == "csv":
+        raise click.UsageError("--with-session writes JSON lines; leave out --format csv")
     try:
-        run_on_parts(lambda parts: _write(parts, query))
+        left_out = run_on_parts(lambda parts: (_write_training if with_session else _write)(parts, query))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit prints an error
         raise
+    if left_out:
+        click.echo(f"left out: {counted(left_out, 'score')}", err=True)
+        sys.exit(FAILED)
 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
@@ -70,11 +84,10 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
         raise click.BadParameter(message, param_hint=f"--{name}") from None
 
 
-async def _write(parts: Parts, query: "ExportQuery") -> None:
+async def _write(parts: Parts, query: "ExportQuery") -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
-    filters = query.filters(query.status)
-    batches = export_scores(parts.reader, filters, purpose=query.purpose, only_latest=query.latest)
+    batches = export_scores(parts.reader, query.chosen)
     done = 0
     # On a terminal the export itself shows progress.
     with nullcontext(lambda _: None) if file.isatty() else progress_bar("exporting", None) as show:
@@ -82,3 +95,37 @@ async def _write(parts: Parts, query: "ExportQuery") -> None:
             file.write(text)
             show(done := done + scores)
     file.flush()
+    return 0
+
+
+async def _write_training(parts: Parts, query: "ExportQuery") -> int:
+    """
+    Write a chat for each score.
+
+    Returns:
+        How many scores were left out.
+
+    Raises:
+        ConfigurationError: No timeline source is configured.
+        TimelineUnavailable, StartRefused: The source is away or lacks something; lines written before are valid.
+    """
+    file, left_out = sys.stdout.buffer, 0
+    source = open_timeline_source(parts.settings)
+    try:
+        await source.check()
+        await audited(parts.database, "export", **query.audited, with_session=True)
+        total = await count_scores(parts.database, query.chosen)
+        batches = export_scores(parts.reader, query.chosen)
+        lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
+        with progress_bar("reading sessions", total) as show:
+            done = 0
+            async for line in lines:
+                file.write(line.text)
+                if line.why_not:
+                    left_out += 1
+                    click.echo(f"left out: {plain(line.why_not)}", err=True)
+                show(done := done + 1)
+        file.flush()
+    finally:
+        await source.close()
+    return left_out

@@ -24,12 +24,17 @@ Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]
 
 # Scores, newest first. Each score of a session is a row, and the filters are about the score.
-EXPORT = f"""{DOCUMENT}
-WHERE s.purpose = $13 AND s.status = $2
+_CHOSEN = f"""s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
-  AND ($15::timestamptz IS NULL OR s.created_at <= $15 AND (s.created_at < $15 OR s.score_id > $16))
-ORDER BY s.created_at DESC, s.score_id LIMIT $17
+  AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))"""
+EXPORT = f"""{DOCUMENT}
+WHERE {_CHOSEN}
+  AND ($16::timestamptz IS NULL OR s.created_at <= $16 AND (s.created_at < $16 OR s.score_id > $17))
+ORDER BY s.created_at DESC, s.score_id LIMIT $18
+"""
+NUMBER = f"""
+SELECT count(*) FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id) WHERE {_CHOSEN}
 """
 
 EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
@@ -45,29 +50,55 @@ class ExportedScore:
     references: Sequence[Mapping[str, Any]] = ()
 
 
-async def export_scores(
-    reader: Reader, filters: Filters, *, purpose: Purpose = "production", only_latest: bool = False
-) -> AsyncIterator[list[ExportedScore]]:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """
+    The scores to export.
+
+    Args:
+        filters: `status` is that of the score; None means `completed`.
+        only_latest: Of several completed scores of a session, only the latest.
+        only_labelled: Only scores that people have labelled.
+    """
+
+    filters: Filters
+    purpose: Purpose = "production"
+    only_latest: bool = False
+    only_labelled: bool = False
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """$1 to $15 of the statements."""
+        filters = replace(self.filters, status=self.filters.status or "completed")
+        return *filters.arguments, self.purpose, self.only_latest, self.only_labelled
+
+
+async def count_scores(database: Database, chosen: Chosen) -> int:
+    """Number of these scores. Raises: DatabaseAway."""
+
+    async def work(connection: Connection) -> int:
+        await connection.execute(CUSTOM_PLAN)
+        return int(await connection.fetchval(database.sql(NUMBER), *chosen.arguments))
+
+    return await database.once(work)
+
+
+async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[ExportedScore]]:
     """
     Read all matching scores, newest first, a batch at a time.
 
     Scores created after the first batch are left out. A score that changes before its batch is read is
     exported in its new state.
 
-    Args:
-        filters: `status` is that of the score; None means `completed`.
-        only_latest: Of several completed scores of a session, only the latest.
-
     Raises:
         DatabaseAway: Before the first batch or between two.
     """
-    chosen = list(replace(filters, status=filters.status or "completed").arguments)
     after: tuple[datetime | None, UUID | None] = (None, None)
     # Between two batches nothing is held: no connection, no transaction, no snapshot. A server-side cursor
     # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot
     # would keep the dead rows of the work queue from being removed.
     while True:
-        rows = await _fetch_batch(reader.database, [*chosen, purpose, only_latest, *after])
+        rows = await _fetch_batch(reader.database, [*chosen.arguments, *after])
         documents = await reader.documents(rows)
         references = await references_of(reader.database, [r["session_id"] for r in rows])
         yield [

@@ -61,6 +61,14 @@ LABEL = f"{_SHOWN} WHERE l.label_id = $1"
 
 OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
 
+# The last label of each author on each of these scores, in the order in which they were given.
+LAST_OF_SCORES = """
+SELECT score_id, labelled_at AS at, agrees, outcome, number, reason FROM (
+  SELECT DISTINCT ON (score_id, labelled_by) * FROM {schema}.score_labels WHERE score_id = ANY($1::uuid[])
+  ORDER BY score_id, labelled_by, label_id DESC) l
+ORDER BY label_id
+"""
+
 _OF_JUDGE = f"""($1::text IS NULL OR {{0}}.criteria = $1 OR ($1 = '{UNKNOWN}' AND {{0}}.criteria IS NULL))
   AND ($2::text IS NULL OR {{0}}.judge_fingerprint = $2 OR ($2 = '{UNKNOWN}' AND {{0}}.judge_fingerprint IS NULL))"""
 _JUDGEMENT = "total_score, judge_outcome, criteria, criteria_hash, judge_fingerprint"
@@ -180,6 +188,15 @@ async def of_score(database: Database, score_id: UUID, limit: int = MOST_SHOWN) 
     """The labels of a score, newest first. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(OF_SCORE), score_id, limit))
     return [dict(r) for r in rows]
+
+
+async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+    """The last label of each author by score, without the names of the authors. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(LAST_OF_SCORES), list(score_ids)))
+    labels = defaultdict[UUID, list[dict[str, Any]]](list)
+    for score_id, *label in rows:
+        labels[score_id].append(dict(zip(("at", "agrees", "outcome", "number", "reason"), label, strict=True)))
+    return labels
 
 
 async def fetch_bands(

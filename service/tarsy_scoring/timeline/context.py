@@ -70,6 +70,10 @@ class FittedContext:
     """By entry id: start and end in `alert` (E1) or in `conversation` (all others)."""
     has_reference: bool = False
     """Whether a reference stands behind the conversation, as its last entry."""
+    final_analysis: str = ""
+    """The entry with the final analysis of the session; empty without one."""
+    answers: frozenset[str] = frozenset()
+    """The entries with the final answer or a summary of it."""
 
     def entry_text(self, entry: str) -> str | None:
         """The text of an entry as the judge sees it, without its heading; None for an unknown id."""
@@ -153,6 +157,8 @@ def build_context(
         context_hash=hashlib.sha256(f"{alert}\0{conversation}".encode()).hexdigest(),
         entries=spans,
         has_reference=bool(rendering.reference),
+        final_analysis=rendering.final_analysis,
+        answers=frozenset(rendering.answers),
     )
 
 

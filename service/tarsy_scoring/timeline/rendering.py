@@ -102,6 +102,10 @@ class Rendering:
         self._place = ""
         self._submits = False  # the agent that is being rendered may answer for the session
         self._last_submission = ""
+        self.answers: set[str] = set()
+        """Entries with the final answer or a summary of it."""
+        self.final_analysis = ""
+        """The entry with the final analysis of the session; empty without one."""
         self._bodies: list[tuple[Part, str]] = []  # parts that are still empty, with their raw texts
         self._render_alert()
         self._out = self.conversation
@@ -112,7 +116,9 @@ class Rendering:
             self._render_stage(number, stage)
         analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
         self._render_last_submission(analysis)
-        self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
+        summary = self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
+        self.final_analysis = analysis
+        self.answers |= {analysis, summary, self._last_submission} - {""}
         self._list_not_shown()
         if timeline.reference is not None:
             self._out = self.reference
@@ -339,6 +345,8 @@ class Rendering:
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the session's final analysis is this answer
         self._body(entry, event.content, rank, absent="(empty)")
+        if event.event_type == "executive_summary":
+            self.answers.add(entry)
         concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)

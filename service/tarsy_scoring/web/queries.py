@@ -31,7 +31,7 @@ from pydantic.json_schema import SkipJsonSchema
 from tarsy_scoring.drift.findings import MOST_SHOWN
 from tarsy_scoring.queue.latest import Kind
 from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
-from tarsy_scoring.records.export import Format, Purpose
+from tarsy_scoring.records.export import Chosen, Format, Purpose
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
@@ -136,12 +136,18 @@ class ExportQuery(_ScoreFilters):
     status: Status = Field("completed", description="Status of the score.")
     purpose: Purpose = Field("production", description="Purpose of the score.")
     latest: bool = Field(False, description="Only the latest completed score of each session.")
+    labelled: bool = Field(False, description="Only scores that people have labelled.")
 
     @model_validator(mode="after")
     def _require_completed_for_latest(self) -> Self:
         if self.latest and self.status != "completed":
             raise ValueError("`latest` needs the status completed")
         return self
+
+    @property
+    def chosen(self) -> Chosen:
+        """The parameters as scores to export."""
+        return Chosen(self.filters(self.status), self.purpose, self.latest, self.labelled)
 
     @property
     def audited(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
 from tarsy_scoring.records import analytics, retention
 from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.records.export import export_scores
+from tarsy_scoring.records.export import Chosen, export_scores
 from tarsy_scoring.records.judgements import scores_by_judge, scores_by_label
 from tarsy_scoring.records.session_list import Filters, list_sessions
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
@@ -43,7 +43,7 @@ async def tied(scoring: Scoring) -> Scoring:
 async def test_lists_documents_and_exports(tied: Scoring) -> None:
     page = await list_sessions(tied.reader, Filters(), "newest", None, 10)
     shown = await tied.reader.score_of_session("s")
-    [[exported]] = [batch async for batch in export_scores(tied.reader, Filters(), only_latest=True)]
+    [[exported]] = [batch async for batch in export_scores(tied.reader, Chosen(Filters(), only_latest=True))]
 
     assert page.sessions[0].score is not None
     assert shown is not None

@@ -79,9 +79,8 @@ async def export(request: Request, caller: Analysing, query: Annotated[ExportQue
     Filters apply to the exported score itself. In CSV, a text that a spreadsheet would run as a formula gets
     an apostrophe in front, also after a semicolon, tab or line break.
     """
-    filters = query.filters(query.status)
     await audit.note(context_of(request).inbox.database, "export", by=caller.name, **query.audited)
-    batches = export_scores(context_of(request).analytics, filters, purpose=query.purpose, only_latest=query.latest)
+    batches = export_scores(context_of(request).analytics, query.chosen)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
