@@ -21,9 +21,12 @@ AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON = "/api/v1/scoring"
 POOL = 2
 ANALYTIC = [
-    *("/", "/trends", "/distribution", "/failure-tags", "/missing-tools", "/drift", "/review"),
+    *("/", "/trends", "/distribution", "/failure-tags", "/missing-tools", "/approaches", "/drift", "/review"),
     *(f"{JSON}/{path}" for path in ("sessions", "export", "missing-tools", "review", "trust")),
-    *(f"{JSON}/analytics/{path}" for path in ("trends", "distribution", "missing-tools", "failure-tags", "drift")),
+    *(
+        f"{JSON}/analytics/{path}"
+        for path in ("trends", "distribution", "missing-tools", "approaches", "failure-tags", "drift")
+    ),
 ]
 
 

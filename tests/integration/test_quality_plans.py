@@ -29,6 +29,7 @@ STATEMENTS = {
     "label-add": (labels.ADD, f"{A_SCORE}, 'ada', true, NULL, NULL, NULL", {"session_scores_pkey"}),
     "label": (labels.LABEL, "77", {"score_labels_pkey", "review_picks_pkey"}),
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
+    "labels-of-scores": (labels.LAST_OF_SCORES, f"ARRAY[{A_SCORE}]", {"score_labels_of_score"}),
     "review-to-draw": (review.TO_DRAW, "", set()),
     "review-take-day": (review.TAKE_DAY, LAST_DAY, set()),
     "review-ranked": (

@@ -15,6 +15,7 @@ from tarsy_scoring.commands.shared import (
     json_option,
     moment,
     print_json,
+    print_text,
     run_on_parts,
     settings_of_environment,
 )
@@ -24,6 +25,7 @@ from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
 from tarsy_scoring.missing_tools.report_judge import read_analyses
 from tarsy_scoring.records.analytics import Selection, ToolSort
+from tarsy_scoring.records.approaches import MOST_READ, read_approaches
 from tarsy_scoring.wiring import Parts
 
 
@@ -50,6 +52,30 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
         print_json(found)
     else:
         click.echo(drift_markdown(found), nl=False)
+
+
+@report.command("approaches")
+@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches.")
+@json_option
+def approaches(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
+    """
+    Report which better approaches judges named, and which sessions went another way.
+
+    Approaches with similar names and steps are one. Only criteria such as investigation-structured ask for
+    approaches. The newest 2,000 of the period are compared.
+    """
+    selection = Selection(chain=chain, since=since)
+    found = run_on_parts(lambda parts: read_approaches(parts.database, selection, limit))
+    if as_json:
+        print_json(found)
+        return
+    print_text("approaches.txt", {"approaches": found.approaches})
+    if found.approaches_left_out:
+        click.echo(f"{found.approaches_left_out:,} rarer ones are left out; raise --limit to see them", err=True)
+    if found.is_cut:
+        click.echo(f"only the newest {MOST_READ:,} approaches were compared; name a chain or a later --since", err=True)
 
 
 @report.command("missing-tools")

@@ -192,6 +192,12 @@ class MissingToolsQuery(SelectionQuery):
     limit: int = Field(50, ge=1, le=200, description="Number of tools.")
 
 
+class ApproachesQuery(SelectionQuery):
+    """Filters of scores, and the number of approaches."""
+
+    limit: int = Field(50, ge=1, le=200, description="Number of approaches.")
+
+
 class DriftQuery(_Parameters):
     """Filters of findings."""
 

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from tarsy_scoring.queue import audit
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
+from tarsy_scoring.records.approaches import Approaches, read_approaches
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
@@ -19,7 +20,14 @@ from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, ScoresQuery, SessionsQuery, TrendsQuery
+from tarsy_scoring.web.queries import (
+    ApproachesQuery,
+    ExportQuery,
+    MissingToolsQuery,
+    ScoresQuery,
+    SessionsQuery,
+    TrendsQuery,
+)
 
 router = scoring_routes("browsing")
 figures = scoring_routes("analytics", "/analytics")
@@ -142,6 +150,19 @@ async def read_missing_tools(
     wanted = [entry for entry in ledger.entries if entry.sessions]
     left_out = ledger.tools_left_out + len(wanted[query.limit :])
     return MissingTools([*wanted[: query.limit]], left_out, ledger.spellings_left_out)
+
+
+@figures.get("/approaches", summary="Better ways to investigate")
+async def read_better_approaches(
+    request: Request, _: Analysing, query: Annotated[ApproachesQuery, Query()]
+) -> Approaches:
+    """
+    Better approaches that judges named, grouped by the similarity of name and steps, those of most sessions first.
+
+    A session counts once, with its latest completed production score without a reference. Only criteria such as
+    `investigation-structured` ask for approaches. Names, descriptions and steps quote the judge.
+    """
+    return await read_approaches(context_of(request).analytics.database, query.selection(), query.limit)
 
 
 @figures.get("/failure-tags", summary="Failure tags")

@@ -35,6 +35,6 @@ PAGES = [
 
 
 def routers() -> list[APIRouter]:
-    """The routers of all pages, each once; `scores` serves pages outside of the navigation."""
-    modules = dict.fromkeys([*(page.module for page in PAGES), f"{_HERE}.scores"])
+    """The routers of all pages, each once; `scores` and `approaches` serve pages outside of the navigation."""
+    modules = dict.fromkeys([*(page.module for page in PAGES), f"{_HERE}.scores", f"{_HERE}.approaches"])
     return [import_module(module).router for module in modules]

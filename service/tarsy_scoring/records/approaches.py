@@ -1,0 +1,175 @@
+"""
+Better ways to investigate that judges named, grouped over many sessions by the similarity of name and steps.
+
+A session counts once, by its latest completed score. Texts are those of a model that read hostile sessions: they are
+bounded here, and whatever shows them must escape them.
+"""
+
+import asyncio
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Annotated, Any
+from uuid import UUID
+
+import numpy as np
+from pydantic import Field
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
+
+from tarsy_scoring.evaluation.tool_names import bare, normalise
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.analytics import SELECTED, Selection
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
+
+MOST_READ = 2000
+"""Approaches that are compared, the newest ones; the time of a comparison grows with the square of their number."""
+LONGEST_NAME, LONGEST_TEXT, MOST_STEPS = 200, 2000, 20
+MOST_SESSIONS, MOST_NAMES = 20, 8  # shown of a group
+
+# Two approaches are one if their names are alike by half, and names and steps together by 0.7: the same steps under a
+# name in other words, or the same name with a step more or less. A wrong group hides an approach, while a missed one
+# only lists it twice.
+NAMES_ALIKE, ALIKE = 0.5, 0.7
+
+_WORDS = re.compile(r"\w+")
+
+# The newest approaches, at most $5. A step is compared by its tool, and by its words where it names none.
+APPROACHES = f"""
+SELECT s.score_id, s.session_id, s.chain_id, s.total_score, s.completed_at,
+       left(a.name, {LONGEST_NAME}) AS name, left(a.description, {LONGEST_TEXT}) AS description, p.steps, p.tools
+FROM {{schema}}.session_scores s JOIN {{schema}}.score_alternative_approaches a USING (score_id)
+CROSS JOIN LATERAL (
+  SELECT array_agg(left(p.step, {LONGEST_TEXT}) ORDER BY p.ordinal) AS steps,
+         array_agg(left(coalesce(p.tool_name, p.step), {LONGEST_NAME}) ORDER BY p.ordinal) AS tools
+  FROM {{schema}}.score_alternative_approach_steps p
+  WHERE p.score_id = a.score_id AND p.approach_ordinal = a.ordinal AND p.ordinal <= {MOST_STEPS}) p
+WHERE {SELECTED}
+ORDER BY s.completed_at DESC, s.score_id, a.ordinal LIMIT $5
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PoorerSession:
+    """A session for which a judge named the better approach, and its score."""
+
+    session_id: str
+    score_id: UUID
+    total_score: int | None
+    scored_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Approach:
+    """A better way to investigate: the words of the newest of the judges that named it, and its sessions."""
+
+    name: Annotated[str, Field(description="Its most used name.")]
+    other_names: Annotated[list[str], Field(description=f"At most {MOST_NAMES}, the most used ones first.")]
+    description: str
+    steps: list[str]
+    sessions: Annotated[int, Field(description="Sessions that went another way.")]
+    chains: int
+    mean_total: Annotated[float | None, Field(description="Over the totals of these sessions.")]
+    took_poorer_path: Annotated[
+        list[PoorerSession], Field(description=f"At most {MOST_SESSIONS} of these sessions, the lowest total first.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Approaches:
+    """Approaches, those of most sessions first."""
+
+    approaches: list[Approach]
+    approaches_left_out: Annotated[int, Field(description="Groups beyond `limit`.")]
+    compared: Annotated[int, Field(description="Approaches that were read and grouped.")]
+    is_cut: Annotated[bool, Field(description=f"Only the newest {MOST_READ:,} were read; there are older ones.")]
+    as_of: datetime
+
+
+async def read_approaches(database: Database, selection: Selection, limit: int) -> Approaches:
+    """
+    Read the newest approaches of the selection and group them. The same scores give the same groups.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+
+    async def work(connection: Connection) -> list[Any]:
+        await connection.execute(CUSTOM_PLAN)
+        return await connection.fetch(database.sql(APPROACHES), *selection.arguments, MOST_READ + 1)
+
+    rows = await database.once(work)
+    # In a thread: comparing 2,000 different approaches takes long enough to block the event loop.
+    groups = await asyncio.to_thread(group, rows[:MOST_READ])
+    compared, is_cut = min(len(rows), MOST_READ), len(rows) > MOST_READ
+    return Approaches(groups[:limit], len(groups[limit:]), compared, is_cut, datetime.now(UTC))
+
+
+def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
+    """
+    Group approaches that are alike (see `ALIKE`), those of most sessions first.
+
+    The most frequent ones lead the groups. Another one joins the leader that it resembles most; joining is not
+    transitive, so that a chain of small differences merges nothing.
+
+    Args:
+        rows: Rows of `APPROACHES`, the newest first.
+    """
+    same = defaultdict[tuple[str, tuple[str, ...]], list[Mapping[str, Any]]](list)
+    for row in rows:
+        same[_sorted_words(row["name"]), tuple(normalise(bare(tool)) for tool in row["tools"] or ())].append(row)
+    different = sorted(same, key=lambda key: (-len(same[key]), key))
+    alike = _similarities(different)
+    groups = dict[int, list[Mapping[str, Any]]]()  # by the place of the leader
+    for place, key in enumerate(different):
+        leaders = list(groups)
+        nearest = leaders[int(np.argmax(alike[place, leaders]))] if leaders else place
+        groups.setdefault(nearest if alike[place, nearest] >= ALIKE else place, []).extend(same[key])
+    found = [_approach(members) for members in groups.values()]
+    return sorted(found, key=lambda one: (-one.sessions, one.name, one.steps))
+
+
+def _similarities(keys: Sequence[tuple[str, tuple[str, ...]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Similarity 0-1 of each approach, as name and tools, to each; 0 where the names are not alike."""
+    names = [name for name, _ in keys]
+    # A character stands for a tool: texts are compared much faster than tuples.
+    letters = {tool: chr(0x100 + n) for n, tool in enumerate(sorted({tool for _, tools in keys for tool in tools}))}
+    steps = ["".join(letters[tool] for tool in tools) for _, tools in keys]
+    of_names = process.cdist(names, names, scorer=Indel.normalized_similarity, dtype=np.float32)
+    of_steps = process.cdist(steps, steps, scorer=Indel.normalized_similarity, dtype=np.float32)
+    return np.where(of_names >= NAMES_ALIKE, (of_names + of_steps) / 2, np.float32(0))
+
+
+def _sorted_words(name: str) -> str:
+    return " ".join(sorted(_WORDS.findall(name.casefold())))
+
+
+def _approach(members: Sequence[Mapping[str, Any]]) -> Approach:
+    newest = max(members, key=lambda row: (row["completed_at"], row["score_id"]))
+    names = _by_use(row["name"] for row in members)
+    sessions = {row["session_id"]: row for row in members}
+    totals = [row["total_score"] for row in sessions.values() if row["total_score"] is not None]
+    lowest_first = sorted(
+        sessions.values(), key=lambda row: (row["total_score"] is None, row["total_score"] or 0, row["session_id"])
+    )
+    return Approach(
+        name=names[0],
+        other_names=names[1 : 1 + MOST_NAMES],
+        description=newest["description"],
+        steps=newest["steps"] or [],
+        sessions=len(sessions),
+        chains=len({row["chain_id"] for row in sessions.values()}),
+        mean_total=fmean(totals) if totals else None,
+        took_poorer_path=[
+            PoorerSession(row["session_id"], row["score_id"], row["total_score"], row["completed_at"])
+            for row in lowest_first[:MOST_SESSIONS]
+        ],
+    )
+
+
+def _by_use(names: Iterable[str]) -> list[str]:
+    counts = Counter(names)
+    return sorted(counts, key=lambda name: (-counts[name], name))

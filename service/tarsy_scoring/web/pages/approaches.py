@@ -1,0 +1,23 @@
+"""The page of better approaches that judges named."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from tarsy_scoring.records.approaches import MOST_READ, read_approaches
+from tarsy_scoring.web.access import Analysing
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.pages.period import period_page, requested_period
+
+router = APIRouter(include_in_schema=False)
+
+APPROACHES_SHOWN = 100
+
+
+@router.get("/approaches")
+async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
+    """Better ways to investigate, grouped over sessions, with the sessions that went another way."""
+    form = requested_period(request)
+    if form.faults:
+        return await period_page(request, "approaches.html", form)
+    found = await read_approaches(context_of(request).analytics.database, form.selection, APPROACHES_SHOWN)
+    return await period_page(request, "approaches.html", form, found=found, most_read=MOST_READ)
