@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Annotated, Any
 from uuid import UUID
 
-import numpy as np
 from pydantic import Field
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
@@ -126,14 +125,21 @@ def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
     groups = dict[int, list[Mapping[str, Any]]]()  # by the place of the leader
     for place, key in enumerate(different):
         leaders = list(groups)
-        nearest = leaders[int(np.argmax(alike[place, leaders]))] if leaders else place
+        nearest = leaders[alike[place, leaders].argmax()] if leaders else place
         groups.setdefault(nearest if alike[place, nearest] >= ALIKE else place, []).extend(same[key])
     found = [_approach(members) for members in groups.values()]
     return sorted(found, key=lambda one: (-one.sessions, one.name, one.steps))
 
 
-def _similarities(keys: Sequence[tuple[str, tuple[str, ...]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Similarity 0-1 of each approach, as name and tools, to each; 0 where the names are not alike."""
+def _similarities(keys: Sequence[tuple[str, tuple[str, ...]]]) -> Any:
+    """
+    Compare each approach, as name and tools, to each.
+
+    Returns:
+        A square matrix of similarities 0-1; 0 where the names are not alike.
+    """
+    import numpy as np  # takes long to load, and only this page needs it
+
     names = [name for name, _ in keys]
     # A character stands for a tool: texts are compared much faster than tuples.
     letters = {tool: chr(0x100 + n) for n, tool in enumerate(sorted({tool for _, tools in keys for tool in tools}))}
