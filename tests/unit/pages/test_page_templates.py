@@ -151,6 +151,15 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         assert expected in text, expected
 
 
+def test_the_page_of_a_rubric_shows_each_remark_once() -> None:
+    """The analysis of a rubric consists of its issues and highlights."""
+    document = FULL | {"score_analysis": "Issues:\n- slow\n\nHighlights:\n- E2 was right"}
+
+    text = score_page(document, CONTENT, is_readable=False)
+
+    assert [text.count(remark) for remark in ("Issues", "slow", "E2 was right")] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
