@@ -38,6 +38,8 @@ start from.
   the key.
 - **Chains.** A chain under `chains` inherits each key that it does not set from `defaults`. A key is replaced as a
   whole: lists and maps are not merged. An event of an unknown chain, or of none, uses `defaults`.
+  `pass_threshold` is not inherited: that of a chain counts first, then that of its criteria, then that of `defaults`.
+  `pass_threshold: null` in a chain leaves out that of `defaults`.
   While workers differ, a chain is left to those that name it ([upgrades](operations.md#upgrades)).
 - **Providers.** A chain that lists none may use all, in the order of the file. A file without providers gets one
   called `default`, from `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `SCORING_JUDGE_MODEL`. In a file with providers these

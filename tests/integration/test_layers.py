@@ -76,6 +76,8 @@ async def test_metrics_gates_and_judge_are_stored_side_by_side(service: Service)
     assert (score["gates_passed"], score["gates_total"]) == (2, 3)
     assert score["outcome"] == "fail"
     assert "few calls" in score["outcome_reason"]
+    assert (score["pass_threshold"], score["judge_passed"]) == (60, True)
+    assert score["layers"] == {"interaction": None, "gates": "fail", "judge": "pass"}
     # gates 2/3, total 0.62, interaction the mean of 1 - 0.5, 1 of 2 and 2 of 2
     assert score["composite_score"] == pytest.approx(100 * (0.5 * 2 / 3 + 0.3 * 0.62 + 0.2 * (0.5 + 0.5 + 1) / 3))
     events = await service.events(score["score_id"])
@@ -92,6 +94,8 @@ async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Serv
     score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS), "plain")
 
     assert (score["outcome"], score["outcome_reason"], score["composite_score"]) == (None, None, None)
+    assert (score["pass_threshold"], score["judge_passed"]) == (None, None)
+    assert score["layers"] == {"interaction": None, "gates": None, "judge": None}
     assert (score["gates"], score["gates_passed"], score["gates_total"]) == ([], 0, 0)
     assert score["interaction"]["total_commands"] == 2
     assert all(e.get("phase") != "evaluating_gates" for e in await service.events(score["score_id"]))
@@ -110,7 +114,7 @@ async def test_a_threshold_without_a_judge_decides_nothing(service: Service) -> 
     """There is no total to compare with it."""
     score = await scored(service, FakeJudge(), with_calls(*CALLS), "unjudged")
 
-    assert (score["status"], score["outcome"]) == ("completed", None)
+    assert (score["status"], score["outcome"], score["judge_passed"]) == ("completed", None, None)
 
 
 async def test_metrics_and_gates_survive_a_judge_that_fails(service: Service) -> None:

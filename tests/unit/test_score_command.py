@@ -107,13 +107,18 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Calls `score` on a session file with this content and these settings."""
+    """Calls `score` on a session file with this content, these defaults, and these settings of the chain `k`."""
 
-    def call_it(content: Any, *arguments: str, chain: dict[str, Any] | None = None, name: str = "file") -> Result:
+    def call_it(
+        content: Any,
+        *arguments: str,
+        chain: dict[str, Any] | None = None,
+        k: dict[str, Any] | None = None,
+        name: str = "file",
+    ) -> Result:
         config = tmp_path / "scoring.yaml"
-        config.write_text(
-            json.dumps({"providers": {"main": PRICED}, "defaults": chain or {}, "chains": {"k": {}}}), encoding="utf-8"
-        )
+        of_chains = {"defaults": chain or {}, "chains": {"k": k or {}}}
+        config.write_text(json.dumps({"providers": {"main": PRICED}} | of_chains), encoding="utf-8")
         monkeypatch.setenv("SCORING_CONFIG", str(config))
         file = tmp_path / f"{name}.json"
         file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
@@ -220,6 +225,47 @@ def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
     assert (
         'citations: 1 of 3 hold\n  no_such_entry E99\n  other_entry E2, E1 "the disk is full" (stands in E3)\n' in text
     )
+
+
+THRESHOLDS = [
+    pytest.param({"pass_threshold": 40}, {}, 70, False, id="the-criteria's-before-the-default"),
+    pytest.param({"pass_threshold": 90}, {"pass_threshold": 40}, 40, True, id="the-chain's-before-both"),
+    pytest.param({"pass_threshold": 40}, {"pass_threshold": None}, 70, False, id="the-criteria's-in-a-chain-without"),
+    pytest.param({}, {"pass_threshold": 0}, 0, True, id="0-is-a-threshold"),
+]
+
+
+@pytest.mark.parametrize(("default", "chain", "threshold", "passed"), THRESHOLDS)
+def test_the_nearest_threshold_decides(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    default: dict[str, Any],
+    chain: dict[str, Any],
+    threshold: float,
+    passed: bool,
+) -> None:
+    """The document names it; a reason and the text compare numbers of 0-100."""
+    values = dict.fromkeys((item.id for item in load_criteria().get("cli-tool-use").rubric), 0.5)
+    answer = {"issues": [], "highlights": [], "scores": values, "weighted_score": 0.5, "confidence": 1}
+
+    def judging(_: Settings) -> dict[str, FakeJudge]:
+        judge = FakeJudge(json.dumps(answer))
+        judge.provider = "main"
+        return {"main": judge}
+
+    monkeypatch.setattr("tarsy_scoring.commands.score.create_clients", judging)
+    settings: dict[str, Any] = {"chain": {"criteria": "cli-tool-use"} | default, "k": chain}
+
+    ended = run(SESSION, "--chain", "k", "--json", **settings)
+    text = run(SESSION, "--chain", "k", **settings).stdout
+
+    document = json.loads(ended.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert (document["total_score"], document["pass_threshold"], document["judge_passed"]) == (50, threshold, passed)
+    assert document["layers"] == {"interaction": None, "gates": None, "judge": "pass" if passed else "fail"}
+    assert document["outcome_reason"] == (None if passed else f"the total 50 is below the threshold {threshold}")
+    assert ended.exit_code == (0 if passed else 1)
+    assert f"judge: {'passed' if passed else 'FAILED'}, threshold {threshold} of 100\n" in text
 
 
 def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

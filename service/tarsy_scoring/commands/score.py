@@ -62,7 +62,7 @@ def score(
     --no-judge gives only interaction metrics and the chain's gates, without a model or a key.
 
     Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is
-    below the pass_threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
+    below the threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
     session, or the reference is not a text of 1 to 20,000 characters in UTF-8.
     """
     settings = settings_of_environment()

@@ -144,9 +144,13 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
 
 def _inherit(chains: Any, defaults: Any) -> Any:
-    """Each chain, completed from `defaults`. A value of a wrong type is left for the validation to report."""
+    """
+    Each chain, completed from `defaults` except for `pass_threshold`: that of the chain's criteria comes between
+    the two. A value of a wrong type is left for the validation to report.
+    """
     if not isinstance(chains, dict) or not isinstance(defaults, dict):
         return chains
+    defaults = {key: value for key, value in defaults.items() if key != "pass_threshold"}
     return {name: {**defaults, **(c or {})} if isinstance(c or {}, dict) else c for name, c in chains.items()}
 
 

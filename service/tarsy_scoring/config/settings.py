@@ -219,7 +219,11 @@ class ChainSettings(_Frozen):
     )
     max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
     judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
-    pass_threshold: Total | None = Field(None, description="Least `total_score` that passes, 0-100.")
+    pass_threshold: Total | None = Field(
+        None,
+        description="Least `total_score` that passes, 0-100. That of a chain counts before that of its criteria, and "
+        "that of the criteria before that of `defaults`.",
+    )
     daily_budget_usd: Usd | None = Field(None, description="Per UTC day; `null`: no limit.")
     command_pattern: CommandPattern | None = Field(None, description="RE2 that finds the commands of a shell tool.")
     shell_tools: tuple[NotBlank, ...] = Field((), description="Tools (`server.tool`) whose argument is a command line.")
@@ -546,6 +550,17 @@ class Settings(_Frozen):
     def chain(self, chain_id: str | None) -> ChainSettings:
         """The settings of a chain; `defaults` for an unknown one or None."""
         return self.config.chains.get(chain_id or "", self.config.defaults)
+
+    def pass_thresholds(self, chain_id: str | None) -> tuple[float | None, float | None]:
+        """
+        The chain's own threshold and that of `defaults`, 0-100.
+
+        A chain with `pass_threshold: null` has no threshold of its own and does without that of `defaults`.
+        """
+        chain, default = self.config.chains.get(chain_id or ""), self.config.defaults.pass_threshold
+        if chain is None or "pass_threshold" not in chain.model_fields_set:
+            return None, default
+        return chain.pass_threshold, None
 
     def require_database(self) -> str:
         """The URL of our database. Raises: ConfigurationError: `SCORING_DATABASE_URL` is not set."""

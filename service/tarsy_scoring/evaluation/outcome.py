@@ -28,50 +28,78 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Pass or fail; None where neither gates nor a threshold apply. `reason` is set for a failure only."""
+    """
+    Pass or fail; None where neither gates nor a threshold apply. `reason` is set for a failure only.
+
+    Args:
+        judge_passed: Whether the total reaches the threshold; None without a total or a threshold.
+    """
 
     value: Literal["pass", "fail"] | None
     reason: str | None = None
+    judge_passed: bool | None = None
 
 
-def threshold_of(chain_threshold: float | None, rubric_threshold: float | None) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Threshold:
     """
-    The effective threshold, 0-100: that of the chain, else that of the rubric, else None.
+    The least total that passes.
 
     Args:
-        chain_threshold: 0-100; 0 is a valid threshold.
-        rubric_threshold: 0-1, as criteria files have it.
+        value: 0-100; 0 is a valid threshold. None: every total passes or fails by the gates alone.
+        is_of_criteria: The threshold of a rubric is compared with the total before rounding: a weighted score of
+            0.695 is shown as a total of 70 and yet does not reach 0.70. Others are compared with the total.
     """
-    if chain_threshold is not None:
-        return chain_threshold
-    return None if rubric_threshold is None else round(100 * rubric_threshold, _SIGNIFICANT_DECIMALS)
+
+    value: float | None
+    is_of_criteria: bool = False
+
+
+def threshold_of(chain: float | None, criteria: float | None, default: float | None) -> Threshold:
+    """
+    The threshold in force: the chain's own, else that of the criteria, else that of `defaults`.
+
+    Args:
+        chain: 0-100, as `default`.
+        criteria: 0-1, as criteria files have it.
+    """
+    if chain is None and criteria is not None:
+        return Threshold(round(100 * criteria, _SIGNIFICANT_DECIMALS), is_of_criteria=True)
+    return Threshold(default if chain is None else chain)
 
 
 def decide_outcome(
-    gates: Sequence[GateResult], total_score: int | None, pass_threshold: float | None, *, judged: float | None = None
+    gates: Sequence[GateResult], total_score: int | None, threshold: Threshold, weighted_score: float | None = None
 ) -> Outcome:
     """
     Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a
     threshold.
 
-    Without a total, the threshold is ignored and the gates decide: a missing judge is no failure.
+    Without a total, the threshold is ignored and the gates decide: a missing judge is no failure. A total equal
+    to the threshold passes.
 
     Args:
-        pass_threshold: 0-100, see `threshold_of`; a total equal to it passes.
-        judged: 0-100, compared with the threshold instead of the total. For the threshold of a rubric this is
-            100 times the weighted score: 0.695 is shown as a total of 70 and yet does not reach 0.70. None
-            for the threshold of a chain, which applies to the total.
+        weighted_score: Of a rubric, 0-1.
     """
-    value = total_score if judged is None or total_score is None else round(judged, _SIGNIFICANT_DECIMALS)
-    is_judged = value is not None and pass_threshold is not None
-    if not gates and not is_judged:
-        return Outcome(None)
     reasons = [_failed_gates(failed)] if (failed := [g for g in gates if not g.passed]) else []
-    if value is not None and pass_threshold is not None and value < pass_threshold:
-        what = "total" if value == total_score else "weighted score"
-        shown, needed = _distinguishable(value, pass_threshold)
-        reasons.append(f"the {what} {shown} is below the threshold {needed}")
-    return Outcome("fail", "; ".join(reasons)) if reasons else Outcome("pass")
+    judge_passed: bool | None = None
+    if total_score is not None and threshold.value is not None:
+        exact: float = total_score
+        if threshold.is_of_criteria and weighted_score is not None:
+            exact = round(100 * weighted_score, _SIGNIFICANT_DECIMALS)
+        judge_passed = exact >= threshold.value
+        if not judge_passed:
+            reasons.append(_below(total_score, exact, threshold.value))
+    if not gates and judge_passed is None:
+        return Outcome(None)
+    return Outcome("fail" if reasons else "pass", "; ".join(reasons) or None, judge_passed)
+
+
+def _below(total: int, exact: float, threshold: float) -> str:
+    """Say in numbers of 0-100 that a total, `exact` before rounding, is below the threshold."""
+    if total < threshold:
+        return "the total {} is below the threshold {}".format(*_distinguishable(total, threshold))
+    return "the total before rounding, {}, is below the threshold {}".format(*_distinguishable(exact, threshold))
 
 
 def _failed_gates(failed: Sequence[GateResult]) -> str:

@@ -26,6 +26,7 @@ from tarsy_scoring.queue.score_parts import (
     Grounding,
     Interaction,
     LatestAttempt,
+    Layers,
     MissingTool,
     Reference,
     Rubric,
@@ -122,6 +123,15 @@ SCORE_FIELDS = (
     _result("outcome", Literal["pass", "fail"] | None, csv=12),
     _result("outcome_reason", str | None, csv=13),
     _result("judge_outcome", _about(str | None, "Id of the band that the judge stated."), csv=14),
+    _result(
+        "pass_threshold",
+        _about(Annotated[float, Field(ge=0, le=100)] | None, "Least total that passed when it was judged."),
+        csv=36,
+    ),
+    _result(
+        "judge_passed", _about(bool | None, "Whether the total reaches it; null: without a total or threshold."), csv=37
+    ),
+    _derived("layers", Layers),
     _result("composite_score", Annotated[float, Field(ge=0, le=100)] | None, csv=15),
     _result("failure_tags", list[str], csv=28, is_list=True),
     _result("flags", list[Annotated[str, Field(examples=FLAGS)]], csv=29, is_list=True),

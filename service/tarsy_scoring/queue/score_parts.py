@@ -219,6 +219,17 @@ class Gate(Part):
     message: str
 
 
+LayerResult = Literal["pass", "fail"] | None
+
+
+class Layers(Part):
+    """What each layer decided; null: the layer decides nothing, or did not get that far."""
+
+    interaction: LayerResult = Field(description="Null: metrics inform and decide nothing.")
+    gates: LayerResult
+    judge: LayerResult
+
+
 class Reference(Part):
     """What the answer was judged against, without its text: people found it out after the session."""
 

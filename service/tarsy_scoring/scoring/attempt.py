@@ -364,8 +364,7 @@ class Scorer:
         if self._is_chain_mismatch(attempt):
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:
-            chain = self.settings.chain(claimed.chain_id)
-            columns |= decided_columns(attempt.layers, chain, criteria, verdict)
+            columns |= decided_columns(attempt.layers, self.settings, claimed.chain_id, criteria, verdict)
         event = {
             "criteria": criteria.name,
             "criteria_hash": criteria.criteria_hash,

@@ -35,12 +35,20 @@ def document(
     shown["is_current_criteria"] = (
         row["criteria_hash"] is not None and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
     )
+    shown["layers"] = _layers(row)
     shown["missing_tools"] = list(missing_tools)
     shown["alternative_approaches"] = list(alternative_approaches)
     shown["turns"] = list(turns)
     if row["status"] == "in_progress":
         shown["current_stage"] = row["current_stage"]
     return shown
+
+
+def _layers(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """What each layer decided; see `score_parts.Layers`."""
+    gates = row["gates_passed"] == row["gates_total"] if row["gates_total"] else None
+    names = {True: "pass", False: "fail", None: None}
+    return {"interaction": None, "gates": names[gates], "judge": names[row["judge_passed"]]}
 
 
 def unstored_row(

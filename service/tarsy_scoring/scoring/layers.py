@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from tarsy_scoring.config.settings import ChainSettings, GateSettings
+from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
 from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
@@ -69,16 +69,22 @@ async def check_gates(
 
 
 def decided_columns(
-    layers: Layers, chain: ChainSettings, criteria: Criteria, verdict: Verdict | None
+    layers: Layers, settings: Settings, chain_id: str | None, criteria: Criteria, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Decide outcome and composite score of a completed score, as columns of `session_scores`."""
+    """Decide threshold, outcome and composite score of a completed score, as columns of `session_scores`."""
     gates = layers.gates or ()
     total = verdict.total_score if verdict else None
-    rubric = verdict.rubric if verdict else None
-    # The threshold of a rubric is compared with its weighted score, the threshold of a chain with the total.
-    judged = 100 * rubric.weighted_score if rubric and chain.pass_threshold is None else None
-    outcome = decide_outcome(gates, total, threshold_of(chain.pass_threshold, criteria.pass_threshold), judged=judged)
-    composite = None
-    if chain.composite is not None:
-        composite = composite_score(chain.composite.model_dump(), gates, total, layers.interaction)
-    return {"outcome": outcome.value, "outcome_reason": outcome.reason, "composite_score": composite}
+    weighted = verdict.rubric.weighted_score if verdict and verdict.rubric else None
+    own, default = settings.pass_thresholds(chain_id)
+    threshold = threshold_of(own, criteria.pass_threshold, default)
+    outcome = decide_outcome(gates, total, threshold, weighted)
+    weights = settings.chain(chain_id).composite
+    return {
+        "pass_threshold": threshold.value,
+        "judge_passed": outcome.judge_passed,
+        "outcome": outcome.value,
+        "outcome_reason": outcome.reason,
+        "composite_score": None
+        if weights is None
+        else composite_score(weights.model_dump(), gates, total, layers.interaction),
+    }

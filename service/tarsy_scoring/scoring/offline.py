@@ -156,7 +156,7 @@ async def score_offline(
             context, verdict = judgement.context, judgement.verdict
         first = [turn for turn in turns if turn.kind != "second_opinion"]
         ended |= judgement_columns(verdict, first, timeline, context, criteria, settings.config)
-        ended |= decided_columns(layers, chain, criteria, verdict)
+        ended |= decided_columns(layers, settings, chain_id, criteria, verdict)
         ended["reference"] = reference if context is not None and context.has_reference else None
     except (Unscorable, RetryLater, WaitFor) as error:
         status = error.status if isinstance(error, Unscorable) else "failed"

@@ -106,8 +106,8 @@ def windows_at(now: datetime) -> tuple[Window, Window]:
 
 def threshold_of(settings: Settings, chain: str) -> float:
     """The total below which scores of the chain count as `under_threshold`."""
-    configured = settings.chain(chain).pass_threshold
-    return RED_BAND_ENDS if configured is None else configured
+    own, default = settings.pass_thresholds(chain)
+    return next((value for value in (own, default) if value is not None), RED_BAND_ENDS)
 
 
 async def read_figures(

@@ -4,7 +4,14 @@ import pytest
 
 from tables import table
 from tarsy_scoring.evaluation.interaction import Counts
-from tarsy_scoring.evaluation.outcome import GateResult, Outcome, composite_score, decide_outcome, threshold_of
+from tarsy_scoring.evaluation.outcome import (
+    GateResult,
+    Outcome,
+    Threshold,
+    composite_score,
+    decide_outcome,
+    threshold_of,
+)
 
 
 def gate(name: str, passed: bool = True, message: str = "as asked") -> GateResult:
@@ -23,27 +30,26 @@ def rates(error: float | None, first_try: float | None, iteration: float | None)
 
 @table
 def test_outcome_needs_every_check(
-    passed: list[bool], total: int | None, threshold: float | None, value: str | None
+    passed: list[bool], total: int | None, threshold: float | None, value: str | None, judge_passed: bool | None
 ) -> None:
     """Every gate and the threshold must pass; an absent one decides nothing. Only a failure has a reason."""
-    outcome = decide_outcome([PASSED if p else FAILED for p in passed], total, threshold)
+    outcome = decide_outcome([PASSED if p else FAILED for p in passed], total, Threshold(threshold))
 
-    assert outcome.value == value
+    assert (outcome.value, outcome.judge_passed) == (value, judge_passed)
     assert (outcome.reason is not None) == (value == "fail")
 
 
 def test_reason_names_every_failed_gate_and_the_threshold() -> None:
-    outcome = decide_outcome([FAILED, PASSED], 41, 62.5)
+    outcome = decide_outcome([FAILED, PASSED], 41, Threshold(62.5))
 
-    assert outcome == Outcome(
-        "fail",
-        "gate 'asks the cluster' failed: called 0 times, at least 1; the total 41 is below the threshold 62.5",
+    assert outcome.reason == (
+        "gate 'asks the cluster' failed: called 0 times, at least 1; the total 41 is below the threshold 62.5"
     )
 
 
 @table
 def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: str) -> None:
-    outcome = decide_outcome([gate(name, False, f"why {name}") for name in "abcde"[:failed]], None, None)
+    outcome = decide_outcome([gate(name, False, f"why {name}") for name in "abcde"[:failed]], None, Threshold(None))
 
     assert outcome.reason is not None
     assert outcome.reason.endswith(ending)
@@ -51,26 +57,29 @@ def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: st
 
 
 @table
-def test_threshold_of_a_rubric_applies_to_its_weighted_score(weighted: float, total: int, value: str) -> None:
-    outcome = decide_outcome([], total, threshold_of(None, 0.70), judged=100 * weighted)
+def test_threshold_of_criteria_applies_before_rounding(
+    weighted: float, total: int, threshold: float, reason: str | None
+) -> None:
+    """The reason has numbers of 0-100 only, rounded but different."""
+    outcome = decide_outcome([], total, threshold_of(None, threshold, None), weighted)
 
-    assert outcome.value == value
-    if value == "fail":
-        assert outcome.reason == "the weighted score 69.5 is below the threshold 70"
+    assert outcome == Outcome("fail" if reason else "pass", reason, judge_passed=reason is None)
 
 
-@table
-def test_numbers_in_a_reason_are_rounded_but_stay_different(weighted: float, threshold: float, reason: str) -> None:
-    assert decide_outcome([], 1, threshold, judged=weighted).reason == f"the weighted score {reason}"
+def test_threshold_of_a_chain_applies_to_the_total() -> None:
+    assert decide_outcome([], 70, threshold_of(70, 0.9, None), 0.695).judge_passed
 
 
 def test_a_weighted_score_without_a_total_decides_nothing() -> None:
-    assert decide_outcome([], None, 70, judged=20) == Outcome(None)
+    assert decide_outcome([], None, Threshold(70, is_of_criteria=True), 0.2) == Outcome(None)
 
 
 @table
-def test_threshold_of_the_chain_comes_first(chain: float | None, rubric: float | None, threshold: float | None) -> None:
-    assert threshold_of(chain, rubric) == threshold
+def test_the_nearest_threshold_counts(
+    chain: float | None, criteria: float | None, default: float | None, threshold: float | None
+) -> None:
+    """That of the chain, then that of the criteria, then that of `defaults`."""
+    assert threshold_of(chain, criteria, default).value == threshold
 
 
 # --- the composite -------------------------------------------------------------------------------------

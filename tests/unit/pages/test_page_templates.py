@@ -73,6 +73,7 @@ FULL: dict[str, Any] = EXAMPLE | {
     "coverage": {"shown_share": 0.5, "cut_entries": ["E2"]},
     "evidence": {"expected": {"stages": 2}, "read": {}, "missing": ["stage 2"]},
     "alternative_approaches": [{"name": "ask", "description": "E2", "steps": ["look"]}],
+    "layers": {"interaction": None, "gates": "fail", "judge": "pass"},
     "composite_score": 66.5,
 }
 UNKNOWN = dict.fromkeys(
@@ -80,6 +81,7 @@ UNKNOWN = dict.fromkeys(
 )
 PENDING = FULL | no_results() | UNKNOWN | {"status": "pending", "usage": NO_USAGE, "waiting_for": "something_new"}
 PENDING |= {"missing_tools": [], "alternative_approaches": []}
+PENDING |= {"layers": dict.fromkeys(("interaction", "gates", "judge"))}
 CONTENT = {
     "name": "investigation-methodology",
     "prompt": "ask\nthis",
@@ -146,6 +148,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
         *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
+        *("Gates: did not pass. Judge: passed; the threshold is 60 of 100.",),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
     ):
         assert expected in text, expected

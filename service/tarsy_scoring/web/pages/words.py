@@ -28,6 +28,7 @@ ERROR_KINDS = _TEXTS["error_kinds"]
 FAILURE_REASONS = _TEXTS["failure_reasons"]
 NO_SECOND_OPINION = {**ERROR_KINDS, **_TEXTS["no_second_opinion"]}
 TURN_KINDS = _TEXTS["turn_kinds"]
+LAYER_RESULTS = _TEXTS["layer_results"]
 PURPOSES = _TEXTS["purposes"]
 REVIEW_REASONS = _TEXTS["review_reasons"]
 OPEN = frozenset({"pending", "in_progress"})
