@@ -28,6 +28,7 @@ def window(**figures: Any) -> dict[str, Any]:
         "threshold": 50,
         "share_under_threshold": 0.0,
         "failures": {},
+        "nothing_to_judge": 0,
         "failure_tags": {},
         "cost_usd": 0.5,
     } | figures

@@ -56,7 +56,10 @@ def random_score(chance: random.Random, ended_at: datetime, chains: tuple[str | 
     shared = {"chain_id": chance.choice(chains), "purpose": "shadow" if chance.random() < 0.1 else "production"}
     if chance.random() < 0.2:
         status = chance.choice(("failed", "timed_out", "cancelled"))
-        kind = "cancelled" if status == "cancelled" else chance.choice(("refused", "worker_lost", "answer_cut"))
+        of_status = (
+            ("cancelled", "nothing_to_judge") if status == "cancelled" else ("refused", "worker_lost", "answer_cut")
+        )
+        kind = chance.choice(of_status)
         return failed_score(ended_at, status, kind, **shared)
     return ended_score(
         ended_at,
@@ -79,6 +82,7 @@ def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: 
     start = end - timedelta(hours=int(name.removesuffix("h")))
     inside = [r for r in rows if r["completed_at"] is not None and start <= r["completed_at"] < end]
     completed = [r for r in inside if r["status"] == "completed"]
+    without_number = [r["error_kind"] for r in inside if r["status"] != "completed"]
     totals = [r["total_score"] for r in completed if r["total_score"] is not None]
     costs = [r["usage"]["cost_usd"] for r in completed if (r["usage"] or {}).get("cost_usd") is not None]
     under = sum(total < threshold for total in totals)
@@ -91,7 +95,8 @@ def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: 
         "under_threshold": under,
         "threshold": threshold,
         "share_under_threshold": under / len(totals) if totals else None,
-        "failures": Counter(r["error_kind"] for r in inside if r["status"] != "completed"),
+        "failures": Counter(kind for kind in without_number if kind != "nothing_to_judge"),
+        "nothing_to_judge": without_number.count("nothing_to_judge"),
         "failure_tags": Counter(tag for r in completed for tag in r["failure_tags"]),
         "cost_usd": round(sum(costs), 9) if costs else None,
     }

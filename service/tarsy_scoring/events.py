@@ -258,7 +258,10 @@ class WindowFigures(BaseModel):
     under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
     threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
     share_under_threshold: float | None = Field(ge=0, le=1, description="`under_threshold` / `scored`; null if none.")
-    failures: dict[str, int] = Field(description="Number of scores that did not complete, by `error_kind`.")
+    failures: dict[str, int] = Field(
+        description="Number of scores that did not complete, by `error_kind`, apart from `nothing_to_judge`."
+    )
+    nothing_to_judge: int = Field(ge=0, description="Sessions without an investigation, for example only with chats.")
     failure_tags: dict[str, int] = Field(description="Number of completed scores by failure tag.")
     cost_usd: float | None = Field(description="Sum over completed scores whose cost is known; null: of none.")
 

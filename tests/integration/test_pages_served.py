@@ -135,6 +135,26 @@ async def test_the_list_shows_every_state_in_words(api: Api) -> None:
     assert page.all("main")[0]["data-channel"] == "sessions"
 
 
+async def test_a_session_with_nothing_to_judge_is_no_failure(api: Api) -> None:
+    """It has words of its own, a filter of its own, and no part in selections of failures."""
+    columns = {"status": "cancelled", "error_kind": "nothing_to_judge", "error_message": "nothing to judge: only chats"}
+    await api.scoring.store.end(failure(await api.scoring.claimed("chats-only"), **columns))
+    await api.scoring.store.end(failure(await api.scoring.claimed("failed-one")))
+
+    listed = await look(api, "/?status=nothing_to_judge")
+    score = await look(api, "/sessions/chats-only")
+    answer = await api.client.get("/api/v1/scoring/sessions", params={"status": "nothing_to_judge"})
+
+    assert listed.badges == {"chats-only": "Nothing to judge"}
+    assert "The session has only chats" in score.text
+    assert "nothing to judge: only chats" in score.text
+    for page in (listed, score):
+        assert not re.search(r'class="(badge ended|note weak)', page.html.partition("<main")[2].partition("</main>")[0])
+    assert [session["session_id"] for session in answer.json()["sessions"]] == ["chats-only"]
+    assert (await look(api, "/?status=failed")).badges == {"failed-one": "Failed"}
+    assert await api.scoring.reader.failed_sessions(None, None, None) == ["failed-one"]
+
+
 async def test_filters_narrow_the_list_and_stay_in_the_form(api: Api) -> None:
     await scored(api, "good-one", 82)
     await scored(api, "weak-one", 30)

@@ -57,7 +57,8 @@ LEFT JOIN {{schema}}.session_scores n ON n.session_id = m.session_id AND n.purpo
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = n.session_id
                   AND x.purpose = 'production' AND x.created_at >= n.created_at
                   AND (x.created_at > n.created_at OR x.score_id < n.score_id))
-WHERE ($2::text IS NULL OR CASE WHEN $2 = 'not_scored' THEN n.session_id IS NULL ELSE n.status = $2 END)
+WHERE ($2::text IS NULL OR CASE $2 WHEN 'not_scored' THEN n.session_id IS NULL
+  WHEN 'nothing_to_judge' THEN n.status = 'cancelled' AND n.error_kind = $2 ELSE n.status = $2 END)
   AND {matches("m.chain_id", _ENDED)}
 """
 
@@ -98,7 +99,7 @@ class Filters:
     Filters of lists and exports; None and an empty mapping let everything through.
 
     Args:
-        status: Status of the newest score, or `not_scored`; in an export, status of the score.
+        status: Status of the newest score, `nothing_to_judge` or `not_scored`; in an export, status of the score.
         labels: The session must carry all of them.
         since, until: Range of the time when the session ended, in an export when the score ended; `until` is
             exclusive.

@@ -14,6 +14,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Database
 
 NO_CHAIN = ""  # the name of "no chain" in this room, and the message key of scores without a chain
+NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 RED_BAND_ENDS = 50.0  # threshold of chains without one of their own; the pages show totals below it in red
 
 # The error kinds that occur, found by one index lookup each. The index on failures is (error_kind,
@@ -141,6 +142,7 @@ async def read_figures(
 def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one window, as in `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
     scored, under = row.get("scored", 0), row.get("under_threshold", 0)
+    failures: Mapping[str, int] = row.get("failures") or {}
     return {
         "start": f"{window.start:%Y-%m-%dT%H:%M:%SZ}",
         "end": f"{window.end:%Y-%m-%dT%H:%M:%SZ}",
@@ -150,7 +152,8 @@ def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[
         "under_threshold": under,
         "threshold": int(threshold) if threshold.is_integer() else threshold,
         "share_under_threshold": under / scored if scored else None,
-        "failures": dict(sorted((row.get("failures") or {}).items())),
+        "failures": {kind: failures[kind] for kind in sorted(failures) if kind != NOTHING_TO_JUDGE},
+        "nothing_to_judge": failures.get(NOTHING_TO_JUDGE, 0),
         "failure_tags": dict(sorted((row.get("failure_tags") or {}).items())),
         "cost_usd": row.get("cost_usd"),
     }
@@ -158,4 +161,4 @@ def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[
 
 def is_empty(windows: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether no score ended in any of the windows."""
-    return not any(w["scores"] or w["failures"] for w in windows.values())
+    return not any(w["scores"] or w["failures"] or w["nothing_to_judge"] for w in windows.values())

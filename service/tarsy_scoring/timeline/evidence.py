@@ -122,11 +122,13 @@ def require_events(timeline: Timeline) -> None:
             may still be on their way.
     """
     if timeline.shown_event_count == 0 and not timeline.evidence.missing:
-        hidden = sum(s.stage_type not in SHOWN_STAGE_TYPES for s in timeline.stages)
-        raise NothingToJudge(
-            f"session {timeline.session_id} has nothing to judge: no stage that the judge sees has an event "
-            f"({hidden} other stages are not shown)"
-        )
+        types = Counter(s.stage_type for s in timeline.stages)
+        if types["chat"] and not types.keys() - {"chat", "scoring"}:
+            why = f"only chats ({types['chat']})"
+        else:
+            hidden = sum(number for name, number in types.items() if name not in SHOWN_STAGE_TYPES)
+            why = f"no stage that the judge sees has an event ({hidden} other stages are not shown)"
+        raise NothingToJudge(f"session {timeline.session_id} has nothing to judge: {why}")
 
 
 def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: bool) -> None:

@@ -119,8 +119,10 @@ class _ScoreFilters(_Range):
 class SessionsQuery(_ScoreFilters):
     """Filters of sessions; `since` and `until` apply to the end of the session."""
 
-    status: Status | Literal["not_scored"] | SkipJsonSchema[None] = Field(
-        None, description="Status of the newest score; `not_scored`: there is none."
+    status: Status | Literal["nothing_to_judge", "not_scored"] | SkipJsonSchema[None] = Field(
+        None,
+        description="Status of the newest score; `nothing_to_judge`: cancelled because the session has no "
+        "investigation; `not_scored`: there is none.",
     )
     sort: Sort = Field("newest", description="By end of the session, or by total. Sessions without a total come last.")
     cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(

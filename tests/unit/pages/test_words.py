@@ -43,7 +43,7 @@ def test_pages_and_shipped_criteria_use_one_set_of_words() -> None:
 
 def test_the_script_knows_the_outcomes_and_ranges() -> None:
     script = (files("tarsy_scoring.web.pages") / "static" / "live.js").read_text("utf-8")
-    for word in (*words.RANGES, *words.OUTCOMES, words.OTHER_OUTCOME):
+    for word in (*words.RANGES, *words.OUTCOMES, words.OTHER_OUTCOME, words.NOTHING_TO_JUDGE):
         assert f'"{word}"' in script
 
 
@@ -87,7 +87,7 @@ def test_the_script_has_one_badge_per_state() -> None:
     """The states are phases, ends, ranges and outcomes."""
     states = [b.state for b in every_badge()]
     assert len(states) == len(set(states))
-    assert set(get_args(Phase)) | {"completed", "failed", "timed_out", "cancelled"} | {
+    assert set(get_args(Phase)) | {"completed", "failed", "timed_out", "cancelled", words.NOTHING_TO_JUDGE} | {
         *words.RANGES,
         *words.OUTCOMES,
         words.OTHER_OUTCOME,

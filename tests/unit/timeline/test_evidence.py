@@ -106,12 +106,18 @@ def test_more_missing_than_tolerated_is_not_judged(may_change: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "session",
-    [timeline(), timeline(stage(execution())), timeline(stage(execution(THINKING), stage_type="chat"))],
-    ids=["no stage", "no event", "hidden events alone"],
+    ("session", "why"),
+    [
+        pytest.param(timeline(), "no stage that the judge sees has an event", id="no stage"),
+        pytest.param(timeline(stage(execution())), "no stage that the judge sees has an event", id="no event"),
+        pytest.param(timeline(stage(execution(THINKING), stage_type="chat")), r"only chats \(1\)", id="chats alone"),
+        pytest.param(
+            timeline(stage(execution(THINKING), stage_type="x")), "no stage .*1 other stages", id="hidden events alone"
+        ),
+    ],
 )
-def test_a_session_without_an_investigation_is_nothing_to_judge(session: Timeline) -> None:
-    with pytest.raises(NothingToJudge, match="has nothing to judge"):
+def test_a_session_without_an_investigation_is_nothing_to_judge(session: Timeline, why: str) -> None:
+    with pytest.raises(NothingToJudge, match=f"has nothing to judge: {why}"):
         check_evidence(session, 1.0, may_change=True)
 
 

@@ -32,6 +32,7 @@ LAYER_RESULTS = _TEXTS["layer_results"]
 PURPOSES = _TEXTS["purposes"]
 REVIEW_REASONS = _TEXTS["review_reasons"]
 OPEN = frozenset({"pending", "in_progress"})
+NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ def badge(
     phase: str | None = None,
     waiting_for: str | None = None,
     outcome: str | None = None,
+    error_kind: str | None = None,
 ) -> Badge:
     """
     The badge of a score.
@@ -91,6 +93,8 @@ def badge(
         return Badge("queued", STATUSES["pending"], "queued", more=in_words(WAITING_FOR, waiting_for or ""))
     if status is None or status == "not_scored":
         return Badge("none", STATUSES["not_scored"], "not_scored")
+    if error_kind == NOTHING_TO_JUDGE:
+        return Badge("plain", STATUSES[NOTHING_TO_JUDGE], NOTHING_TO_JUDGE)
     # A completed score without a judge has no total.
     look = "plain" if status == "completed" else "ended"
     return Badge(look, in_words(STATUSES, status), status)
@@ -104,6 +108,7 @@ def badge_of(document: Mapping[str, Any]) -> Badge:
         document.get("current_stage"),
         document.get("waiting_for"),
         document.get("judge_outcome"),
+        document.get("error_kind"),
     )
 
 
@@ -116,6 +121,7 @@ def every_badge() -> list[Badge]:
     phases = [badge("in_progress", phase=p) for p in PHASES if p not in ("queued", "waiting_retry")]
     waiting = Badge("queued", PHASES["waiting_retry"], "waiting_retry")
     ended = [badge(status) for status in ("completed", "failed", "timed_out", "cancelled")]
+    ended.append(badge("cancelled", error_kind=NOTHING_TO_JUDGE))
     ranges = [badge("completed", band.low) for band in DEFAULT_BANDS]
     outcomes = [badge("completed", 0, outcome=outcome) for outcome in (*OUTCOMES, OTHER_OUTCOME)]
     return [badge("pending"), waiting, *phases, *ranges, *outcomes, *ended]

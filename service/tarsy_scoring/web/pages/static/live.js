@@ -12,6 +12,7 @@ const strip = document.getElementById("strip");
 const ENDED = new Set(["scoring.completed", "scoring.failed"]);
 const WAITING = new Set(["queued", "waiting_retry"]);
 const OUTCOMES = new Set(["correct", "partial", "wrong"]), OTHER_OUTCOME = "other_outcome";
+const NOTHING_TO_JUDGE = "nothing_to_judge"; // an error kind that is no failure
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
 const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
 const LONGEST_READING_MS = 60000; // a fetch over a dead connection would otherwise block all later ones
@@ -33,7 +34,7 @@ let meanwhile = new Map(); // score id -> its last event since a fetch began; th
 function stateOf(event) {
   if (event.type === "scoring.progress") return event.phase;
   if (event.type === "scoring.started") return "gathering_context";
-  if (event.type === "scoring.failed") return event.status;
+  if (event.type === "scoring.failed") return event.error_kind === NOTHING_TO_JUDGE ? NOTHING_TO_JUDGE : event.status;
   const total = event.total_score, outcome = event.judge_outcome;
   if (total === null || total === undefined) return "completed";
   if (outcome) return OUTCOMES.has(outcome) ? outcome : OTHER_OUTCOME;

@@ -65,7 +65,8 @@ function failuresIn(window) {
 function figuresOf(window) {
   const share = window.share_under_threshold;
   const under = isNumber(share) && isNumber(window.threshold) ? `${Math.round(100 * share)} % under ${window.threshold}` : "";
-  return [plural(window.scores, "score", "scores"), under, failuresIn(window), usd(window.cost_usd)].filter(Boolean).join(" · ");
+  const chats = isNumber(window.nothing_to_judge) && window.nothing_to_judge > 0 ? `${count(window.nothing_to_judge)} with nothing to judge` : "";
+  return [plural(window.scores, "score", "scores"), under, failuresIn(window), chats, usd(window.cost_usd)].filter(Boolean).join(" · ");
 }
 
 // --- rows --------------------------------------------------------------------------------------------
