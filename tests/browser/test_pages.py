@@ -118,6 +118,13 @@ async def test_without_javascript_everything_but_live_works(installation: Instal
     turns = visitor.page.locator("#turns")
     await turns.locator("summary").first.click()
     await expect(turns).to_contain_text("Analysis")
+    navigation = visitor.page.get_by_role("navigation", name="Pages")
+    drift = navigation.get_by_role("link", name="Drift")
+    await expect(drift).to_be_hidden()
+    await navigation.get_by_text("More pages").click()
+    await visitor.follow(drift)
+    await expect(drift).to_have_attribute("aria-current", "page")
+    await expect(drift).to_be_visible()
 
 
 async def test_the_keyboard_is_enough(installation: Installation, visit: Visits) -> None:
@@ -172,7 +179,7 @@ async def test_a_small_screen_never_scrolls_sideways(installation: Installation,
     """Wide tables and pictures scroll within themselves."""
     await installation.score("small-1")
     visitor = await visit("/", viewport=NARROW, is_mobile=True)
-    for path in ("/", "/sessions/small-1", "/trends", "/distribution", "/missing-tools", "/failure-tags"):
+    for path in ("/", "/sessions/small-1", "/trends", "/distribution", "/missing-tools", "/failure-tags", "/drift"):
         await visitor.open(path)
         assert not await is_too_wide(visitor.page), path
         tall = await visitor.page.locator("caption:visible, th:visible, .chip:visible").evaluate_all(TALLEST)

@@ -14,24 +14,26 @@ class Page:
     Args:
         module: Dotted name of the module whose `router` serves the page. Named and not imported, because the
             modules import `rendering`, which prints the navigation.
+        is_under_more: Whether the page is in the second group of the navigation, behind "More".
     """
 
     path: str
     title: str
     module: str
+    is_under_more: bool = False
 
 
 _HERE = "tarsy_scoring.web.pages"
 PAGES = [
     Page("/", "Sessions", f"{_HERE}.sessions"),
     Page("/trends", "Trends", f"{_HERE}.insights"),
-    Page("/drift", "Drift", f"{_HERE}.drift"),
-    Page("/distribution", "Distribution", f"{_HERE}.insights"),
     Page("/missing-tools", "Missing tools", f"{_HERE}.missing_tools"),
     Page("/failure-tags", "Failure tags", f"{_HERE}.insights"),
     Page("/review", "Review", f"{_HERE}.labelling"),
+    Page("/distribution", "Distribution", f"{_HERE}.insights", is_under_more=True),
+    Page("/drift", "Drift", f"{_HERE}.drift", is_under_more=True),
 ]
-"""In the order of the navigation."""
+"""In the order of the navigation. Under "More" stands what few installations have the data for, or look at rarely."""
 
 
 def routers() -> list[APIRouter]:
