@@ -200,7 +200,8 @@ def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
 def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cites = f'It read the log (E99). "look" is in E2, as E1 says: "the disk is full".\n{ANALYSIS}'
+    """A quotation that holds does not hide an id without an entry in its sentence."""
+    cites = f'E3 and E99 say "the disk is full". "look" is in E2, as E1 says: "the disk is full".\n{ANALYSIS}'
     session = SESSION | {"final_analysis": "the disk is full"}
 
     def judging(_: Settings) -> dict[str, FakeJudge]:
@@ -214,16 +215,16 @@ def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
 
     jsonschema.validate(document, SCHEMA)
     assert document["grounding"] == {
-        "checked": 3,
-        "held": 1,
-        "share": 1 / 3,
+        "checked": 4,
+        "held": 2,
+        "share": 0.5,
         "failed": [
             {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
             {"entry": "E2, E1", "quotation": "the disk is full", "reason": "other_entry", "found_in": "E3"},
         ],
     }
     assert (
-        'citations: 1 of 3 hold\n  no_such_entry E99\n  other_entry E2, E1 "the disk is full" (stands in E3)\n' in text
+        'citations: 2 of 4 hold\n  no_such_entry E99\n  other_entry E2, E1 "the disk is full" (stands in E3)\n' in text
     )
 
 
