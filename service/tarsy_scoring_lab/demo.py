@@ -62,7 +62,7 @@ async def run_demo(
     Raises:
         StartRefused: A part did not start, the broker did not take the events, or the worker ended early.
     """
-    console = Console()
+    console = Console(soft_wrap=True)  # a line that is longer than the terminal is not broken, nor in a pipe
     sessions = example_sessions()
     real = {name: value for name in JUDGE_VARIABLES if (value := os.environ.get(name))}
     is_real = "OPENAI_API_KEY" in real or "OPENAI_BASE_URL" in real
@@ -98,7 +98,7 @@ async def run_demo(
                 if keep_running and not stopping.is_set():
                     console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
                     for name, value in env.items():
-                        console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
+                        console.print(f"export {name}={value}", highlight=False)
                     await stopping.wait()
     return status
 
@@ -186,7 +186,7 @@ async def _follow(
                     event = from_json(record.value or b"{}")
                     if event["type"] in ("scoring.completed", "scoring.failed"):
                         ended[event["session_id"]] = event
-                        console.print(_line(event), soft_wrap=True)
+                        console.print(_line(event))
     finally:
         await tail.stop()
         await publisher.stop()

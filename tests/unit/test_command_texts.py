@@ -175,6 +175,20 @@ def test_anchors_are_printed_with_state_and_judges(capsys: pytest.CaptureFixture
     ]
 
 
+def test_no_width_of_a_terminal_cuts_ids_and_times(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    session, topic, time = "s" * 128, "t" * 100, "2026-11-22T13:04:05.123456Z"
+    letter = {"place": "0:123456789", "failed_at": time, "error": "not_json", "error_message": "m" * 200}
+    letter |= {"original_topic": topic, "original_partition": 2, "original_offset": 123456789}
+    letters = "\n".join(shown(capsys, "dead_letters.txt", {"letters": [letter]}))
+    assert all(whole in letters for whole in ("0:123456789", time, f"{topic} 2:123456789"))
+    anchor = {"session_id": session, "chain_id": None, "alert_type": None, "judgements": 1, "state": "judged"}
+    [line] = shown(capsys, "anchors.txt", {"anchors": [anchor], "judges": [], "states": STATES})
+    assert line.startswith(f"{session}  no chain  ")
+
+
 def test_dead_letters_are_printed_with_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
     letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny"}
     origin = {"original_topic": "t", "original_partition": 2, "original_offset": 3}

@@ -74,10 +74,14 @@ def test_list_shows_where_criteria_come_from_and_who_uses_them(tmp_path: Path, c
     assert (listed["cli-tool-use"]["source"], listed["cli-tool-use"]["is_default"]) == ("shipped", False)
 
 
-def test_list_for_people_has_twelve_digits_of_each_hash(configured: dict[str, str]) -> None:
-    shown = invoke("list", **configured)
+def test_list_for_people_has_twelve_digits_of_each_hash_and_cuts_nothing_else(
+    tmp_path: Path, configured: dict[str, str]
+) -> None:
+    shown = invoke("list", COLUMNS="20", **configured)
     assert shown.exit_code == 0
     assert METHODOLOGY.criteria_hash[:12] in shown.stdout
+    [own] = [line for line in shown.stdout.splitlines() if line.startswith("own ")]
+    assert own.endswith(f"  {tmp_path / 'criteria' / 'own.yaml'}  used by defaults, security")
     assert METHODOLOGY.criteria_hash[:13] not in shown.stdout
     assert "defaults" in shown.stdout
     assert "shipped" in shown.stdout
