@@ -67,6 +67,15 @@ async def test_the_criteria_of_the_sessions_own_chain_count(scoring: Scoring) ->
     ]
 
 
+async def test_no_score_of_a_chain_without_a_judge_is_obsolete(scoring: Scoring) -> None:
+    for session, chain in (("billing-1", "billing"), ("kubernetes-1", "kubernetes"), ("no-chain", None)):
+        await scored(scoring, session, chain_id=chain, criteria=DEFAULT_CRITERIA)
+    on, off = {"judge": {"enabled": True}}, {"judge": {"enabled": False}}
+
+    assert await obsolete(scoring, policy(hashes=EDITED.hashes, billing=off)) == ["kubernetes-1", "no-chain"]
+    assert await obsolete(scoring, policy(off, hashes=EDITED.hashes, billing=on)) == ["billing-1"]
+
+
 async def test_new_notes_make_the_scores_of_their_chain_obsolete(scoring: Scoring) -> None:
     of = replace(policy(billing={}), hashes_of_chains={"billing": {DEFAULT_CRITERIA: "with-notes"}})
     for session, chain in (("billing-1", "billing"), ("kubernetes-1", "kubernetes")):

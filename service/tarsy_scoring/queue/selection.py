@@ -18,14 +18,14 @@ from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2:
-# their hashes, $3: the hash of every other chain), without those that have an open score under these
-# criteria.
+# their hashes, $3: the hash of every other chain; null: a chain without a judge), without those that have an open
+# score under these criteria.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, criteria_hash) ON c.chain_id = m.chain_id
-CROSS JOIN LATERAL (SELECT coalesce(c.criteria_hash, $3) AS criteria_hash) wanted
+CROSS JOIN LATERAL (SELECT CASE WHEN c.chain_id IS NULL THEN $3 ELSE c.criteria_hash END AS criteria_hash) wanted
 WHERE {is_latest("s")}
   AND s.criteria_hash <> wanted.criteria_hash
   AND ($4::text IS NULL OR m.chain_id = $4) AND ($5::timestamptz IS NULL OR s.created_at >= $5)
@@ -112,6 +112,8 @@ async def obsolete_sessions(database: Database, policy: Policy, chain: str | Non
     """
     Sessions whose latest completed score is not under the current hash of their chain's criteria.
 
+    A chain without a judge has none: no criteria judge its sessions.
+
     Args:
         since: Only if that score was created since then.
 
@@ -127,8 +129,12 @@ async def obsolete_sessions(database: Database, policy: Policy, chain: str | Non
     return [r["session_id"] for r in rows]
 
 
-def _hash(policy: Policy, where: str, chain_id: str | None) -> str:
-    name, found = policy.resolve_criteria(chain_id, policy.chain(chain_id).criteria)
+def _hash(policy: Policy, where: str, chain_id: str | None) -> str | None:
+    """The current hash of a chain; None for a chain without a judge."""
+    chain = policy.chain(chain_id)
+    if not chain.judge.enabled:
+        return None
+    name, found = policy.resolve_criteria(chain_id, chain.criteria)
     if found is None:
         known = ", ".join(sorted(policy.hashes))
         raise ConfigurationError(f"{where}.criteria: no criteria are called {name!r} (known: {known})")
