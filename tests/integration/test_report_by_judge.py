@@ -32,6 +32,7 @@ chains:
   poor: {{daily_budget_usd: 0}}
   narrow: {{providers: [narrow]}}
   unpriced: {{providers: [unpriced], daily_budget_usd: null}}
+  spared: {{providers: [unpriced, narrow, default]}}
 """
 ANALYSIS = "1. node_memory: nobody could see the memory pressure of the node."
 QUOTED = {"review": "S1", "quote": "nobody could see the memory pressure"}
@@ -139,8 +140,12 @@ async def test_providers_see_only_chains_that_may_use_them(
 async def test_chains_without_a_usable_provider_are_left_out(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """By a pause, a budget, a window or a missing price; other chains are still reported."""
-    for chain in ("paused", "poor", "narrow", "unpriced", "k"):
+    """
+    By a pause, a budget, a window or a missing price; other chains are still reported.
+
+    A chain whose first provider has no prices or too small a window is read by its spare.
+    """
+    for chain in ("paused", "poor", "narrow", "unpriced", "spared"):
         await store_analysis(scoring, chain)
     await scoring.rows("INSERT INTO pauses (chain_id, paused_by) VALUES ('paused', 'ada')")
     judge.script(needs_reply(QUOTED))
@@ -151,7 +156,7 @@ async def test_chains_without_a_usable_provider_are_left_out(
     ]
 
     assert judge.calls == 1
-    assert [one["chains"] for one in whole["findings"]] == [["k"]]
+    assert [(one["provider"], one["chains"]) for one in whole["findings"]] == [("default", ["spared"])]
     why = {left["chain_id"]: left["why"] for left in whole["left_out"]}
     for chain, words in (
         ("paused", "paused since"),

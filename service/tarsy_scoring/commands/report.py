@@ -122,7 +122,7 @@ def missing_tools(
     built tool is still missed is measured: the demand in sessions whose agents have it, against the demand
     before.
 
-    Only --with-judge calls a model: the first provider of each chain reads what judges wrote about missing
+    Only --with-judge calls a model: the first provider of each chain with prices reads what judges wrote about missing
     tools in that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A
     statement counts only if its quotation is found in the score it names. Chains without a judge are skipped.
     The report and stderr list scores that were not read. Exit status 1: no score could be read; the rest of

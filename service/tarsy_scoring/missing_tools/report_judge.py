@@ -1,7 +1,7 @@
 """
 Decide which analyses of a report go to which model, within limits and a budget.
 
-Only the first provider of a chain reads its analyses, and the calls count for that chain, so its pauses and
+The first usable provider of a chain reads its analyses, and the calls count for that chain, so its pauses and
 budget apply. A chain without a judge is not read. Needs of several chains are compared if one provider read
 them all.
 """
@@ -164,21 +164,22 @@ async def read_analyses(
     taken = Counter(note.chain_id for note in notes)
     left_out = [LeftOut(c, counts[c], NO_JUDGE) for c in counts if c not in judged]
     left_out += [LeftOut(c, counts[c] - taken[c], BEYOND) for c in counts if c in judged and counts[c] > taken[c]]
+    rooms = {name: room_for(client.settings, limits.token_factor(name)) for name, client in clients.items()}
+    unusable = {name: why for name, client in clients.items() if (why := _why_unusable(client, rooms[name]))}
     by_provider: defaultdict[str, list[Note]] = defaultdict(list)
     for note in notes:
-        by_provider[settings.chain(note.chain_id).providers[0]].append(note)
+        providers = settings.chain(note.chain_id).providers
+        by_provider[next((p for p in providers if p not in unusable), providers[0])].append(note)
     budget = ReportBudget(max_usd)
     findings: list[Findings] = []
     for provider, of_provider in by_provider.items():
-        client = clients[provider]
-        budget_tokens = room_for(client.settings, limits.token_factor(provider))
-        if why := _why_unusable(client, budget_tokens):
+        if why := unusable.get(provider):
             left_out += [LeftOut(c, n, why) for c, n in Counter(note.chain_id for note in of_provider).items()]
             continue
         found = await find_needs(
             of_provider,
-            partial(ReportJudge, client, limits, budget, settings.attempt_timeout_s),
-            budget_tokens,
+            partial(ReportJudge, clients[provider], limits, budget, settings.attempt_timeout_s),
+            rooms[provider],
             provider=provider,
             max_reminders=min(settings.chain(note.chain_id).max_reminders for note in of_provider),
             masking=masking_of(settings.config.masking.extra_patterns),
