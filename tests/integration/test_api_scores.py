@@ -584,7 +584,9 @@ async def _of_reader(api: Api, score_id: uuid.UUID) -> Any:
 
 
 async def test_the_score_of_a_session(api: Api) -> None:
-    assert problem(await api.score_of(), 404).title == "No score"
+    none = problem(await api.score_of(), 404)
+    assert none.title == "No score"
+    assert "if the source has the session, POST" in none.detail
 
     await failed(api.scoring)
     await cancelled(api.scoring)

@@ -227,7 +227,8 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     """
     document = await context_of(request).reader.score_of_session(session_id)
     if document is None:
-        raise Problem(404, "No score", f"the session {session_id} has no score: POST to this address to request one")
+        advice = "if the source has the session, POST to this address to request one"
+        raise Problem(404, "No score", f"no score of a session {session_id} is stored: {advice}")
     return json_answer(document)
 
 
