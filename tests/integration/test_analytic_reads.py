@@ -21,8 +21,18 @@ AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON = "/api/v1/scoring"
 POOL = 2
 ANALYTIC = [
-    *("/", "/trends", "/distribution", "/failure-tags", "/missing-tools", "/approaches", "/drift", "/review"),
-    *(f"{JSON}/{path}" for path in ("sessions", "export", "missing-tools", "review", "trust")),
+    *(
+        "/",
+        "/trends",
+        "/distribution",
+        "/failure-tags",
+        "/missing-tools",
+        "/approaches",
+        "/dead-letters",
+        "/drift",
+        "/review",
+    ),
+    *(f"{JSON}/{path}" for path in ("sessions", "export", "missing-tools", "dead-letters", "review", "trust")),
     *(
         f"{JSON}/analytics/{path}"
         for path in ("trends", "distribution", "missing-tools", "approaches", "failure-tags", "drift")

@@ -67,6 +67,7 @@ INSERT INTO score_alternative_approaches VALUES ('{score}', 1, 'a', 'b');
 INSERT INTO score_alternative_approach_steps VALUES ('{score}', 1, 1, 'look');
 INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]');
 INSERT INTO replays (replay_hash) VALUES ('h');
+INSERT INTO dead_letters VALUES ('t', 0, 0, 'e', 'm');
 INSERT INTO provider_states (provider) VALUES ('main');
 INSERT INTO provider_calls VALUES (gen_random_uuid(), 'main', now(), 900);
 INSERT INTO pauses (paused_by) VALUES ('alice');

@@ -22,6 +22,7 @@ from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.queue.dead_letters import read_dead_letter, replay, write_dead_letter
 from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.queue.letter_states import newest_letters
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -81,6 +82,40 @@ async def test_a_forged_origin_leads_a_replay_to_no_other_topic(topics: Topics, 
     assert await values_of(topics, topics.scoring_events) == []
 
 
+async def test_all_sends_a_message_again_only_after_it_failed_again(topics: Topics, scoring: Scoring) -> None:
+    """Each message is listed and sent once, however many letters it has; its line says what came of the replay."""
+
+    async def listed() -> list[tuple[int, str, str]]:
+        lines = (await command(topics, scoring, "list", "--json")).stdout.splitlines()
+        found = [json.loads(line) for line in lines]
+        assert all(bool(one["replayed_at"]) == (one["state"] != "not_replayed") for one in found)
+        return [(len(one["places"]), one["state"], one["now"]) for one in found]
+
+    await send(topics, topics.session_completed, 0, [b"one", b"two"])
+    async with running_intake(topics, scoring):
+        await wait_for_letters(topics, 2)
+    assert await listed() == [(1, "not_replayed", "")] * 2
+
+    first = await command(topics, scoring, "replay", "--all")
+    second = await command(topics, scoring, "replay", "--all")
+    assert (first.stdout.strip(), first.stderr) == ("replayed: 2", "")
+    assert (second.exit_code, second.stdout.strip()) == (0, "replayed: 0")
+    assert second.stderr.strip() == "replayed before: 2; name their places to send them again"
+    assert await listed() == [(1, "sent", "sent, not read yet")] * 2
+
+    async with running_intake(topics, scoring):
+        await wait_for_letters(topics, 4)
+
+        async def have_failed() -> bool:
+            return await listed() == [(2, "still_fails", "still: not_json")] * 2
+
+        await wait_until(have_failed, PATIENCE_S, "both failures are noted")
+    text = (await command(topics, scoring, "list")).stdout
+    assert text.count("now: still: not_json") == len(text.splitlines()) == 2
+    assert (await command(topics, scoring, "replay", "--all")).stdout.strip() == "replayed: 2"
+    assert len(await values_of(topics, topics.session_completed)) == 6
+
+
 async def test_a_letter_that_cannot_be_replayed_stops_no_other(topics: Topics, scoring: Scoring) -> None:
     """Each says why, and the end of the command says how many of how many were sent."""
     letters = topics.dead_letters
@@ -95,7 +130,7 @@ async def test_a_letter_that_cannot_be_replayed_stops_no_other(topics: Topics, s
 
     assert (replayed.exit_code, replayed.stdout.strip()) == (1, "replayed: 1 of 5")
     reasons = replayed.stderr.splitlines()
-    assert len(reasons) == 4
+    assert len(reasons) == 4, replayed.stderr
     for reason, said in zip(reasons, (topics.scoring_events, "does not say", "does not have", "0:3"), strict=True):
         assert said in reason
     assert "\x1b" not in replayed.stderr
@@ -237,5 +272,8 @@ async def test_a_replay_is_the_original_request_and_never_stale(scoring: Scoring
         ("one", "accepted", 2),
         ("two", "stale", 1),
     ]
+    [noted] = (await newest_letters(scoring.database, None, 10)).dead_letters
+    assert (noted.state, noted.now, noted.times) == ("understood", "understood", 1)
+    assert noted.replayed_at is not None
     expected = Intake.decode(intake, original, replayed_from=letter.origin).request_id
     assert expected in await scoring.dispositions()

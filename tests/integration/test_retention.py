@@ -455,6 +455,7 @@ class TestPrune:
             "changes": "changes_recent",
             "charges": "budget_charges_of_day",
             "kept_answers": "kept_answers_age",
+            "dead_letters": "dead_letters_recent",
         }
         parts = {part.name: part for part in PARTS}
         assert {*parts} == {*wanted, "dead_letter_bodies", "replays"}, "every part has a name of its own"

@@ -1,6 +1,5 @@
 """Invalid messages, sessions and answers: each has exactly one documented outcome."""
 
-import json
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -75,10 +74,10 @@ async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> N
     replayed = await service.run("dead-letters", "replay", letter["place"])
     assert (replayed.status, replayed.stdout.strip()) == (0, "replayed: 1")
     await wait_until(lambda: len(worker.lines("intake.dead_letter")) == 2, 60, "it is buried again")
-    again = [json.loads(text) for text in (await service.run("dead-letters", "list", "--json")).stdout.splitlines()]
-    origins = {(d["original_topic"], d["original_partition"], d["original_offset"]) for d in again}
-    assert len(again) == 2
-    assert origins == {(letter["original_topic"], letter["original_partition"], letter["original_offset"])}
+    again = (await service.run("dead-letters", "list", "--json")).document
+    assert len(again["places"]) == 2
+    place = ("original_topic", "original_partition", "original_offset")
+    assert [again[name] for name in place] == [letter[name] for name in place]
     assert (await service.run("dead-letters", "show", "0:999")).status == 2
     missing = await service.run("dead-letters", "list", SCORING_TOPIC_DEAD_LETTERS="nobody-made-it")
     assert missing.status == 1

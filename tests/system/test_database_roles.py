@@ -97,6 +97,7 @@ READS = (
     "review",
     "export",
     "missing-tools",
+    "dead-letters",
     "analytics/trends",
     "analytics/missing-tools",
     "scores/{}/labels",
@@ -146,6 +147,7 @@ NOT_OF_THE_API = (
     "UPDATE provider_states SET provider = provider",
     "INSERT INTO dead_letter_bodies SELECT",
     "INSERT INTO replays SELECT",
+    "INSERT INTO dead_letters SELECT",
     "UPDATE tarsy_scoring_version SET version_num = '0001'",
 )
 

@@ -190,11 +190,12 @@ def test_no_width_of_a_terminal_cuts_ids_and_times(
 
 
 def test_dead_letters_are_printed_with_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny"}
+    letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny", "replayed_at": None}
+    replayed = {"replayed_at": "2027", "now": "still: not_\njson"}
     origin = {"original_topic": "t", "original_partition": 2, "original_offset": 3}
     nowhere = dict.fromkeys(origin)
-    assert shown(capsys, "dead_letters.txt", {"letters": [letter | origin, letter | nowhere]}) == [
-        "0:1  2026  not_json: x y  from t 2:3",
+    assert shown(capsys, "dead_letters.txt", {"letters": [letter | origin | replayed, letter | nowhere]}) == [
+        "0:1  2026  not_json: x y  from t 2:3  replayed 2027  now: still: not_ json",
         "0:1  2026  not_json: x y  from an unknown topic",
     ]
     assert shown(capsys, "dead_letters.txt", {"letters": []}) == ["no dead letters"]

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -25,13 +26,45 @@ from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
-from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay
+from tarsy_scoring.queue.dead_letters import (
+    Body,
+    DeadLetter,
+    group_by_origin,
+    load_body,
+    preview,
+    read_dead_letter,
+    replay,
+)
+from tarsy_scoring.queue.letter_states import Letter, position_in, states_of
 from tarsy_scoring.records.erasure import erased_hashes, is_about
 from tarsy_scoring.wiring import open_migrated_parts, open_parts
 
 _PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic
 SILENT_MOST = 3  # each waits for 15 s
 _UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")  # errors of aiokafka when no broker answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """
+    The dead letters of one message.
+
+    Args:
+        letters: The one that failed last at the end.
+        state: None if the database has none: a letter of an earlier version, or one without an origin.
+    """
+
+    letters: Sequence[DeadLetter]
+    state: Letter | None
+
+    @property
+    def newest(self) -> DeadLetter:
+        return self.letters[-1]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was replayed since it failed last."""
+        return self.state is not None and self.state.state in ("sent", "understood")
 
 
 @click.group("dead-letters")
@@ -42,8 +75,13 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def list_dead_letters(as_json: bool) -> None:
-    """List the dead letters that Kafka still keeps. `show` and `replay` take the PLACE in front of each."""
-    letters = [_letter_json(letter) for letter in run(_dead_letters(settings_of_environment()))]
+    """
+    List the messages whose dead letters Kafka still keeps.
+
+    `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed. After a
+    replay the line says what came of it: `understood`, `still: ERROR`, or that intake has not read it yet.
+    """
+    letters = [_group_json(group) for group in run(_found(settings_of_environment()))]
     if not as_json:
         print_text("dead_letters.txt", {"letters": letters})
         return
@@ -58,10 +96,12 @@ def show_dead_letter(place: str, as_json: bool) -> None:
     """Show one dead letter and the beginning of its message."""
     _require_places([place])
     settings = settings_of_environment()
-    (letter,) = _find(run(_dead_letters(settings)), [place])
+    groups = run(_found(settings))
+    (letter,) = _find(groups, [place])
+    group = next(one for one in groups if letter in one.letters)
     body = run(_body_of(settings, letter))
     value = body.value if body else letter.value
-    document = _letter_json(letter) | {"value": preview(value)}
+    document = _group_json(group, letter) | {"value": preview(value)}
     if as_json:
         print_json(document)
         return
@@ -72,26 +112,29 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 
 @dead_letters.command("replay")
 @click.argument("places", nargs=-1, metavar="[PLACE]...")
-@click.option("--all", "everything", is_flag=True, help="Every dead letter that Kafka still keeps.")
+@click.option("--all", "everything", is_flag=True, help="Every message that was not replayed since it failed last.")
 def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     """
     Send dead letters to their original topic again.
 
     They keep their original identity. Replaying a message that was processed since changes nothing. One that
-    still fails becomes a dead letter again. A letter that cannot be sent does not stop the others, and a
-    letter about an erased session is not sent.
+    still fails becomes a dead letter again. With --all each message is sent once, and those replayed since they
+    failed last are left out. A letter that cannot be sent does not stop the others, and a letter about an erased
+    session is not sent.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
     _require_places(places)
     settings = settings_of_environment()
 
-    async def work() -> tuple[int, list[str]]:
-        found = await _dead_letters(settings)
-        chosen = found if everything else _find(found, places)
-        return len(chosen), await _replay(settings, chosen)
+    async def work() -> tuple[int, int, list[str]]:
+        found = await _found(settings)
+        chosen = [group.newest for group in found if not group.is_done] if everything else _find(found, places)
+        return len(found) - len(chosen), len(chosen), await _replay(settings, chosen)
 
-    chosen, refused = run(work())
+    done, chosen, refused = run(work())
+    if everything and done:
+        click.echo(f"replayed before: {done}; name their places to send them again", err=True)
     for why in refused:
         click.echo(f"not replayed: {plain(why)}", err=True)
     sent = chosen - len(refused)
@@ -130,6 +173,24 @@ async def _replay(settings: Settings, letters: Sequence[DeadLetter]) -> list[str
     finally:
         await publisher.stop()
     return refused
+
+
+async def _found(settings: Settings) -> list[_Group]:
+    """
+    The messages whose dead letters Kafka still keeps, with what the database knows of them.
+
+    Raises:
+        BrokerAway, StartRefused: See `_dead_letters`.
+        DatabaseAway, ConfigurationError: The database cannot be asked.
+    """
+    groups = group_by_origin(await _dead_letters(settings))
+    origins = [group[-1].origin for group in groups]
+    async with open_migrated_parts(settings) as parts:
+        states = await states_of(parts.database, [position_in(o) for o in origins if o is not None])
+    return [
+        _Group(group, states.get(position_in(origin)) if origin is not None else None)
+        for group, origin in zip(groups, origins, strict=True)
+    ]
 
 
 async def _dead_letters(settings: Settings) -> list[DeadLetter]:
@@ -193,9 +254,9 @@ def _require_places(places: Sequence[str]) -> None:
             raise click.BadParameter(f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE")
 
 
-def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLetter]:
+def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
     """The letters at these places. Raises: click.BadParameter: there is none at one of them."""
-    by_place = {letter.place: letter for letter in letters}
+    by_place = {letter.place: letter for group in groups for letter in group.letters}
     for place in places:
         if place not in by_place:
             raise click.BadParameter(
@@ -203,6 +264,22 @@ def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLett
                 param_hint="PLACE",
             )
     return [by_place[place] for place in places]
+
+
+def _group_json(group: _Group, shown: DeadLetter | None = None) -> dict[str, Any]:
+    """
+    The document of a message.
+
+    Args:
+        shown: The letter to be shown; None: the newest one.
+    """
+    state = group.state
+    return _letter_json(shown or group.newest) | {
+        "places": [letter.place for letter in group.letters],
+        "replayed_at": state.replayed_at if state else None,
+        "state": state.state if state else "not_replayed",
+        "now": state.now if state else "",
+    }
 
 
 def _letter_json(letter: DeadLetter) -> dict[str, Any]:

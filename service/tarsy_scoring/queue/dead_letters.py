@@ -12,7 +12,8 @@ headers, so they count only if PostgreSQL has recorded a replay of this position
 import base64
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.letter_states import note_failure, note_replay, position_in
 
 log = structlog.get_logger()
 
@@ -56,6 +58,7 @@ DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
 
 ADD_REPLAY = """
 INSERT INTO {schema}.replays (replay_hash) VALUES ($1) ON CONFLICT (replay_hash) DO UPDATE SET replayed_at = now()
+RETURNING replayed_at
 """
 
 REPLAYS = "SELECT replay_hash FROM {schema}.replays WHERE replay_hash = ANY($1::bytea[])"
@@ -111,10 +114,10 @@ async def write_dead_letter(
     replayed_from: Origin | None = None,
 ) -> None:
     """
-    Write the dead letter of `record` and wait until the brokers acknowledge it.
+    Write the dead letter of `record`, wait until the brokers acknowledge it, and note its state in the database.
 
-    Waits for the database too, if the body is too large for the topic. If not even the headers fit, PostgreSQL
-    alone keeps the body, and the log names it.
+    If the body is too large for the topic, PostgreSQL keeps it. If not even the headers fit, PostgreSQL alone keeps
+    the body, and the log names it.
 
     Args:
         replayed_from: The origin of a replayed record (see `find_replays`).
@@ -123,6 +126,19 @@ async def write_dead_letter(
         BrokerAway: It could not be written, so the offset of the record must not be committed.
     """
     origin = replayed_from or position_of(record)
+    await _publish_letter(publisher, topic, database, record, error, now, origin)
+    await note_failure(database, origin, error)
+
+
+async def _publish_letter(
+    publisher: Publisher,
+    topic: str,
+    database: Database,
+    record: Record,
+    error: InvalidMessage,
+    now: datetime,
+    origin: Origin,
+) -> None:
     added = [
         ("scoring-error", error.reason.encode()),
         ("scoring-error-message", str(error).encode("utf-8", "replace")),
@@ -172,6 +188,20 @@ def read_dead_letter(record: Record) -> DeadLetter:
     )
 
 
+def group_by_origin(letters: Iterable[DeadLetter]) -> list[list[DeadLetter]]:
+    """
+    The letters of each original message, the one that failed last at the end.
+
+    A letter without an origin stands alone. So does one with other content: any producer can write the origin of a
+    genuine letter, and must not replace it.
+    """
+    groups = defaultdict[Any, list[DeadLetter]](list)
+    for letter in letters:
+        same = letter.place if letter.origin is None else (position_in(letter.origin), letter.value, letter.body_id)
+        groups[same].append(letter)
+    return [sorted(group, key=lambda letter: letter.failed_at) for group in groups.values()]
+
+
 async def replay(
     publisher: Publisher,
     database: Database,
@@ -218,10 +248,12 @@ async def replay(
             f"dead letter {letter.place} is about a session that was erased: send a new event if it is to be scored",
         )
     replay_hash = _replay_hash(letter.origin, original.value)
-    await database.once(lambda c: c.execute(database.sql(ADD_REPLAY), replay_hash))
+    recorded_at = await database.once(lambda c: c.fetchval(database.sql(ADD_REPLAY), replay_hash))
     message = (original.key, original.value, [*original.headers, *_origin_headers(letter.origin)])
     if not all(await publisher.publish(letter.origin.topic, [message], PUBLISH_TIMEOUT_S)):
         raise BrokerAway(f"topic {letter.origin.topic} cannot be written")
+    # Noted once it is sent: a letter that was not sent stays one to be replayed.
+    await note_replay(database, letter.origin, letter.error, letter.error_message, recorded_at)
 
 
 async def find_replays(database: Database, records: Sequence[Record]) -> Mapping[int, Origin]:
@@ -279,10 +311,13 @@ def _claimed_origin(headers: Headers) -> Origin | None:
     """The original position that headers claim; None if they lack it."""
     found = dict(headers)
     try:
-        topic, *numbers = (found[name].decode() for name in ORIGIN_HEADERS)
-        return Origin(topic, *(int(number) for number in numbers))
+        topic, *texts = (found[name].decode() for name in ORIGIN_HEADERS)
+        partition, offset, timestamp_ms = (int(text) for text in texts)
     except (KeyError, ValueError):
         return None
+    if "\0" in topic or not all(-1 <= number < 2**63 for number in (partition, offset, timestamp_ms)):
+        return None  # no broker gives it, and PostgreSQL cannot store it
+    return Origin(topic, partition, offset, timestamp_ms)
 
 
 def preview(value: bytes | None, limit: int = 2000) -> str:

@@ -38,6 +38,7 @@ from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
+from tarsy_scoring.queue.letter_states import note_understood
 from tarsy_scoring.queue.references import Reference, reference_of
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -164,6 +165,8 @@ class Intake:
             except InvalidMessage as error:
                 invalid[place] = error
         invalid |= await self._accept(records, decoded)
+        understood = [origin for place, origin in origins.items() if place not in invalid]
+        await note_understood(self._inbox.database, understood)
         handled: list[Record] = []
         for place, record in enumerate(records):
             # Replayed dead letters were counted when they arrived.

@@ -132,6 +132,7 @@ SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, 
 SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100)
 TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
 _TURN = ("score_id", "ordinal")
+_POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
 # sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that no
 # row is rewritten and then deleted: a session that goes leaves its requests without its id. A session costs a
@@ -148,6 +149,7 @@ PARTS = (
     # The sums of each day stay in `budget_days`.
     Part("charges", "records_days", "budget_charges", ("charge_id",), "s.day", is_old=_DAYS_AGO, start=date(1, 1, 1)),
     Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
+    Part("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
     Part("replays", "records_days", "replays", ("replay_hash",), "s.replayed_at"),
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )

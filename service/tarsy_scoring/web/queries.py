@@ -30,6 +30,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.drift.findings import MOST_SHOWN
 from tarsy_scoring.queue.latest import Kind
+from tarsy_scoring.queue.letter_states import LetterState
 from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
 from tarsy_scoring.records.export import Chosen, Format, Purpose
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort
@@ -198,6 +199,13 @@ class ApproachesQuery(SelectionQuery):
     """Filters of scores, and the number of approaches."""
 
     limit: int = Field(50, ge=1, le=200, description="Number of approaches.")
+
+
+class DeadLettersQuery(_Parameters):
+    """Filters of dead letters."""
+
+    state: LetterState | SkipJsonSchema[None] = Field(None, description="What came of the last replay.")
+    limit: int = Field(50, ge=1, le=200, description="Number of dead letters.")
 
 
 class DriftQuery(_Parameters):

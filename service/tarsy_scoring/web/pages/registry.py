@@ -37,6 +37,7 @@ PAGES = [
 
 
 def routers() -> list[APIRouter]:
-    """The routers of all pages, each once; `scores` and `approaches` serve pages outside of the navigation."""
-    modules = dict.fromkeys([*(page.module for page in PAGES), f"{_HERE}.scores", f"{_HERE}.approaches"])
+    """The routers of all pages, each once, also of pages outside of the navigation."""
+    others = [f"{_HERE}.{name}" for name in ("scores", "approaches", "dead_letters")]
+    modules = dict.fromkeys([*(page.module for page in PAGES), *others])
     return [import_module(module).router for module in modules]

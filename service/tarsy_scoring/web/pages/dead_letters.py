@@ -1,0 +1,20 @@
+"""The page of dead letters: messages that could not be processed, and what came of their replays."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from tarsy_scoring.queue.letter_states import newest_letters
+from tarsy_scoring.web.access import Analysing
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.pages.rendering import page
+
+router = APIRouter(include_in_schema=False)
+
+LETTERS_SHOWN = 200
+
+
+@router.get("/dead-letters")
+async def dead_letters_page(request: Request, _: Analysing) -> HTMLResponse:
+    """The messages that failed last, each once, with the time and the result of its last replay."""
+    found = await newest_letters(context_of(request).analytics.database, None, LETTERS_SHOWN)
+    return page("dead_letters.html", here="/dead-letters", found=found)
