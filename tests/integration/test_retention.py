@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import json
 import uuid
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.records import retention
 from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.records.retention import EVENTS, IN_ORDER, PARTS, Keep, Pruner
+from tarsy_scoring.records.retention import EVENTS, OLD_SESSIONS, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -418,12 +419,13 @@ class TestPrune:
         self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The condition is checked again once the row is locked."""
-        await store_score(scoring, "young", 67, at=QUARTER)
-        monkeypatch.setattr(retention, "SESSIONS", replace(retention.SESSIONS, is_old="$1 > 0", more="true"))
-        monkeypatch.setattr(retention, "PARTS", (retention.SESSIONS,))
+        await store_score(scoring, "asked-again", 67, at=YEAR)
+        await scoring.accept(session_completed("asked-again"))
+        lock = "SELECT session_id FROM {schema}.sessions WHERE $1 > 0 AND session_id = ANY($2::text[]) FOR UPDATE"
+        monkeypatch.setattr(retention, "LOCK_UNTOUCHED", lock)
 
         assert await prune(scoring) == {}
-        assert await sessions_left(scoring) == {"young"}
+        assert await sessions_left(scoring) == {"asked-again"}
 
     async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
         """Its rests are at most three times as long as its work."""
@@ -470,9 +472,30 @@ class TestPrune:
     async def test_a_batch_of_sessions_looks_at_no_further_ones(self, scoring: Scoring) -> None:
         """They are found in the order of their end; a sort would look at all that are old, for each batch."""
         async with connected(scoring.url) as connection, connection.transaction():
-            await connection.execute(IN_ORDER)
-            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(retention.SESSIONS.find))
-            assert "Sort" not in "\n".join(r[0] for r in await prepared.fetch(30, retention.SESSIONS.start, 10))
+            await connection.execute("SET LOCAL enable_seqscan = off")
+            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(OLD_SESSIONS))
+            plan = "\n".join(r[0] for r in await prepared.fetch(30, retention.BEGINNING, "", 10))
+            assert "Index Scan Backward using sessions_recent" in plan, plan
+            assert "Sort" not in plan, plan
+
+    async def test_progress_of_sessions_counts_those_that_stay(self, scoring: Scoring) -> None:
+        """Their number is known before, so the time left can be shown; that of other rows is not counted."""
+        for n in range(3):
+            await store_score(scoring, f"old-{n}", 67, at=YEAR)
+        await store_score(scoring, "asked-again", 67, at=YEAR)
+        await scoring.accept(session_completed("asked-again"))
+        shown: dict[str, tuple[int | None, list[int]]] = {}
+
+        @contextmanager
+        def watch(part: str, total: int | None) -> Iterator[Callable[[int], None]]:
+            shown[part] = total, []
+            yield shown[part][1].append
+
+        removed = await Pruner(scoring.database, KEEP, rest=_no_rest).run(watch)
+
+        assert removed["sessions"] == 3
+        assert shown.pop("sessions") == (4, [4])
+        assert {total for total, _ in shown.values()} == {None}
 
 
 async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:

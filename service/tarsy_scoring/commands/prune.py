@@ -1,6 +1,7 @@
 """`prune`: deletes expired rows, or with `--deleted-upstream` the sessions that TARSy has deleted."""
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,8 +58,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep=keep)
-        with progress_bar("removing rows", None) as show:
-            return await pruner.run(show)
+        return await pruner.run(progress_bar if sys.stderr.isatty() else None)
 
     counts = run_on_parts(work, settings)
     if as_json:

@@ -12,7 +12,8 @@ crash in the middle of one, do no harm.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -26,10 +27,8 @@ from tarsy_scoring.records.erasure import forget_sessions
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
+SESSIONS_LIMIT = 10_000_000  # of the count for a progress bar, which takes a second for each million
 SHARE = 0.25  # of the time is spent in deletions; in the rest workers have the database to themselves
-# The planner expects that nearly no old session is expired, so it would look at all of them for each batch, and sort.
-IN_ORDER = "SET LOCAL enable_sort = off"
-IN_ANY_ORDER = "SET LOCAL enable_sort TO DEFAULT"  # functions of triggers sort a few rows
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
 # Arguments of every statement that finds expired rows: $1 days, $2 where the last batch ended, $3 most rows.
@@ -154,6 +153,23 @@ PARTS = (
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
+# Sessions that ended before the cutoff, after a place ($2 its time, $3 its session), and at most $4 of them. A batch
+# looks at these alone, however many stay because something has happened to them since.
+OLD_SESSIONS = f"""
+SELECT s.session_id, {_ENDED} AS at FROM {{schema}}.sessions s
+WHERE {_ENDED} < {_CUTOFF} AND ({_ENDED}, s.session_id) > ($2, $3) ORDER BY {_ENDED}, s.session_id LIMIT $4
+"""
+
+COUNT_OLD_SESSIONS = f"""
+SELECT count(*) AS count FROM (SELECT FROM {{schema}}.sessions s WHERE {_ENDED} < {_CUTOFF} LIMIT {SESSIONS_LIMIT}) old
+"""
+
+# Locks those of these sessions ($2) that may be deleted, except for sessions that others have locked.
+LOCK_UNTOUCHED = f"""
+SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}
+FOR UPDATE OF s SKIP LOCKED
+"""
+
 # The sessions that are still old, checked under their locks: a request for one may have committed meanwhile.
 STILL_OLD = f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 
@@ -200,6 +216,31 @@ def _sooner(days: int | None, scores_days: int | None) -> int | None:
     return min((d for d in (days, scores_days) if d is not None), default=None)
 
 
+Watch = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""Shows the progress of a part: gets its name and the number of rows to look at, gives a function that sets the number
+looked at. Only that of sessions is known, None: unknown."""
+
+
+@contextmanager
+def _unwatched(_part: str, _total: int | None) -> Iterator[Callable[[int], None]]:
+    yield lambda _done: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """
+    A batch.
+
+    Args:
+        looked: Rows looked at; of sessions, some may stay.
+        since: Where the next batch begins.
+    """
+
+    removed: int
+    looked: int
+    since: Any
+
+
 class Pruner:
     """
     Deletes expired rows.
@@ -239,12 +280,12 @@ class Pruner:
                 counts[part.name] = int((await self._fetch(count, bound, part.start, COUNT_LIMIT))[0]["count"])
         return counts
 
-    async def run(self, on_progress: Callable[[int], None] = lambda _: None) -> Mapping[str, int]:
+    async def run(self, watch: Watch | None = None) -> Mapping[str, int]:
         """
         Delete all expired rows. A cancel, a crash or an error leaves the rows that were not deleted yet.
 
         Args:
-            on_progress: Called with the number of rows deleted so far.
+            watch: Shows the progress of each part.
 
         Returns:
             Deleted rows by part.
@@ -258,37 +299,48 @@ class Pruner:
                 continue
             if part is EVENTS:
                 await self._fetch(FORGET_UP_TO, bound)
-            removed[part.name], since = 0, part.start
-            while True:
-                started, before = time.monotonic(), since
-                number, since = await self._remove_page(part, bound, since)
-                if number == 0 and since == before:
-                    break  # else nothing was removed because all these sessions were asked for meanwhile
-                removed[part.name] += number
-                on_progress(sum(removed.values()))
-                await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
+            total = None
+            if watch is not None and part is SESSIONS:
+                total = (await self._fetch(COUNT_OLD_SESSIONS, bound))[0]["count"]
+            with (watch or _unwatched)(part.name.replace("_", " "), total) as show:
+                removed[part.name] = await self._remove(part, bound, show)
         return removed
 
-    async def _remove_page(self, part: Part, bound: int, since: Any) -> tuple[int, Any]:
-        """Delete the next rows of a part in one transaction; gives their number and where the page ended."""
+    async def _remove(self, part: Part, bound: int, show: Callable[[int], None]) -> int:
+        """Delete the expired rows of a part, and rest after each batch; returns their number."""
+        removed = looked = 0
+        since: Any = (BEGINNING, "") if part is SESSIONS else part.start
+        while True:
+            started, before = time.monotonic(), since
+            page = await self._remove_page(part, bound, since)
+            since = page.since
+            if page.looked == 0 and since == before:
+                return removed
+            removed, looked = removed + page.removed, looked + page.looked
+            show(looked)
+            await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
 
-        async def work(connection: Connection) -> tuple[int, Any]:
+    async def _remove_page(self, part: Part, bound: int, since: Any) -> _Page:
+        """Delete the next rows of a part in one transaction."""
+
+        async def work(connection: Connection) -> _Page:
             if part is SESSIONS:
                 return await self._remove_sessions(connection, bound, since)
             [row] = await connection.fetch(self._database.sql(part.statement), bound, since, part.batch)
-            return row["removed"], since if row["ended_at"] is None else row["ended_at"]
+            return _Page(row["removed"], row["removed"], since if row["ended_at"] is None else row["ended_at"])
 
         return await self._database.once(work)
 
-    async def _remove_sessions(self, connection: Connection, days: int, since: datetime) -> tuple[int, Any]:
-        find = self._database.sql(SESSIONS.find + "FOR UPDATE OF s SKIP LOCKED")
-        await connection.execute(IN_ORDER)
-        found = await connection.fetch(find, days, since, SESSIONS.batch)
-        await connection.execute(IN_ANY_ORDER)
+    async def _remove_sessions(self, connection: Connection, days: int, since: tuple[datetime, str]) -> _Page:
+        sql = self._database.sql
+        found = await connection.fetch(sql(OLD_SESSIONS), days, *since, SESSIONS.batch)
+        if not found:
+            return _Page(0, 0, since)
         ids = [r["session_id"] for r in found]
-        old = await connection.fetch(self._database.sql(STILL_OLD), days, ids)
-        number = await forget_sessions(self._database, connection, [r["session_id"] for r in old])
-        return number, max((r["at"] for r in found), default=since)
+        for statement in (LOCK_UNTOUCHED, STILL_OLD):
+            ids = [r["session_id"] for r in await connection.fetch(sql(statement), days, ids)]
+        number = await forget_sessions(self._database, connection, ids)
+        return _Page(number, len(found), (found[-1]["at"], found[-1]["session_id"]))
 
     async def _bound(self, part: Part) -> int | None:
         """The argument $1 of `part.find`; None: all rows are kept."""
