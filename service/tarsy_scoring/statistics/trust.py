@@ -244,9 +244,15 @@ def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.nda
     n, rng = len(weights), np.random.default_rng(_SEED)
     found = [[estimate(weights[None]) for estimate in estimates]]
     for rows in blocks(resamples if n >= FEWEST_FOR_AN_INTERVAL else 0, n, _MOST_DRAWN_AT_ONCE):
-        drawn = rng.multinomial(n, np.full(n, 1 / n), size=rows) * weights
+        drawn = _times_drawn(rng, rows, n) * weights
         found.append([estimate(drawn) for estimate in estimates])
     return [_weighted(np.concatenate(values)) for values in zip(*found, strict=True)]
+
+
+def _times_drawn(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
+    """How often each of n labels is drawn in n draws, for each row; `rng.multinomial` takes five times as long."""
+    places = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+    return np.bincount(places.ravel(), minlength=rows * n).reshape(rows, n)
 
 
 def _weighted(estimates: np.ndarray) -> Measured:

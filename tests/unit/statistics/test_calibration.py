@@ -149,7 +149,7 @@ MEANINGS = {
     "chance": (
         (("correct", 90, 10), ("wrong", 20, 10), ("wrong", 90, 10), ("correct", 20, 10)),
         "The judge agrees with the labels no better than by chance (weighted kappa 0.00, 95 % interval -0.30 to "
-        "0.30). They differ on 20 of 40 sessions: the judge is higher on 10 of them and lower on 10. About 321 more "
+        "0.30). They differ on 20 of 40 sessions: the judge is higher on 10 of them and lower on 10. About 327 more "
         "labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
     ),
     "worse": (

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.known_causes import known_causes
+from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
@@ -31,17 +32,20 @@ AGREES, OUTCOME = "agrees", "outcome:"
 @router.get("/review")
 async def review_page(request: Request, _: Analysing) -> HTMLResponse:
     """The scores of the review queue, and the trust cards of the judges that gave them."""
+    begin_to_load()
     database = context_of(request).analytics.database
     found = await review.queue(database)
-    latest_judges = found.judges[:CARDS_SHOWN]
+    *cards, known = await asyncio.gather(
+        *(labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]), known_causes(database)
+    )
     return await asyncio.to_thread(
         page,
         "review.html",
         here="/review",
         found=found,
         days=review.DAYS,
-        cards=[await labels.trust_card_of(database, *judge) for judge in latest_judges],
-        known=await known_causes(database),
+        cards=cards,
+        known=known,
         more_cards=len(found.judges) > CARDS_SHOWN,
     )
 
@@ -110,7 +114,10 @@ async def _card_in_time(context: AppContext, criteria: str, criteria_hash: str, 
     database = context.analytics.database
     try:
         async with asyncio.timeout(CARD_S):
-            card = await labels.trust_card_of(database, criteria, criteria_hash, fingerprint)
-            return {"card": card, "known": await known_causes(database, criteria, fingerprint)}
+            card, known = await asyncio.gather(
+                labels.trust_card_of(database, criteria, criteria_hash, fingerprint),
+                known_causes(database, criteria, fingerprint),
+            )
+            return {"card": card, "known": known}
     except (DatabaseAway, TimeoutError):
         return {"card": None, "known": {}}

@@ -23,6 +23,7 @@ from tarsy_scoring.events import (
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.queue import audit, stored_references
+from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score
 from tarsy_scoring.web.context import AppContext, Caller, context_of
@@ -86,6 +87,8 @@ async def _score_page(
     *,
     is_of_session: bool,
 ) -> HTMLResponse:
+    if document is not None and document["total_score"] is not None:
+        begin_to_load()  # for the trust card, which comes last
     history = await context.reader.history(session_id, HISTORY_SHOWN + 1) or []
     turns = await context.reader.replies(document["score_id"]) if document else None
     row = await context.reader.newest_score(session_id)
