@@ -16,7 +16,7 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import FIRST_MONTH, count_by_chain, missed_in, missed_sets, not_rolled_up, selected
+from tarsy_scoring.records.rollups import FIRST_MONTH, days_by_chain, missed_in, missed_sets, not_rolled_up, selected
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
@@ -37,13 +37,10 @@ FROM (SELECT names, sum(number) AS number FROM ({missed_sets()}) m GROUP BY 1) m
 GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $8
 """
 
-# Sessions by chain, judge and set of tools: days, as `date.toordinal` counts them, and the number on each. Several
-# numbers of one day add up. Tools whose set is not stored are unknown.
+# Sessions by chain, judge and set of tools: days and the number on each. Tools whose set is not stored are unknown.
 YEAR = f"""
-SELECT chain_id, judge_fingerprint, t.tools_hash,
-       array_agg(day - DATE '0001-01-01' + 1) AS days, array_agg(number) AS numbers
-FROM ({count_by_chain()}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
-WHERE judge_fingerprint IS NOT NULL GROUP BY 1, 2, 3 LIMIT $8
+SELECT chain_id, judge_fingerprint, t.tools_hash, days, numbers
+FROM ({days_by_chain()}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash) LIMIT $8
 """
 
 _OF_CHAIN = "coalesce(s.chain_id, '') = coalesce({0}.chain_id, '') AND (s.chain_id IS NULL) = ({0}.chain_id IS NULL)"

@@ -5,7 +5,7 @@ Sessions are counted by chain, judge, set of tools and day, so the time for a to
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -104,18 +104,20 @@ class Year:
     Sessions by chain, with the day on which each was scored.
 
     Args:
-        groups: Each group once, with days (`date.toordinal`) and numbers of sessions; those of one day add up.
+        groups: Groups with days (`date.toordinal`) and numbers of sessions; those of one group and day add up.
     """
 
     def __init__(self, groups: Iterable[tuple[Group, Iterable[tuple[int, int]]]]) -> None:
-        self._by_chain: dict[str | None, list[_Days]] = {}
+        by_group: defaultdict[Group, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         for group, counts in groups:
-            numbers = Counter[int]()
+            numbers = by_group[group]
             for day, number in counts:
                 numbers[day] += number
-            days = sorted(day for day, number in numbers.items() if number)
+        self._by_chain: dict[str | None, list[_Days]] = {}
+        for group, numbers in by_group.items():
+            days = sorted(filter(numbers.__getitem__, numbers))
             if days and group.judge is not None:  # without a judge there are no requests
-                before = list(accumulate((numbers[day] for day in days), initial=0))
+                before = list(accumulate(map(numbers.__getitem__, days), initial=0))
                 self._by_chain.setdefault(group.chain, []).append(_Days(group, days, before))
 
     def sides(self, has: Collection[str], *, built: date | None = None) -> Sides:

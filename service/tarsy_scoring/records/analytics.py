@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import Kind, is_latest
+from tarsy_scoring.queue.latest import Kind, is_completed, is_latest, is_of_kind
 from tarsy_scoring.records.rollups import (
     Measure,
     count_by_chain,
@@ -33,12 +33,11 @@ ToolSort = Literal["sessions", "points_lost"]
 
 KINDS: tuple[Kind, ...] = ("without", "with")
 
-_LATEST = f"""{is_latest("s", "without")}
-  AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
+_CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
+  AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 # The latest completed production score without a reference of each session; $1 to $4 are the arguments of a
 # `Selection`.
-SELECTED = f"""{_LATEST}
-  AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
+SELECTED = f"""{is_latest("s", "without")} AND {_CHOSEN}"""
 
 
 def _trends(measure: Measure, kind: Kind = "without") -> str:
@@ -86,12 +85,14 @@ ORDER BY c.criteria, c.category
     for kind in KINDS
 }
 
-# Tools that agents called in the sessions that were judged last ($5 of them).
+# Tools that agents called in the sessions of the scores that were made last ($5 of them). A session that was scored
+# again counts again: to find its latest score takes most of the time.
 CALLED = f"""
 SELECT DISTINCT k.tool FROM (
   SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
          WHEN 'object' THEN s.interaction -> 'by_tool' ELSE '{{}}' END AS tools
-  FROM {{schema}}.session_scores s WHERE {SELECTED} ORDER BY s.completed_at DESC LIMIT $5) l,
+  FROM {{schema}}.session_scores s
+  WHERE {is_completed("s")} AND {is_of_kind("s", "without")} AND {_CHOSEN} ORDER BY s.completed_at DESC LIMIT $5) l,
 LATERAL jsonb_object_keys(l.tools) AS k(tool)
 """
 
@@ -114,7 +115,7 @@ SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({count_tags(kind)}) c 
 ROOM = "SET LOCAL work_mem = '32MB'"
 # Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
 MOST_SPELLINGS = 2000
-# A tool counts as existing if one of this many latest sessions called it.
+# A tool counts as existing if agents called it in the session of one of this many latest scores.
 LATEST_CALLERS = 2000
 MOST_CHAINS = 100  # listed by name; the totals count all
 
