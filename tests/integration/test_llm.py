@@ -7,6 +7,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -716,6 +717,37 @@ async def test_a_cancelled_call_frees_its_slot(endpoint: Endpoint, connect: Conn
     assert call.cancelled()
     assert (await ask(client)).reply == "67"
     await client.close()  # the fixture closes it a second time
+
+
+async def test_a_body_is_forgotten_while_the_answer_is_awaited(connect: Connect) -> None:
+    """The bodies of all calls under way would be much of the memory of a worker."""
+    size, received, go = 2_000_000, 0, asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        await reader.readuntil(b"\r\n\r\n")
+        while received < size:
+            received += len(await reader.read(65_536))
+        await go.wait()
+        content = json.dumps(completion()).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = connect(base_url=f"http://127.0.0.1:{port}/v1", context_window_tokens=2_000_000)
+    question = Question("analysis", [Message("user", "word " * (size // 5))])
+    tracemalloc.start()
+    try:
+        call = asyncio.create_task(client.ask(question, clock=AttemptClock(30)))
+        await until(lambda: received >= size)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < size / 2
+    go.set()
+    assert (await call).reply == "67"
+    server.close()
 
 
 async def test_a_providers_proxy_is_used(endpoint: Endpoint, connect: Connect) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -45,6 +46,14 @@ class Reply:
 
 class UnreadableReply(Exception):
     """A reply whose bytes are not read, or not read to their end."""
+
+
+class _Body(aiohttp.BytesPayload):
+    """A body that is forgotten once it is written, because a judge takes seconds to minutes to answer."""
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        await super().write_with_length(writer, content_length)
+        self._value = b""
 
 
 class Connection:
@@ -88,8 +97,10 @@ class Connection:
             self._session = self._open()
         most_bytes = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * reply_tokens
         content, fault = bytearray(), None
+        sent = _Body(body)
+        del body
         # Session data must not leave for a host that the operator did not configure, so redirects are not followed.
-        async with self._session.post(self._url, data=body, allow_redirects=False) as response:
+        async with self._session.post(self._url, data=sent, allow_redirects=False) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off there"
             else:

@@ -76,7 +76,7 @@ class FittedQuestion:
     reply_limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedCall:
     """
     A question as the body of a request, with the parameters that the endpoint is known to accept.
@@ -89,6 +89,11 @@ class PreparedCall:
     parameters: dict[str, Any]
     body: bytes
     has_system: bool = False
+
+    def take_body(self) -> bytes:
+        """The body, for the one who sends it. It is kept here no longer: some 100 KB for each call under way."""
+        body, self.body = self.body, b""
+        return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ class Endpoint:
         try:
             async with limit:
                 most_tokens = prepared.fitted.reply_limit * (CHUNK_TOKENS if "stream" in prepared.parameters else 1)
-                reply = await self.connection.post(prepared.body, most_tokens)
+                reply = await self.connection.post(prepared.take_body(), most_tokens)
         except UnreadableReply as error:
             return Outcome(_no_answer(), self._unavailable(str(error)))
         except (aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
