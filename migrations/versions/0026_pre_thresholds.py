@@ -1,9 +1,10 @@
 """
-The threshold of a score, and whether its total reached it.
+The threshold of a score and whether its total reached it, and draws of a day that is not over.
 
 Phase: pre (additive; run before the version that needs it).
 
-A worker of the version before leaves both empty.
+A worker of the version before leaves `pass_threshold` and `judge_passed` empty. An API of the version before does not
+draw the rest of a day that was drawn from before it was over.
 """
 
 from alembic import op
@@ -16,7 +17,10 @@ phase = "pre"
 # Columns without a default change the catalogue alone.
 def upgrade() -> None:
     op.execute("ALTER TABLE session_scores ADD COLUMN pass_threshold double precision, ADD COLUMN judge_passed boolean")
+    # Scores of the day that were completed before have been candidates; null: all of them.
+    op.execute("ALTER TABLE review_days ADD COLUMN drawn_until timestamptz")
 
 
 def downgrade() -> None:
+    op.execute("ALTER TABLE review_days DROP COLUMN drawn_until")
     op.execute("ALTER TABLE session_scores DROP COLUMN judge_passed, DROP COLUMN pass_threshold")

@@ -20,6 +20,7 @@ from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardD
 TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 YESTERDAY = TODAY - DAY / 2
+EARLIER_TODAY = min(datetime.now(UTC), TODAY + DAY) - timedelta(minutes=1)
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 CRITERIA = {"criteria": "by-outcome", "criteria_hash": "hash-of-outcome"}
 
@@ -208,11 +209,23 @@ async def test_the_page_of_the_queue(api: Api) -> None:
     assert [p["labels"] for p in (await read_json(api, "review"))["picks"]] == [1, 0]
 
 
-async def test_the_scores_of_today_are_not_drawn_yet(api: Api) -> None:
-    """The queue is empty, and its page says so."""
-    await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
-    assert await read_json(api, "review") == {"picks": [], "to_label": 0}
+async def test_the_first_day_has_scores_to_review(api: Api) -> None:
+    """They are drawn from what there is whenever nothing is left to label."""
+
+    async def sessions() -> list[str]:
+        return [pick["session_id"] for pick in (await read_json(api, "review"))["picks"]]
+
     assert "Nothing to review" in await look(api, "/review")
+    first = await store_score(api.scoring, "first", 50, at=EARLIER_TODAY)
+    assert [await sessions() for _ in range(2)] == [["first"]] * 2
+
+    await store_score(api.scoring, "second", 50, at=EARLIER_TODAY + timedelta(seconds=1))
+    drawn_until = EARLIER_TODAY + timedelta(seconds=20.5)  # between their ends, although both are in the past
+    await api.scoring.rows("UPDATE review_days SET drawn_until = $1", drawn_until)
+    assert await sessions() == ["first"], "the first one has no label yet"
+
+    await post_label(api, first, agrees=True)
+    assert [await sessions() for _ in range(2)] == [["first", "second"]] * 2
 
 
 async def test_a_day_is_not_drawn_again(api: Api) -> None:

@@ -20,6 +20,7 @@ FEW = {"review_days", "scoring_criteria", "tool_states", "tool_merges", "tool_li
 NOW = datetime.now(UTC)
 A_SCORE = "md5('score-23999')::uuid"
 LAST_DAY = f"DATE '{NOW.date() - timedelta(days=20)}'"
+OF_LAST_DAY = f"{LAST_DAY}, {LAST_DAY} + 1"
 
 
 # Name: statement, its arguments as SQL, the indexes that must carry it.
@@ -31,13 +32,15 @@ STATEMENTS = {
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
     "labels-of-scores": (labels.LAST_OF_SCORES, f"ARRAY[{A_SCORE}]", {"score_labels_of_score"}),
     "review-to-draw": (review.TO_DRAW, "", set()),
-    "review-take-day": (review.TAKE_DAY, LAST_DAY, set()),
+    "review-to-draw-today": (review.TO_DRAW_TODAY, "", set()),
+    "review-take-day": (review.TAKE_DAY, f"{LAST_DAY}, NULL, NULL", set()),
     "review-ranked": (
         review.RANKED,
-        f"{LAST_DAY}, 1000, '{{hash-1}}', '{{judge-1}}', '{{0}}', '{{hash-1}}', '{{low}}', '{{0}}', '{{50}}', '{{f}}'",
+        f"{OF_LAST_DAY}, 1000, '{{hash-1}}', '{{judge-1}}', '{{0}}', "
+        "'{hash-1}', '{low}', '{0}', '{50}', '{f}'",
         {"session_scores_by_time"},
     ),
-    "review-judges": (review.JUDGES, LAST_DAY, {"session_scores_by_time"}),
+    "review-judges": (review.JUDGES, OF_LAST_DAY, {"session_scores_by_time"}),
     "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
     "ledger-said": (decisions.LAST_SAID, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),

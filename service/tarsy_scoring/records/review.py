@@ -1,15 +1,16 @@
 """
-The review queue: scores that people are asked to label, drawn once for each day and judge.
+The review queue: scores that people are asked to label, drawn for each day and judge.
 
-Laws. A score is a candidate once, when the day on which it was completed is over, so the probability that it
-is picked is known and does not change. The first reader of the queue makes the missing draws. A day that was
-not drawn from within `DAYS` days never is, so labels on its scores do not count.
+Laws. A score is a candidate once, in the first draw after it was completed, so the probability that it is
+picked is known and does not change. A day is drawn from when it is over, and before that whenever nothing is left
+to label. The first reader of the queue makes the draws that are due. A day that was not drawn from within
+`DAYS` days never is, so labels on its scores do not count.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from tarsy_scoring.postgres.database import Connection, Database
@@ -26,50 +27,72 @@ from tarsy_scoring.statistics.sampling import (
 
 DAYS = 7
 PICKS_A_DAY = 10  # for each judge; about half an hour of work
-MOST_CANDIDATES = 50_000  # of one day, over all judges; ranking them takes half a second
+MOST_CANDIDATES = 50_000  # of one draw, over all judges; ranking them takes half a second
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 DISPUTED = "second_opinion_disagrees"
 
-# Days that are over and were not drawn from, oldest first. A day is over ten minutes after midnight, so that
-# attempts that ended before midnight have committed.
-TO_DRAW = f"""
-SELECT d::date AS day
-FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes') AS today) t,
-     generate_series(t.today - interval '{DAYS} days', t.today - interval '1 day', interval '1 day') d
-WHERE NOT EXISTS (SELECT FROM {{schema}}.review_days r WHERE r.day = d::date) ORDER BY d
-"""
 
-# A concurrent draw of the same day waits here for the first one to commit, and then finds the day drawn.
-TAKE_DAY = "INSERT INTO {schema}.review_days (day) VALUES ($1) ON CONFLICT DO NOTHING RETURNING day"
-
-_OF_DAY = """
-FROM {schema}.session_scores s
+def _candidates(since: str, until: str) -> str:
+    """FROM clause of the scores of a draw: those that were completed from `since` on and before `until`."""
+    return f"""FROM {{schema}}.session_scores s
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL AND s.reference IS NULL
-  AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
-  AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
+  AND s.completed_at >= {since} AND s.completed_at < {until}"""
+
+
+# A day is over ten minutes after midnight, so that attempts that ended before midnight have committed.
+_TODAY = "date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes')"
+
+# Days that are over and whose last scores were not candidates yet, oldest first, with the end of the draw before.
+TO_DRAW = f"""
+SELECT d::date AS day, r.drawn_until
+FROM generate_series({_TODAY} - interval '{DAYS} days', {_TODAY} - interval '1 day', interval '1 day') d
+LEFT JOIN {{schema}}.review_days r ON r.day = d::date
+WHERE r.day IS NULL OR r.drawn_until IS NOT NULL ORDER BY d
 """
 
+# The day that is not over, if no pick is left to label and new scores are there. A score whose end is committed after
+# the draw, but began before it, is no candidate.
+TO_DRAW_TODAY = f"""
+SELECT t.day, r.drawn_until, t.until
+FROM (SELECT {_TODAY}::date AS day, least(now(), ({_TODAY} + interval '1 day') AT TIME ZONE 'UTC') AS until) t
+LEFT JOIN {{schema}}.review_days r USING (day)
+WHERE (r.day IS NULL OR r.drawn_until IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM {{schema}}.review_picks p
+                  WHERE p.day >= (now() AT TIME ZONE 'UTC')::date - {DAYS}
+                    AND NOT EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id))
+  AND EXISTS (SELECT {_candidates("coalesce(r.drawn_until, t.day::timestamp AT TIME ZONE 'UTC')", "t.until")})
+"""
+
+# A concurrent draw of the same scores waits here for the first one to commit, and then finds them drawn. $2 is the end
+# of the draw before, $3 that of this one; null: the end of the day.
+TAKE_DAY = """
+INSERT INTO {schema}.review_days AS r (day, drawn_until) VALUES ($1, $3)
+ON CONFLICT (day) DO UPDATE SET drawn_until = $3 WHERE r.drawn_until = $2
+RETURNING day
+"""
+
+_DRAWN_FROM = _candidates("$1::timestamptz", "$2::timestamptz")
 _JUDGE = "coalesce(s.criteria_hash, '')", "coalesce(s.judge_fingerprint, '')"
 
-# The judges of a day, with the number of their scores.
+# The judges of scores from $1 on and before $2, with the number of these scores.
 JUDGES = f"""
-SELECT {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, count(*) AS scores {_OF_DAY} GROUP BY 1, 2
+SELECT {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, count(*) AS scores {_DRAWN_FROM} GROUP BY 1, 2
 """
 
-# The scores of a day at chosen places of the ranking of their judge ($3 hashes, $4 fingerprints, $5 places). Of each
-# judge at most $2 scores are ranked, which are a random sample: the order by a digest makes it repeatable. The
-# ranking is that of `statistics.sampling`; $6 to $10 are bands: hash, id, low, high, and whether it is an edge.
+# The scores of a draw at chosen places of the ranking of their judge ($4 hashes, $5 fingerprints, $6 places). Of each
+# judge at most $3 scores are ranked, which are a random sample: the order by a digest makes it repeatable. The
+# ranking is that of `statistics.sampling`; $7 to $11 are bands: hash, id, low, high, and whether it is an edge.
 RANKED = f"""
 WITH bands AS MATERIALIZED (
-  SELECT * FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::bool[]) AS b(hash, id, low, high, is_edge)
+  SELECT * FROM unnest($7::text[], $8::text[], $9::int[], $10::int[], $11::bool[]) AS b(hash, id, low, high, is_edge)
 ), candidates AS (
   SELECT * FROM (
     SELECT s.score_id, s.total_score, {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, s.flags, s.spread,
            s.judge_outcome, s.outcome, s.gates_passed, s.gates_total,
            row_number() OVER (PARTITION BY {", ".join(_JUDGE)} ORDER BY md5(s.score_id::text)) AS n
-    {_OF_DAY}) c
-  WHERE n <= $2
+    {_DRAWN_FROM}) c
+  WHERE n <= $3
 ), properties AS (
   SELECT c.*, p.to_edge,
     (c.flags ? '{MISMATCH}' OR p.is_outside OR c.gates_total > 0 AND c.gates_passed = c.gates_total
@@ -85,14 +108,17 @@ WITH bands AS MATERIALIZED (
     coalesce(spread, 0) DESC, to_edge NULLS LAST, score_id) - 1 AS rank
   FROM properties
 )
-SELECT r.* FROM ranked r JOIN unnest($3::text[], $4::text[], $5::int[]) AS w(criteria_hash, judge_fingerprint, rank)
+SELECT r.* FROM ranked r JOIN unnest($4::text[], $5::text[], $6::int[]) AS w(criteria_hash, judge_fingerprint, rank)
   USING (criteria_hash, judge_fingerprint, rank)
 """
 
-# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out.
+# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out. Picks
+# come after those of earlier draws of the day.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
-SELECT s.score_id, $1::date, p.place, p.is_random, p.inclusion_probability, p.reasons
+SELECT s.score_id, $1::date,
+       p.place + (SELECT coalesce(max(place) + 1, 0) FROM {schema}.review_picks WHERE day = $1::date),
+       p.is_random, p.inclusion_probability, p.reasons
 FROM jsonb_to_recordset($2) AS p(score_id uuid, place int, is_random bool, inclusion_probability float8, reasons jsonb)
 JOIN {schema}.session_scores s USING (score_id) ORDER BY s.score_id FOR KEY SHARE OF s
 ON CONFLICT (score_id) DO NOTHING
@@ -136,16 +162,18 @@ Chosen = dict[tuple[str, str, int], tuple[int, Place]]
 
 async def queue(database: Database, criteria: str | None = None) -> Queue:
     """
-    Make the missing draws, and read the scores to review of the last `DAYS` days.
+    Make the draws that are due, and read the scores to review of the last `DAYS` days.
 
     Args:
-        criteria: Only scores under criteria of this name. The draw covers all criteria.
+        criteria: Only scores under criteria of this name. Draws cover all criteria.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     for row in await database.once(lambda c: c.fetch(database.sql(TO_DRAW))):
-        await draw(database, row["day"])
+        await draw(database, row["day"], since=row["drawn_until"])
+    for row in await database.once(lambda c: c.fetch(database.sql(TO_DRAW_TODAY))):
+        await draw(database, row["day"], since=row["drawn_until"], until=row["until"])
     return await drawn(database, criteria)
 
 
@@ -155,26 +183,32 @@ async def drawn(database: Database, criteria: str | None = None) -> Queue:
     return Queue([dict(r) for r in rows], sum(not r["labels"] for r in rows))
 
 
-async def draw(database: Database, day: date) -> bool:
+async def draw(database: Database, day: date, *, since: datetime | None = None, until: datetime | None = None) -> bool:
     """
-    Pick the scores of a day that people are asked to label, once.
+    Pick the scores of a day that people are asked to label, each draw once.
+
+    Args:
+        since: End of the draw before on that day; None: there was none.
+        until: Only scores completed before; None: to the end of the day.
 
     Returns:
         Whether this call made the draw.
 
     Raises:
-        DatabaseAway: All picks of the day were stored, or none.
+        DatabaseAway: All picks of the draw were stored, or none.
     """
+    midnight = datetime.combine(day, time(), UTC)
+    window = since or midnight, until or midnight + timedelta(days=1)
 
     async def work(connection: Connection) -> bool:
-        if not await connection.fetchval(database.sql(TAKE_DAY), day):
+        if not await connection.fetchval(database.sql(TAKE_DAY), day, since, until):
             return False
-        judges = await connection.fetch(database.sql(JUDGES), day)
+        judges = await connection.fetch(database.sql(JUDGES), *window)
         of_each = max(10 * PICKS_A_DAY, MOST_CANDIDATES // max(len(judges), 1))
         chosen = Chosen()
         for criteria_hash, fingerprint, scores in judges:
             ranked = min(scores, of_each)
-            places = choose_places(ranked, PICKS_A_DAY, seed=_seed(day, (criteria_hash, fingerprint)))
+            places = choose_places(ranked, PICKS_A_DAY, seed=_seed(window[0], (criteria_hash, fingerprint)))
             for n, pick in enumerate(places):
                 probability = ranked / scores * pick.inclusion_probability
                 chosen[criteria_hash, fingerprint, pick.place] = n, replace(pick, inclusion_probability=probability)
@@ -184,7 +218,7 @@ async def draw(database: Database, day: date) -> bool:
         bands = {judge[0]: stored.get(judge[0], DEFAULT_BANDS) for judge in judges}
         edges = [(key, b.id, b.low, b.high, n > 0) for key, of in bands.items() for n, b in enumerate(of)]
         columns = *zip(*chosen, strict=True), *zip(*edges, strict=True)
-        rows = await connection.fetch(database.sql(RANKED), day, of_each, *columns)
+        rows = await connection.fetch(database.sql(RANKED), *window, of_each, *columns)
         await connection.execute(database.sql(KEEP_PICKS), day, [pick_of(dict(r), chosen, bands) for r in rows])
         return True
 
@@ -220,5 +254,5 @@ def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
     )
 
 
-def _seed(day: date, judge: tuple[str, str]) -> int:
-    return int.from_bytes(hashlib.sha256("\n".join((str(day), *judge)).encode()).digest()[:8])
+def _seed(since: datetime, judge: tuple[str, str]) -> int:
+    return int.from_bytes(hashlib.sha256("\n".join((since.isoformat(), *judge)).encode()).digest()[:8])

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter, defaultdict
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tarsy_scoring.records import review
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import pick_for_review
 
-DAY = NOON.date()
+DAY, MIDNIGHT = NOON.date(), NOON.replace(hour=0)
 RANGES = {"correct": (60, 100), "wrong": (0, 34), "partial": (35, 59)}
 
 
@@ -69,7 +70,7 @@ async def test_sql_picks_what_memory_picks(scoring: Scoring, seed: int) -> None:
     for judge, rows in by_judge.items():
         bands = bands_of(RANGES) if judge[0] else DEFAULT_BANDS
         candidates = [review.candidate(row, bands) for row in rows]
-        found = pick_for_review(candidates, review.PICKS_A_DAY, bands, seed=review._seed(DAY, judge))
+        found = pick_for_review(candidates, review.PICKS_A_DAY, bands, seed=review._seed(MIDNIGHT, judge))
         for place, pick in enumerate(found):
             expected[pick.score_id] = (place, pick.is_random, pick.inclusion_probability, pick.reasons)
     assert await picks(scoring) == expected
@@ -111,6 +112,28 @@ async def test_a_day_without_scores_is_drawn_once(scoring: Scoring) -> None:
 
     assert [await review.draw(scoring.database, day) for _ in range(2)] == [True, False]
     assert not await picks(scoring)
+
+
+async def test_draws_of_one_day_share_its_scores(scoring: Scoring) -> None:
+    """Each score is a candidate once; picks of a later draw come behind those of an earlier one."""
+    hours = [MIDNIGHT + timedelta(hours=n) for n in range(24)]
+    for n, hour in enumerate(hours):
+        await store_score(scoring, f"s-{n}", 65, at=hour)
+    draw = partial(review.draw, scoring.database, DAY)
+
+    assert await draw(until=hours[3])
+    assert not await draw(until=hours[5]), "another reader drew meanwhile"
+    assert await draw(since=hours[3], until=hours[5])
+    assert await draw(since=hours[5])
+    assert not await draw(since=hours[5])
+
+    drawn = await scoring.rows(
+        "SELECT session_id, inclusion_probability FROM review_picks JOIN session_scores USING (score_id) ORDER BY place"
+    )
+    order = [int(row["session_id"].partition("-")[2]) for row in drawn]
+    assert (set(order[:3]), set(order[3:5]), len(order)) == ({0, 1, 2}, {3, 4}, 5 + review.PICKS_A_DAY)
+    assert {row["inclusion_probability"] for row in drawn[:5]} == {1.0}
+    assert min(order[5:]) >= 5
 
 
 async def test_another_day_has_other_picks(scoring: Scoring) -> None:

@@ -47,9 +47,23 @@ def test_a_card_shows_its_figures_and_the_table() -> None:
     assert "left out" not in text
 
 
+def test_a_card_is_one_sentence_with_folded_figures() -> None:
+    """Without labels it is folded altogether."""
+    unfolded = [
+        shown("trust_card.html", card=card(labels), card_id="card", known={}).partition("<details")[0].strip()
+        for labels in (40, 1, 0)
+    ]
+    assert unfolded == [
+        "<p>Reviewers agree with the judge's band on 30 of 40 labelled scores.</p>",
+        "<p>Reviewers agree with the judge's band on 1 of 1 labelled score.</p>",
+        "",
+    ]
+
+
 def test_a_card_without_labels_says_how_many_are_needed() -> None:
     found = card(0)
     text = shown("trust_card.html", card=found, card_id="card", known={})
+    assert "No labels count yet</summary>" in text
     assert "Agreement is unknown" in text
     assert found.still_needed
     assert f"<dd>{found.still_needed}</dd>" in text
