@@ -13,6 +13,7 @@ import structlog
 from tarsy_scoring.config.load import nearest_variable, read_api_key
 from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.config.watched_secret import database_url_source
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
@@ -73,15 +74,14 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         ConfigurationError: No database is configured, or the criteria cannot be read.
     """
     registry = load_criteria(settings.config.criteria_dirs)
+    url = database_url_source(settings)
     database = Database(
-        settings.require_database(),
+        url,
         settings.database_schema,
         pool_size=settings.database_connections,
         statement_cache=settings.database_statement_cache,
     )
-    many = AnalyticReads(
-        settings.require_database(), settings.database_schema, statement_cache=settings.database_statement_cache
-    )
+    many = AnalyticReads(url, settings.database_schema, statement_cache=settings.database_statement_cache)
     try:
         await database.open()
         await many.open()

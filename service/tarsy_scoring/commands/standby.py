@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.watched_secret import database_url_source
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.health import Health, HealthServer, unless_stopped
@@ -52,7 +53,7 @@ async def run_loop(
     server = HealthServer(settings, metrics.registry, health)
     cache = settings.database_statement_cache
     database = Database(
-        settings.require_database(), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
+        database_url_source(settings), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
     )
 
     async def prepare() -> None:

@@ -22,6 +22,7 @@ from tarsy_scoring.config.settings import (
     Settings,
     variable_of,
 )
+from tarsy_scoring.config.watched_secret import WatchedSecret
 from tarsy_scoring.config.yaml_file import read_yaml
 from tarsy_scoring.errors import ConfigurationError
 
@@ -77,9 +78,11 @@ def _known_variables() -> set[str]:
     return {"SCORING_CONFIG", *fields, *ALIASES.values(), *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES)}
 
 
-def read_api_key(settings: Settings, provider: str, environ: Mapping[str, str] | None = None) -> str | None:
+def read_api_key(
+    settings: Settings, provider: str, environ: Mapping[str, str] | None = None
+) -> str | WatchedSecret | None:
     """
-    The API key of a provider; None: its endpoint needs none.
+    The API key of a provider, watched where it is in a file; None: its endpoint needs none.
 
     Raises:
         ConfigurationError: The variable is not set, or the file cannot be read.
@@ -87,13 +90,13 @@ def read_api_key(settings: Settings, provider: str, environ: Mapping[str, str] |
     environ = os.environ if environ is None else environ
     wanted = settings.config.providers[provider]
     if wanted.api_key_file is not None:
-        return read_secret(wanted.api_key_file, f"providers.{provider}.api_key_file")
+        return WatchedSecret(wanted.api_key_file, f"providers.{provider}.api_key_file")
     if wanted.api_key_env is None:
         return None
     if key := environ.get(wanted.api_key_env):
         return key
     if file := environ.get(wanted.api_key_env + "_FILE"):
-        return read_secret(Path(file), wanted.api_key_env + "_FILE")
+        return WatchedSecret(Path(file), wanted.api_key_env + "_FILE")
     raise ConfigurationError(
         f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
         f"set it (or {wanted.api_key_env}_FILE), or write `api_key_env: null` for an endpoint without keys"

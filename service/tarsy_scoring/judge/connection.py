@@ -19,6 +19,7 @@ from yarl import URL
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -61,22 +62,25 @@ class Connection:
     The connections to one provider, opened at the first request. Safe for concurrent use in one event loop.
 
     Args:
-        api_key: None for an endpoint without keys.
+        api_key: One from a file is read again when the file changes; None for an endpoint without keys.
         connections: Upper limit of simultaneous connections.
 
     Raises:
         ConfigurationError: Key, headers, proxy or CA file cannot be used.
     """
 
-    def __init__(self, provider: str, settings: ProviderSettings, api_key: str | None, connections: int) -> None:
-        _require_header_text(f"providers.{provider}: the key", api_key or "")
+    def __init__(
+        self, provider: str, settings: ProviderSettings, api_key: str | WatchedSecret | None, connections: int
+    ) -> None:
+        self._api_key = api_key
+        _require_header_text(f"providers.{provider}: the key", current(api_key) or "")
         for header, value in settings.extra_headers.items():
             _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
         for variable in VARIABLES.values():
             _require_header_text(variable, os.environ.get(variable, ""))
         self._provider = provider
         self._url = URL(f"{settings.base_url}/chat/completions")
-        self._headers = _headers(settings, api_key)
+        self._headers = _headers(settings)
         self._connections = connections
         self._proxy = _proxy(provider, settings)
         self._tls = _tls(provider, settings)
@@ -95,12 +99,15 @@ class Connection:
         """
         if self._session is None:
             self._session = self._open()
+        key = current(self._api_key)
+        # An operator's own header overrides.
+        headers = None if key is None or "Authorization" in self._headers else {"Authorization": f"Bearer {key}"}
         most_bytes = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * reply_tokens
         content, fault = bytearray(), None
         sent = _Body(body)
         del body
         # Session data must not leave for a host that the operator did not configure, so redirects are not followed.
-        async with self._session.post(self._url, data=sent, allow_redirects=False) as response:
+        async with self._session.post(self._url, data=sent, headers=headers, allow_redirects=False) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off there"
             else:
@@ -136,12 +143,10 @@ class Connection:
         )
 
 
-def _headers(settings: ProviderSettings, api_key: str | None) -> CIMultiDict[str]:
-    """The headers of each request."""
+def _headers(settings: ProviderSettings) -> CIMultiDict[str]:
+    """The headers of every request, except for the key."""
     headers = CIMultiDict({"Accept": "application/json", "Content-Type": "application/json"})
     headers["User-Agent"] = f"tarsy-scoring/{__version__}"
-    if api_key is not None:
-        headers["Authorization"] = f"Bearer {api_key}"
     headers.update({header: os.environ[name] for header, name in VARIABLES.items() if os.environ.get(name)})
     headers.update(settings.extra_headers)  # the operator's own headers override
     # 400 KB of gzip can become 2 GB. Replies are short, so that compressing them saves nothing.

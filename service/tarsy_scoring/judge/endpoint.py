@@ -17,6 +17,7 @@ import structlog
 from pydantic_core import from_json, to_json
 
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.errors import (
     ContentFiltered,
     JudgeRejectedRequest,
@@ -104,8 +105,8 @@ class Outcome:
     Args:
         account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing about
             the provider.
-        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
-            so the question can be asked again at once.
+        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on, or a
+            key, in whose place the file has another one now, so the question can be asked again at once.
     """
 
     account: dict[str, Any] | None
@@ -127,12 +128,14 @@ class Endpoint:
         ConfigurationError: Key, headers, proxy or CA file cannot be used.
     """
 
-    def __init__(self, provider: str, settings: ProviderSettings, api_key: str | None, connections: int) -> None:
+    def __init__(
+        self, provider: str, settings: ProviderSettings, api_key: str | WatchedSecret | None, connections: int
+    ) -> None:
         self.who = f"the judge {settings.model!r} at {provider!r}"
         self.prices = Prices(settings)
         self._provider = provider
         self.settings = settings
-        self.key = api_key
+        self._api_key = api_key
         # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
         # `max_completion_tokens` ignore it and write without a limit.
         self._limit_parameter = "max_tokens"
@@ -142,6 +145,11 @@ class Endpoint:
         self._json_rung = 0
         self._has_warned_of_usage = False
         self.connection = Connection(provider, settings, api_key, connections)
+
+    @property
+    def key(self) -> str | None:
+        """The key as it is now; None for an endpoint without keys."""
+        return current(self._api_key)
 
     async def close(self) -> None:
         """Close all connections; safe to call twice."""
@@ -201,6 +209,7 @@ class Endpoint:
         started = time.perf_counter()
         own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
         limit = asyncio.timeout_at(min(ends_at, own_end))
+        key = self.key
         try:
             async with limit:
                 most_tokens = prepared.fitted.reply_limit * (CHUNK_TOKENS if "stream" in prepared.parameters else 1)
@@ -212,7 +221,13 @@ class Endpoint:
                 return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
             reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
             return Outcome(_no_answer(), self._unavailable(reason))
+        if reply.status == HTTPStatus.UNAUTHORIZED and self._has_newer_key(key):
+            return Outcome({"tokens": 0, "cost_usd": 0.0}, None)
         return self._read(reply, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
+
+    def _has_newer_key(self, used: str | None) -> bool:
+        """Read the file of the key again, and say whether it holds another key than the one used."""
+        return isinstance(self._api_key, WatchedSecret) and self._api_key.read_again() != used
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
         """The outcome of a call without an answer in time; a short wait is not held against the provider."""

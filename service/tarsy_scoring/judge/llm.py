@@ -17,6 +17,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.config.watched_secret import WatchedSecret
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
@@ -78,7 +79,7 @@ class JudgeClient:
         self,
         provider: str,
         settings: ProviderSettings,
-        api_key: str | None,
+        api_key: str | WatchedSecret | None,
         *,
         slots: int = 16,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -199,7 +200,7 @@ class JudgeClient:
                         await permits.settle(permit, **outcome.account)
                 if isinstance(outcome.result, Turn):
                     return outcome.result
-                if outcome.result is not None:  # each parameter can be dropped once, so the loop ends
+                if outcome.result is not None:  # what was refused, a parameter or a key, is not sent again
                     raise outcome.result
         finally:
             self._calls.release()

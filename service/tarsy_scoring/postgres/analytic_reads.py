@@ -12,6 +12,7 @@ from typing import TypeVar
 import asyncpg
 
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.url import UrlSource
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class AnalyticReads(Database):
 
     def __init__(
         self,
-        url: str,
+        url: str | UrlSource,
         schema: str,
         *,
         pool_size: int = CONNECTIONS,

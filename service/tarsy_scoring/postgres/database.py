@@ -28,12 +28,13 @@ from tarsy_scoring.postgres.transactions import (
     LOCK_TIMEOUT_S,
     close_pool,
     connection_of,
+    connector,
     keep_session,
     own_limits,
     prepare_session,
     transaction_of,
 )
-from tarsy_scoring.postgres.url import check_url, place_of
+from tarsy_scoring.postgres.url import UrlSource, check_url, place_of, url_source
 
 T = TypeVar("T")
 Connection = asyncpg.Connection | PoolConnectionProxy
@@ -127,9 +128,9 @@ class Database:
         judging: Processes that judge, by the last count, which is made every 10 s; 0 before the first.
     """
 
-    def __init__(self, url: str, schema: str, *, pool_size: int, statement_cache: int = 100) -> None:
+    def __init__(self, url: str | UrlSource, schema: str, *, pool_size: int, statement_cache: int = 100) -> None:
         self.schema = schema
-        self._url = url
+        self._url = url_source(url)
         self._pool_size = pool_size
         self._statement_cache = statement_cache
         self._pool: asyncpg.Pool | None = None
@@ -151,9 +152,10 @@ class Database:
         Raises:
             ConfigurationError: See `check_url`.
         """
-        check_url(self._url, "SCORING_DATABASE_URL")
+        check_url(self._url(), "SCORING_DATABASE_URL")
         self._pool = await asyncpg.create_pool(
-            self._url,
+            self._url(),
+            connect=connector(self._url),
             min_size=0,
             max_size=self._pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
@@ -193,7 +195,7 @@ class Database:
     @property
     def place(self) -> str:
         """Host and database name, for messages."""
-        return place_of(self._url)
+        return place_of(self._url())
 
     def sql(self, statement: str) -> str:
         """The statement with our schema in place of `{schema}`."""
@@ -230,7 +232,10 @@ class Database:
             async with connected as connection:
                 result = await work(connection)
         except DRIVER_ERRORS as error:
-            if (reaction := reaction_to(error)) == "raise":
+            reaction = reaction_to(error)
+            # A login that worked before is being replaced: the file of the URL follows the database, or is ahead of it.
+            is_replaced = isinstance(error, asyncpg.InvalidAuthorizationSpecificationError) and self._was_reached
+            if reaction == "raise" and not is_replaced:
                 raise
             self.is_available = False
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError | _LOST_STATEMENT) and self._pool is not None:
@@ -239,7 +244,7 @@ class Database:
                 await self._pool.expire_connections()
             # A URL that worked before is right: a certificate file may be missing while it is being replaced.
             if isinstance(error, asyncpg.ClientConfigurationError) and not self._was_reached:
-                raise misconfigured(self._url, error) from error
+                raise misconfigured(self._url(), error) from error
             message = f"the database at {self.place} is away: {why_away(error)}"
             raise DatabaseAway(message, may_last=reaction == "retry") from error
         self._was_reached = True

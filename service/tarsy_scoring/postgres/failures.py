@@ -85,6 +85,11 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
     (socket.gaierror, None, "correct the host in SCORING_DATABASE_URL"),
     (ssl.SSLError, None, "check its TLS certificate and sslmode in SCORING_DATABASE_URL"),
     (OSError, None, "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
+    (
+        asyncpg.InvalidAuthorizationSpecificationError,
+        "it refuses the user or the password, which it accepted before",
+        "correct them in SCORING_DATABASE_URL, or in its file, which is read again",
+    ),
     (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row", "look for a long transaction"),
     (
         asyncpg.ObjectNotInPrerequisiteStateError,

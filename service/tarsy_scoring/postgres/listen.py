@@ -7,6 +7,7 @@ from typing import NoReturn
 import asyncpg
 
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+from tarsy_scoring.postgres.url import UrlSource
 
 PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
 PROBE_TIMEOUT_S = 5.0
@@ -19,7 +20,7 @@ async def answers(connection: asyncpg.Connection) -> bool:
 
 
 async def listen(
-    url: str,
+    url: UrlSource,
     on_notify: Mapping[str, Callable[[str], None]],
     *,
     retry_after: Callable[[Exception], float],
@@ -48,7 +49,7 @@ async def listen(
     while True:
         try:
             connection = await asyncpg.connect(
-                url, timeout=contact_s, command_timeout=contact_s, statement_cache_size=0
+                url(), timeout=contact_s, command_timeout=contact_s, statement_cache_size=0
             )
             try:
                 is_listening = False

@@ -14,6 +14,8 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import from_json, to_json
 
+from tarsy_scoring.postgres.url import UrlSource
+
 COMMAND_TIMEOUT_S = 30.0
 CLOSE_S = 5.0
 ROLLBACK_S = 1.0  # a caller that gives up must not wait for the server that made it give up
@@ -107,6 +109,15 @@ async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[Poo
             raise
     finally:
         await pool.release(connection, timeout=ROLLBACK_S)
+
+
+def connector(url: UrlSource) -> Any:
+    """`connect` of a pool: each new connection goes to the URL as it is then."""
+
+    async def connect(_url: str, **options: Any) -> asyncpg.Connection:
+        return await asyncpg.connect(url(), **options)
+
+    return connect
 
 
 async def keep_session(_connection: object) -> None:

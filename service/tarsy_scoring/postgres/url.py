@@ -1,5 +1,6 @@
 """PostgreSQL URLs: check them without connecting, and show them without secrets."""
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -12,6 +13,15 @@ _CHOICES = {
 }
 # URL options that name a file. Without the file the driver fails as if the server were unreachable.
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
+
+UrlSource = Callable[[], str]
+"""Gives the URL for each new connection, because its user or password may change."""
+
+
+def url_source(url: str | UrlSource) -> UrlSource:
+    """The source itself, or one that always gives this URL."""
+    return url if callable(url) else lambda: url
 
 
 def check_url(url: str, variable: str) -> None:

@@ -18,8 +18,8 @@ from tarsy_scoring.errors import ScoringError, StartRefused
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.transactions import close_pool, keep_session, transaction_of
-from tarsy_scoring.postgres.url import check_url, place_of
+from tarsy_scoring.postgres.transactions import close_pool, connector, keep_session, transaction_of
+from tarsy_scoring.postgres.url import UrlSource, check_url, place_of, url_source
 from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class TarsyPool:
 
     def __init__(
         self,
-        url: str,
+        url: str | UrlSource,
         variable: str,
         needs: Mapping[str, Table],
         *,
@@ -90,9 +90,9 @@ class TarsyPool:
         max_connections: int = 2,
         statement_cache: int = 0,
     ) -> None:
-        check_url(url, variable)
+        self._url = url_source(url)
+        check_url(self._url(), variable)
         self.timeout_s = timeout_s
-        self._url = url
         self._variable = variable
         self._needs = needs
         self._is_read_only = is_read_only
@@ -105,7 +105,7 @@ class TarsyPool:
     @property
     def place(self) -> str:
         """Hosts and database, for people."""
-        return place_of(self._url)
+        return place_of(self._url())
 
     def look_again(self) -> None:
         """Inspect the tables before the next work: an upgrade of TARSy may have added columns."""
@@ -187,7 +187,8 @@ class TarsyPool:
         async with self._opening:  # two first users must not make two pools
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
-                    self._url,
+                    self._url(),
+                    connect=connector(self._url),
                     min_size=0,
                     max_size=self._max_connections,
                     timeout=self.timeout_s,

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.watched_secret import secret_source
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import TarsyPool
@@ -294,7 +295,7 @@ def open_tarsy_sessions(settings: Settings) -> TarsySessions:
         raise ConfigurationError(
             "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, from which sessions are listed"
         )
-    url = settings.timeline_database_url.get_secret_value()
+    url = secret_source(settings, "timeline_database_url")
     return TarsySessions(TarsyPool(url, "SCORING_TIMELINE_DATABASE_URL", SESSION_TABLES, is_read_only=True))
 
 

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import structlog
 
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
+from tarsy_scoring.config.watched_secret import secret_source
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+from tarsy_scoring.postgres.url import UrlSource
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.schema import TIMELINE_TABLES, SelectLists
@@ -106,7 +108,7 @@ class TarsyDatabase:
 
     def __init__(
         self,
-        url: str,
+        url: str | UrlSource,
         *,
         connections: int = 8,
         statement_cache: int = 100,
@@ -204,7 +206,7 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
     """
     assert settings.timeline_database_url is not None
     return TarsyDatabase(
-        settings.timeline_database_url.get_secret_value(),
+        secret_source(settings, "timeline_database_url"),
         connections=settings.timeline_database_connections,
         statement_cache=settings.timeline_database_statement_cache,
         max_session_bytes=settings.max_session_bytes,

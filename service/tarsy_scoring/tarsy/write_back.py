@@ -20,6 +20,7 @@ import asyncpg
 import structlog
 
 from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.config.watched_secret import secret_source
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.outage import Outage
@@ -133,9 +134,8 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
             f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, with a role that may "
             "insert scores, stages and events"
         )
-    return TarsyPool(
-        settings.write_back_database_url.get_secret_value(), variable, WRITE_BACK_TABLES, is_read_only=False
-    )
+    url = secret_source(settings, "write_back_database_url")
+    return TarsyPool(url, variable, WRITE_BACK_TABLES, is_read_only=False)
 
 
 class WriteBack:

@@ -8,8 +8,8 @@ from typing import Any
 import jwt
 import structlog
 
+from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.watched_file import WatchedFile
 
 log = structlog.get_logger()
 

@@ -16,10 +16,10 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
+from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.web.context import ALL_SCOPES, READ_ONLY, Scope
-from tarsy_scoring.web.watched_file import WatchedFile
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ class WatchedFile(ABC, Generic[T]):
     What a file holds, read again when the file changes.
 
     When the file becomes unreadable or invalid, what was read before stays in force: a typing error must not lock
-    out every caller.
+    out every caller, or the service itself.
 
     Args:
         setting: Names the file in errors.
@@ -45,6 +45,11 @@ class WatchedFile(ABC, Generic[T]):
             else:
                 self._note_reloaded(self._content)
         return self._content
+
+    def read_again(self) -> T:
+        """What the file holds, read even where it looks unchanged: some file systems have coarse times."""
+        self._seen = None
+        return self.current()
 
     @abstractmethod
     def _parse(self, content: bytes) -> T:
