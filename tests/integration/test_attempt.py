@@ -103,12 +103,14 @@ async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedSco
 async def test_a_transient_error_is_retried(
     service: Service, claimed: ClaimedScore, timeline: Timeline | Exception, error_kind: str
 ) -> None:
-    """Transient errors put the score back with backoff and burn an attempt."""
+    """Transient errors put the score back with backoff and burn an attempt. A score that waits has no error."""
     finished = await service.attempt(claimed, FakeJudge(), timeline)
 
     score = await service.score(claimed.score_id)
     assert finished.outcome == "put_back"
-    assert (score["status"], score["waiting_for"], score["error_kind"]) == ("pending", "retry", error_kind)
+    assert (score["status"], score["waiting_for"]) == ("pending", "retry")
+    assert score["waiting_for_text"].startswith(f"attempt 1 failed ({error_kind}): ")
+    assert (score["error_kind"], score["error_message"]) == (None, None)
     assert (await service.claim_now()).attempts_burned == 1
 
 
@@ -137,7 +139,8 @@ async def test_waiting_burns_nothing(service: Service, claimed: ClaimedScore) ->
     await service.attempt(claimed, FakeJudge(RateLimited("429", due_s)), max_attempts=1)
 
     score = await service.score(claimed.score_id)
-    assert (score["status"], score["waiting_for"]) == ("pending", "rate_limit")
+    assert (score["status"], score["waiting_for"], score["waiting_for_text"]) == ("pending", "rate_limit", "429")
+    assert (score["error_kind"], score["error_message"]) == (None, None)
     due = await service.database.once(
         lambda c: c.fetchval("SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM session_scores")
     )

@@ -140,7 +140,8 @@ async def test_a_score_taken_back_can_be_claimed_again(scoring: Scoring) -> None
     await scoring.make_due()
     [second] = await scoring.claim()
 
-    assert (row["attempts_burned"], row["waiting_reason"], row["error_kind"]) == (1, "retry", "worker_lost")
+    assert (row["attempts_burned"], row["waiting_reason"], row["error_kind"]) == (1, "retry", None)
+    assert row["waiting_for_text"] == "the worker that held it stopped answering (attempt 1)"
     assert (second.attempt, second.attempts_burned) == (2, 1)
     assert second.lease_token != first.lease_token
     events = await scoring.events(first.score_id)
@@ -298,7 +299,7 @@ async def test_concurrent_workers_take_each_score_back_once(scoring: Scoring) ->
 async def test_a_score_put_back_is_due_later(scoring: Scoring, burns: bool) -> None:
     claimed = await scoring.claimed()
 
-    await _put_back(scoring, claimed, burns=burns, due_s=100, waiting_reason="quota", error_message="no money")
+    await _put_back(scoring, claimed, burns=burns, due_s=100, waiting_reason="quota", waiting_for_text="no money")
 
     row = await scoring.score(claimed.score_id)
     due_s = await scoring.value("SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM session_scores")
@@ -306,7 +307,7 @@ async def test_a_score_put_back_is_due_later(scoring: Scoring, burns: bool) -> N
     assert shown is not None
     assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("pending", int(burns), 3)
     assert due_s == pytest.approx(100, abs=20)
-    assert (shown["waiting_for"], shown["error_message"]) == ("quota", "no money")
+    assert (shown["waiting_for"], shown["waiting_for_text"]) == ("quota", "no money")
     assert (await scoring.events(claimed.score_id))[-1] == "waiting_retry"
     assert await scoring.claim() == []
     await scoring.make_due()

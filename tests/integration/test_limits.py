@@ -5,7 +5,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -530,22 +530,43 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
 
     every = standings.by_chain | {"others": standings.others}
     assert [chain for chain, standing in every.items() if standing == Standing("budget")] == held
-    assert standings.reason(chain_id) == ("budget" if held else None)
+    hold = standings.hold(chain_id)
+    whose = "all chains" if chain_id == "free" else f"chain {chain_id or ''!r}"
+    says = f"the daily budget of {whose} has 0.0500 of {3 if chain_id == 'free' else 2}.0 USD left"
+    assert hold == (("budget", f"{says}: the next UTC day has a new budget") if held else None)
+
+
+async def test_second_turns_of_a_fleet_are_learned_from(url: str) -> None:
+    """Every process reserves for them what they have used, also after a restart; other calls reserve their bound."""
+    settings = settings_of(daily_usd=10)
+    async with open_fleet(url, settings) as fleet:
+        for n in range(5):
+            permit = await fleet.member(n).admit(replace(call_of(usd=1.0), is_second_turn=True))
+            await fleet.member(n).settle(permit, Result(cost_usd=0.2, read_tokens=900))
+        assert await fleet.day() == (Decimal("1.0"), 0)
+
+    async with open_fleet(url, settings) as restarted:
+        await restarted.refresh()
+        await restarted.one.admit(replace(call_of(usd=1.0), is_second_turn=True))
+        assert await restarted.day() == (Decimal("1.2"), Decimal("0.2"))
+        await restarted.one.admit(call_of(usd=1.0))
+        assert await restarted.day() == (Decimal("2.2"), Decimal("1.2"))
 
 
 async def test_budget_shares_have_every_named_or_charged_chain(url: str) -> None:
-    """Also the sum of all chains and scores without a chain; a budget of zero counts as spent."""
+    """Spent and reserved, then reserved; also of all chains, and without a chain; a budget of zero is spent."""
     free = {"daily_budget_usd": None}
     settings = settings_of(daily_usd=4, defaults={"daily_budget_usd": 2}, a={}, free=free, none={"daily_budget_usd": 0})
     async with open_fleet(url, settings) as fleet:
-        for chain, usd in (("a", 0.5), ("new", 1.0), ("free", 0.5)):
+        await fleet.one.settle(await fleet.one.admit(call_of("a", usd=1.5)), Result(cost_usd=0.5))
+        for chain, usd in (("new", 1.0), ("free", 1.0)):
             await fleet.one.admit(call_of(chain, usd=usd))
         await fleet.refresh()
         shares = fleet.one.budget_shares()
 
     chains = {chain: share for (scope, chain), share in shares.items() if scope == "chain"}
-    assert shares["all", ""] == 0.5
-    assert chains == {"": 0.0, "a": 0.25, "new": 0.5, "none": 1.0}
+    assert shares["all", ""] == (0.625, 0.5)
+    assert chains == {"": (0.0, 0.0), "a": (0.25, 0.0), "new": (0.5, 0.5), "none": (1.0, 0.0)}
 
 
 async def test_a_budget_spent_yesterday_blocks_no_chain(url: str) -> None:

@@ -78,6 +78,9 @@ async def test_an_open_circuit_and_a_spent_budget_are_reasons(parts: Parts) -> N
         "VALUES ((now() AT TIME ZONE 'UTC')::date, 'chain', 'kubernetes', 4.95)",
     )
     assert (await waits_for(parts, kubernetes), await waits_for(parts, other)) == ("budget", None)
+    document = await parts.reader.score(kubernetes)
+    assert document is not None
+    assert document["waiting_for_text"].startswith("the daily budget of chain 'kubernetes' has 0.0500 of 5.0 USD left")
 
     for kind in ("circuit", "key", "quota"):
         await execute(

@@ -25,6 +25,7 @@ from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
 from tarsy_scoring.limits.rules import (
     NEVER,
+    NEW_BUDGET,
     NO_PRICE,
     Call,
     Kind,
@@ -37,7 +38,11 @@ from tarsy_scoring.limits.rules import (
     Standings,
     exact_usd,
     refusal_of,
+    reservation_usd,
+    second_turn_share,
     state_after,
+    state_of_budget,
+    with_share,
 )
 from tarsy_scoring.limits.tables import LimitTables
 from tarsy_scoring.limits.token_calibration import FactorReports
@@ -59,7 +64,7 @@ ORDER BY since, chain_id, provider
 """
 
 TODAY = """
-SELECT scope, chain_id, charged_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
+SELECT scope, chain_id, charged_usd, reserved_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
 """
 
 PAUSE = """
@@ -103,7 +108,7 @@ class Limits:
     nothing blocks.
 
     Args:
-        least_usd: The least that a call reserves (the cost of a full reply), by provider. Scores of a chain
+        least_usd: The least that a first call reserves (the cost of a full reply), by provider. Scores of a chain
             whose budget has less than this left are not claimed. Default: 0, which claims until nothing is
             left.
     """
@@ -120,6 +125,7 @@ class Limits:
         self._full_until: dict[str, float] = {}  # our rate windows, by the monotonic clock
         self._pauses: list[Pause] = []
         self._charged: dict[tuple[str, str], Decimal] = {}
+        self._reserved: dict[tuple[str, str], Decimal] = {}  # the part of it that calls have not used
         self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
         self._admissions = Batcher(self._admit_all)
         self._settlements = Batcher(self._settle_all)
@@ -143,6 +149,7 @@ class Limits:
         self._learn(ProviderState.of(r) for r in news)
         self._pauses = [Pause(**r) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
+        self._reserved = {(r["scope"], r["chain_id"]): r["reserved_usd"] for r in days}
 
     async def refreshed_standings(self) -> Standings:
         """Refresh, then return the standing of every chain. Raises: DatabaseAway."""
@@ -159,9 +166,11 @@ class Limits:
         states = {name: self._states.get(name) for name in self._providers}
         return {name: state.kind if state is not None else None for name, state in states.items()}
 
-    def budget_shares(self) -> dict[tuple[str, str], float]:
+    def budget_shares(self) -> dict[tuple[str, str], tuple[float, float]]:
         """
-        Share of each budget charged or reserved today, at the last refresh; may exceed 1.
+        Share of each budget spent or reserved today, at the last refresh, and the reserved part of it.
+
+        The first may exceed 1. A budget of 0 counts as spent.
 
         Returns:
             Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a
@@ -171,8 +180,12 @@ class Limits:
         charged = {chain for scope, chain in self._charged if scope == "chain"}
         limits = {("all", ""): config.budget.daily_usd}
         limits |= {("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}}
+
+        def share(amounts: Mapping[tuple[str, str], Decimal], key: tuple[str, str], limit: float) -> float:
+            return float(amounts.get(key, Decimal()) / exact_usd(limit))
+
         return {
-            key: float(self._charged.get(key, Decimal()) / exact_usd(limit)) if limit else 1.0
+            key: (share(self._charged, key, limit), share(self._reserved, key, limit)) if limit else (1.0, 0.0)
             for key, limit in limits.items()
             if limit is not None
         }
@@ -225,6 +238,7 @@ class Limits:
         permit = Permit(
             uuid.uuid4(),
             call,
+            usd=reservation_usd(call, state, provider.model),
             is_probe=state is not None and state.kind is not None,
             is_counted=provider.requests_per_minute is not None or provider.tokens_per_minute is not None,
             is_charged=self._has_budget(self._settings.chain(call.chain_id)),
@@ -261,8 +275,7 @@ class Limits:
 
     def _refuse_at_once(self, call: Call) -> None:
         """Refuse a call without the database. Raises: WaitFor: A known pause or provider state blocks it."""
-        pause = next((p for p in self._pauses if p.covers(call.chain_id, call.provider)), None)
-        if pause is not None:
+        if pause := self._pause_of(call.chain_id, call.provider):
             raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
         state = self._states.get(call.provider)
         refusal = refusal_of(state, self._now()) if state else None
@@ -273,6 +286,8 @@ class Limits:
         """Whether the result changes shared provider state and must be written."""
         state = self._states.get(permit.call.provider) or ProviderState(permit.call.provider)
         if permit.is_probe or result.failed or result.opens:
+            return True
+        if permit.is_charged and second_turn_share(permit.call, result) is not None:
             return True
         if result.blocked_s is not None and state.blocked_for_s(self._now()) + MOMENT_S < result.blocked_s:
             return True
@@ -328,7 +343,10 @@ class Limits:
                 await self._tables.lock_providers(connection, locked, {p.call.provider for p, _ in changing})
                 for permit, result in changing:
                     state = locked.states[permit.call.provider]
-                    locked.states[state.provider] = state_after(state, permit.permit_id, result, state.read_at)
+                    state = state_after(state, permit.permit_id, result, state.read_at)
+                    if permit.is_charged and (share := second_turn_share(permit.call, result)) is not None:
+                        state = with_share(state, self._providers[state.provider].model, share)
+                    locked.states[state.provider] = state
                 await self._tables.save(connection, locked)
             await self._tables.correct(connection, corrected)
             await self._tables.settle(connection, charged)
@@ -356,6 +374,9 @@ class Limits:
             self._learned_at[state.provider] = time.monotonic()
             self._clock = (state.read_at, time.monotonic())
 
+    def _pause_of(self, chain_id: str | None, provider: str | None) -> Pause | None:
+        return next((p for p in self._pauses if p.covers(chain_id, provider)), None)
+
     def _has_budget(self, chain: ChainSettings) -> bool:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
 
@@ -370,35 +391,39 @@ class Limits:
     def _standing(self, chain_id: str | None, *, alone: bool = True) -> Standing:
         """Standing of a chain. `alone` False: of any chain that has spent nothing today."""
         chain = self._settings.chain(chain_id)
-        if any(p.covers(chain_id, None) for p in self._pauses):
-            return Standing("pause")
+        if pause := self._pause_of(chain_id, None):
+            return Standing("pause", text=str(pause))
         if not chain.judge.enabled or not chain.providers:
             return Standing()
-        if self._is_spent("all", "", self._settings.config.budget.daily_usd, chain) or (
-            alone and self._is_spent("chain", chain_id or "", chain.daily_budget_usd, chain)
-        ):
-            return Standing("budget")
+        spent = self._spent("all", "", self._settings.config.budget.daily_usd, chain)
+        if spent is None and alone:
+            spent = self._spent("chain", chain_id or "", chain.daily_budget_usd, chain)
+        if spent is not None:
+            return Standing("budget", text=f"{spent}: {NEW_BUDGET}")
         standings = [self._provider_standing(chain_id, provider) for provider in chain.providers]
         ready = next((s for s in standings if s.reason is None), None)
         return ready or next((s for s in standings if s.may_probe), standings[0])
 
     def _provider_standing(self, chain_id: str | None, provider: str) -> Standing:
-        if any(p.covers(chain_id, provider) for p in self._pauses):
-            return Standing("pause")
+        if pause := self._pause_of(chain_id, provider):
+            return Standing("pause", text=str(pause))
         now = self._now()
         state = self._states.get(provider)
         if state is not None and state.kind is not None and state.shut_for_s(now) > 0:
-            return Standing(state.kind)
+            return Standing(state.kind, text=str(refusal_of(state, now)))
         blocked_s = state.blocked_for_s(now) if state else 0.0
-        if max(blocked_s, self._full_until.get(provider, 0.0) - time.monotonic()) > MOMENT_S:
-            return Standing("rate_limit")
+        if (wait_s := max(blocked_s, self._full_until.get(provider, 0.0) - time.monotonic())) > MOMENT_S:
+            return Standing("rate_limit", text=f"the rate limit of the provider {provider!r} lasts {wait_s:.0f} s")
         return Standing(state.kind, may_probe=True) if state and state.kind is not None else Standing()
 
-    def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
-        """Whether less is left than the cheapest call of the chain reserves."""
+    def _spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> str | None:
+        """The state of a budget, in words, if less is left than the cheapest call of the chain reserves."""
+        if limit is None:
+            return None
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
-        charged = self._charged.get((scope, chain_id), Decimal())
-        return limit is not None and exact_usd(limit) - charged < exact_usd(least)
+        left = exact_usd(limit) - self._charged.get((scope, chain_id), Decimal())
+        whose = "all chains" if scope == "all" else f"chain {chain_id!r}"
+        return state_of_budget(whose, left, exact_usd(limit)) if left < exact_usd(least) else None
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

@@ -5,6 +5,7 @@ All times come from the database's clock, as arguments. `fleet` locks and reads 
 needs and writes the decision back.
 """
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,10 @@ PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
+NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
+# The costs of a model's second turns that are kept, and from how many of them on they count.
+SECOND_TURNS, LEARNED_FROM_TURNS = 20, 5
 SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
@@ -51,6 +55,7 @@ class Call:
     Args:
         tokens: Estimated input plus reserved output.
         most_usd: Upper bound of its cost; None where prices are unknown.
+        is_second_turn: It asks for the missing tools, in the conversation that gave the score.
     """
 
     provider: str
@@ -58,14 +63,21 @@ class Call:
     score_id: UUID
     tokens: int
     most_usd: float | None
+    is_second_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Permission for one call, with the reservations that hold until it is settled."""
+    """
+    Permission for one call, with the reservations that hold until it is settled.
+
+    Args:
+        usd: Reserved of the budgets; None where prices are unknown.
+    """
 
     permit_id: UUID
     call: Call
+    usd: float | None = None
     is_probe: bool = False
     is_counted: bool = False
     is_charged: bool = False
@@ -127,10 +139,12 @@ class Standing:
     Args:
         reason: What holds the chain up; None: nothing does.
         may_probe: One score at a time may try whether a provider has recovered.
+        text: The reason in words.
     """
 
     reason: WaitingFor | None = None
     may_probe: bool = False
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +163,10 @@ class Standings:
     def of(self, chain_id: str | None) -> Standing:
         return self.by_chain.get(chain_id or "", self.others)
 
-    def reason(self, chain_id: str | None) -> WaitingFor | None:
-        """Why a pending score of this chain waits; None if nothing holds the chain up."""
-        return self.of(chain_id).reason
+    def hold(self, chain_id: str | None) -> tuple[WaitingFor, str] | None:
+        """Why a pending score of this chain waits, as a word and in words; None if nothing holds the chain up."""
+        standing = self.of(chain_id)
+        return (standing.reason, standing.text) if standing.reason is not None else None
 
 
 # --- decisions -----------------------------------------------------------------------------------------
@@ -171,14 +186,17 @@ class ProviderState:
     """
     Shared state of a provider. Its circuit is closed while `kind` is None.
 
-    `token_factor` belongs to the model `token_model`, which may differ from the model configured now. `read_at` is
-    the time of the database's clock when the state was read or locked.
+    `token_factor` belongs to the model `token_model`, which may differ from the model configured now, and
+    `second_turn_shares` to `second_turn_model`: cost of its latest second turns, each as a share of the call's upper
+    bound, oldest first. `read_at` is the time of the database's clock when the state was read or locked.
     """
 
     provider: str
     read_at: datetime = NEVER
     token_factor: float = 1.0
     token_model: str | None = None
+    second_turn_model: str | None = None
+    second_turn_shares: tuple[float, ...] = ()
     failed_calls: tuple[UUID, ...] = ()
     kind: Kind | None = None
     open_until: datetime | None = None
@@ -195,7 +213,7 @@ class ProviderState:
     def of(cls, row: Any) -> "ProviderState":
         """Build it from its row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
+        return cls(**columns | {name: tuple(columns[name]) for name in ("failed_calls", "second_turn_shares")})
 
     def shut_for_s(self, now: datetime) -> float:
         """Seconds until its circuit admits a probe; 0 if it is closed or half open."""
@@ -249,6 +267,36 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
     open_until = now + timedelta(seconds=cool_down_s)
     return replace(counted, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
+
+
+def reservation_usd(call: Call, state: ProviderState | None, model: str) -> float | None:
+    """
+    USD that a call reserves: its upper bound, or for a second turn what such turns of the model have used.
+
+    That is the highest share of the last `SECOND_TURNS` ones: the next one costs more once in 21 times. The budget
+    is then overdrawn by the difference, because the cost itself is always charged.
+
+    Args:
+        model: The model configured now.
+    """
+    if call.most_usd is None or not call.is_second_turn or state is None or state.second_turn_model != model:
+        return call.most_usd
+    if len(state.second_turn_shares) < LEARNED_FROM_TURNS:
+        return call.most_usd
+    return call.most_usd * min(1.0, max(state.second_turn_shares))
+
+
+def second_turn_share(call: Call, result: Result) -> float | None:
+    """Cost of an answered second turn as a share of its upper bound, rounded up; None if it teaches nothing."""
+    if not (call.is_second_turn and call.most_usd and result.cost_usd and result.read_tokens):
+        return None
+    return math.ceil(1000 * result.cost_usd / call.most_usd) / 1000
+
+
+def with_share(state: ProviderState, model: str, share: float) -> ProviderState:
+    """The state after one more second turn of the configured model; another model starts over."""
+    known = state.second_turn_shares if state.second_turn_model == model else ()
+    return replace(state, second_turn_model=model, second_turn_shares=(*known, share)[-SECOND_TURNS:])
 
 
 @dataclass(slots=True)
@@ -335,6 +383,10 @@ class DayBudget:
         """USD that may still be reserved."""
         return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
 
+    def state(self) -> str:
+        """Say in words how much of it is left."""
+        return state_of_budget(self.whose, self.left, self.limit)
+
     def may_have_later(self, usd: Decimal) -> bool:
         """Whether `usd` would fit today if every running call cost nothing."""
         settled = self.charged - self.reserved if self.is_moving or self.added else self.charged
@@ -375,7 +427,7 @@ class LockedState:
         if state is not None and (refusal := refusal_of(state, state.read_at)):
             return refusal
         refusal = self._over_rate(permit.call) if permit.is_counted else None
-        refusal = refusal or (self._over_budget(permit.call) if permit.is_charged else None)
+        refusal = refusal or (self._over_budget(permit) if permit.is_charged else None)
         return refusal or self._admit(permit)
 
     def _over_rate(self, call: Call) -> RateLimited | None:
@@ -399,22 +451,19 @@ class LockedState:
             self.full_until[call.provider] = window.free_at(least)
         return _too_fast(call.provider, _seconds(free_at, now))
 
-    def _over_budget(self, call: Call) -> BudgetExhausted | None:
-        """The refusal if a budget of the call has less left than the call may cost."""
-        usd = exact_usd(call.most_usd or 0.0)
-        budgets = self._budgets_of(call)
+    def _over_budget(self, permit: Permit) -> BudgetExhausted | None:
+        """The refusal if a budget of the call has less left than the call reserves."""
+        usd = exact_usd(permit.usd or 0.0)
+        budgets = self._budgets_of(permit.call)
         lacking = next((p for p in budgets if p.left < usd), None)
         if lacking is None:
             return None
         if all(p.may_have_later(usd) for p in budgets):
             due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
-            due_s, hope = lacking.day_left_s + random.uniform(1, 60), "the next UTC day has a new budget"  # noqa: S311
-        return BudgetExhausted(
-            f"the daily budget of {lacking.limit} USD of {lacking.whose} has {lacking.left:.4f} USD left "
-            f"for a call of up to {usd:.4f} USD: {hope}",
-            due_s,
-        )
+            due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
+        turn = "second turn" if permit.call.is_second_turn else "call"
+        return BudgetExhausted(f"{lacking.state()}, and the {turn} reserves {usd:.4f} USD: {hope}", due_s)
 
     def _admit(self, permit: Permit) -> Permit:
         call, state = permit.call, self.states.get(permit.call.provider)
@@ -431,7 +480,7 @@ class LockedState:
                 self.windows[call.provider].add(call.tokens, now)
                 self.calls.append((permit.permit_id, call.provider, now, call.tokens))
         if permit.is_charged:
-            usd = exact_usd(call.most_usd or 0.0)
+            usd = exact_usd(permit.usd or 0.0)
             budgets = self._budgets_of(call)
             for budget in budgets:
                 budget.added += usd
@@ -468,6 +517,11 @@ def require_affordable(settings: Settings, most_usd: Mapping[str, float | None])
                         f"{name}: {budget:g} USD is less than one call that fills the window of {provider!r} may cost "
                         f"({most:.4f} USD); raise it, or lower context_window_tokens or max_reply_tokens"
                     )
+
+
+def state_of_budget(whose: str, left: Decimal, limit: Decimal | None) -> str:
+    """What a daily budget has left, in words."""
+    return f"the daily budget of {whose} has {max(left, Decimal()):.4f} of {limit} USD left"
 
 
 def _too_fast(provider: str, due_s: float) -> RateLimited:

@@ -62,7 +62,7 @@ WITH unknown AS (
   ORDER BY s.score_id FOR UPDATE OF s SKIP LOCKED
 )
 UPDATE {{schema}}.session_scores s SET
-  usage = {USAGE}, status = 'failed', completed_at = now(), waiting_reason = NULL,
+  usage = {USAGE}, status = 'failed', completed_at = now(), waiting_reason = NULL, waiting_for_text = NULL,
   error_kind = CASE WHEN has_unknown_criteria THEN 'unknown_criteria' ELSE 'unknown_chain' END,
   error_message = CASE WHEN has_unknown_criteria
     THEN 'no worker knows the criteria "' || s.criteria || '": add them to the criteria_dirs of the workers, or '

@@ -66,6 +66,7 @@ WITH suspects AS MATERIALIZED (
   UPDATE {{schema}}.session_scores s SET
     status = 'in_progress', attempt = s.attempt + (NOT due.is_look)::int, attempt_started_at = now(),
     started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
+    waiting_for_text = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
   RETURNING s.*, due.is_look
@@ -161,12 +162,13 @@ UPDATE {{schema}}.session_scores s SET
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
   waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
   completed_at = CASE j.status WHEN 'pending' THEN NULL ELSE now() END,
-  error_kind = CASE j.status WHEN 'timed_out' THEN 'deadline_passed' ELSE 'worker_lost' END,
+  waiting_for_text = CASE j.status WHEN 'pending' THEN
+    'the worker that held it stopped answering (attempt ' || s.attempt || ')' END,
+  error_kind = CASE j.status WHEN 'timed_out' THEN 'deadline_passed' WHEN 'failed' THEN 'worker_lost' END,
   error_message = CASE j.status
     WHEN 'timed_out' THEN 'its attempts took longer than the deadline allows; the last worker was lost'
     WHEN 'failed' THEN j.losses || ' workers stopped answering while they held it (the last at attempt ' || s.attempt
-      || '); check their memory limit and the size of the session'
-    ELSE 'the worker that held it stopped answering (attempt ' || s.attempt || ')' END
+      || '); check their memory limit and the size of the session' END
 FROM judged j WHERE s.score_id = j.score_id
 RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message, {TRACE} AS traceparent
 """
@@ -174,7 +176,7 @@ RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_m
 PUT_BACK = """
 UPDATE {schema}.session_scores SET
   status = 'pending', next_attempt_at = now() + make_interval(secs => $3), waiting_reason = $4,
-  attempts_burned = attempts_burned + $5, spent_s = spent_s + $6, error_kind = $7, error_message = $8,
+  attempts_burned = attempts_burned + $5, spent_s = spent_s + $6, waiting_for_text = $7,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
@@ -198,7 +200,8 @@ CANCEL = f"""
 UPDATE {{schema}}.session_scores s SET
   usage = {USAGE},
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
+  waiting_for_text = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
 RETURNING session_id, purpose, {TRACE} AS traceparent
 """
@@ -281,13 +284,13 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A score taken back from a worker that stopped renewing, with its new status and error."""
+    """A score taken back from a worker that stopped renewing, with its new status; an error where it ended."""
 
     score_id: UUID
     session_id: str
     chain_id: str | None
     status: str
-    error_kind: str
+    error_kind: str | None
 
 
 class Leases:
@@ -478,14 +481,14 @@ class Leases:
         waiting_reason: str | None,
         burns: bool,
         spent_s: float,
-        error_kind: str | None = None,
-        error_message: str | None = None,
+        waiting_for_text: str | None = None,
     ) -> None:
         """
         Return a score to `pending`, due in `due_s` seconds. Waits for the database. A look emits no event.
 
         Args:
             burns: Whether this attempt counts towards the limit of attempts.
+            waiting_for_text: What it waits for, in words.
             spent_s: Time of this attempt and its backoff, counted towards the deadline.
 
         Raises:
@@ -493,7 +496,7 @@ class Leases:
         """
 
         async def work(connection: Connection) -> bool:
-            row = (due_s, waiting_reason, int(burns), spent_s, error_kind, error_message)
+            row = (due_s, waiting_reason, int(burns), spent_s, waiting_for_text)
             lease = (claimed.score_id, claimed.lease_token)
             held = await connection.fetchval(self.database.sql(PUT_BACK), *lease, *row)
             if held is not None and not claimed.is_look:

@@ -96,6 +96,11 @@ SCORE_FIELDS = (
         is_always_there=False,
     ),
     _derived(
+        "waiting_for_text",
+        _about(str | None, "Only with `waiting_for`: the same in words, with numbers where there are some."),
+        is_always_there=False,
+    ),
+    _derived(
         "latest_attempt",
         _about(LatestAttempt | None, "Only where something newer runs or failed."),
         is_always_there=False,

@@ -48,7 +48,8 @@ ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
 ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
 
 ORDERED = """
-SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
+SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.waiting_for_text,
+       s.next_attempt_at <= now() AS is_due,
        s.chain_id, s.chain_is_named, s.criteria, s.criteria_hash,
        s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
        c.content -> 'bands' AS bands
@@ -110,8 +111,8 @@ async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, 
         DatabaseAway: See `Database.once`.
     """
     rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
-    reasons = await reader.reasons_to_wait([dict(r) for r in rows])
-    return [{**r, "waiting_for": reasons.get(r["score_id"])} for r in rows]
+    waits = await reader.waits([dict(r) for r in rows])
+    return [{**r, "waiting_for": waits[r["score_id"]].reason if r["score_id"] in waits else None} for r in rows]
 
 
 async def busy_scores(database: Database) -> int:

@@ -4,7 +4,7 @@ Reads of stored scores: documents, histories, the judge's replies, criteria.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
@@ -107,12 +107,22 @@ ORDER BY session_id
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
 
-class Waiting(Protocol):
-    """Why scores of each chain are not claimed now, read at one moment."""
+class Holds(Protocol):
+    """What holds chains up, read at one moment."""
 
-    def reason(self, chain_id: str | None) -> str | None:
-        """Why no score of this chain is claimed now; None: its scores are claimed."""
+    def hold(self, chain_id: str | None) -> tuple[str, str] | None:
+        """Why no score of this chain is claimed now, as a word and in words; None: its scores are claimed."""
         ...
+
+
+class Wait(NamedTuple):
+    """Why a pending score does not begin: `waiting_for` of its document, and the same in words."""
+
+    reason: str
+    text: str | None
+
+
+UNKNOWN_NAMES = Wait("worker", "no running worker knows its criteria or its chain")
 
 
 class Reader:
@@ -127,7 +137,7 @@ class Reader:
         self,
         database: Database,
         current_hash: CurrentHash,
-        waiting: Callable[[], Awaitable[Waiting]] | None = None,
+        waiting: Callable[[], Awaitable[Holds]] | None = None,
     ) -> None:
         self.database = database
         self.current_hash = current_hash
@@ -198,7 +208,7 @@ class Reader:
 
     async def documents(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Build documents from rows of `DOCUMENT`; those of pending scores say what they wait for."""
-        reasons = await self.reasons_to_wait(rows)
+        waits = await self.waits(rows)
         documents = []
         for row in rows:
             shown = document(
@@ -210,34 +220,34 @@ class Reader:
             )
             if row["latest_attempt"] is not None:
                 shown["latest_attempt"] = row["latest_attempt"]
-            if why := reasons.get(row["score_id"]):
-                shown["waiting_for"] = why
+            if wait := waits.get(row["score_id"]):
+                shown["waiting_for"], shown["waiting_for_text"] = wait
             documents.append(shown)
         return documents
 
-    async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
+    async def waits(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, Wait]:
         """
         Why pending scores do not begin, by id; without scores that only wait for their turn.
 
         What holds chains up, and which names workers know, may be `WAITING_S` old.
 
         Args:
-            rows: Mappings with `score_id`, `status`, `waiting_reason`, `is_due`, `chain_id`, `criteria` and
-                `chain_is_named`.
+            rows: Mappings with `score_id`, `status`, `waiting_reason`, `waiting_for_text`, `is_due`, `chain_id`,
+                `criteria` and `chain_is_named`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
         # A score that waits for its source is not claimed when it is due, but when a worker's source answers.
         own = [r for r in pending if not r["is_due"] or r["waiting_reason"] == "source"]
-        reasons = {r["score_id"]: r["waiting_reason"] for r in own}
-        due = [r for r in pending if not reasons.get(r["score_id"])]
+        waits = {r["score_id"]: Wait(r["waiting_reason"], r["waiting_for_text"]) for r in own if r["waiting_reason"]}
+        due = [r for r in pending if r["score_id"] not in waits]
         if due and self._waiting is not None:
-            waiting = await self._waiting()
-            reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
-            left = [r for r in due if reasons[r["score_id"]] is None]
+            holds = await self._waiting()
+            waits |= {r["score_id"]: Wait(*hold) for r in due if (hold := holds.hold(r["chain_id"]))}
+            left = [r for r in due if r["score_id"] not in waits]
             if left:
                 known = await self._known()
-                reasons |= {r["score_id"]: "worker" for r in left if known.lack(r)}
-        return {score_id: reason for score_id, reason in reasons.items() if reason}
+                waits |= {r["score_id"]: UNKNOWN_NAMES for r in left if known.lack(r)}
+        return waits
 
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
         """Ids of sessions whose newest production score, created since `since`, failed or timed out."""

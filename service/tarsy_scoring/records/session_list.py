@@ -18,7 +18,7 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.cursors import Time, decode_cursor, encode_cursor
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.records.scores import Reader, Wait
 from tarsy_scoring.scoring.document import CurrentHash
 
 Sort = Literal["newest", "score_asc", "score_desc"]
@@ -47,8 +47,8 @@ _SESSIONS = f"""
 SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {_ENDED} AS ended_at,
        s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
        s.chain_id AS score_chain_id, s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
-       n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.created_at,
-       n.next_attempt_at <= now() AS is_due, n.error_kind, n.error_message,
+       n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.waiting_for_text,
+       n.created_at, n.next_attempt_at <= now() AS is_due, n.error_kind, n.error_message,
        n.chain_id AS newest_chain_id, n.chain_is_named, n.criteria AS newest_criteria
 FROM {{schema}}.sessions m
 LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
@@ -161,6 +161,7 @@ class NewestAttempt:
     created_at: datetime
     current_stage: str | None
     waiting_for: str | None
+    waiting_for_text: str | None
     error_kind: str | None
     error_message: str | None
 
@@ -223,8 +224,8 @@ async def list_sessions(reader: Reader, filters: Filters, sort: Sort, after: Pla
 
     found = await database.once(work)
     newest = [_newest(row) for row, _ in found if row["newest_id"] is not None]
-    reasons = await reader.reasons_to_wait(newest)
-    sessions = [_listed(row, reader.current_hash, reasons) for row, _ in found[:limit]]
+    waits = await reader.waits(newest)
+    sessions = [_listed(row, reader.current_hash, waits) for row, _ in found[:limit]]
     if len(found) <= limit:
         return SessionPage(sessions, None)
     last, has_total = found[limit - 1]
@@ -246,13 +247,13 @@ def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[
 
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest score with the fields that `Reader.reasons_to_wait` takes."""
-    shown = {name: row[name] for name in ("status", "waiting_reason", "is_due", "chain_is_named")}
+    """The newest score with the fields that `Reader.waits` takes."""
+    shown = {name: row[name] for name in ("status", "waiting_reason", "waiting_for_text", "is_due", "chain_is_named")}
     shown |= {name: row[f"newest_{name}"] for name in ("chain_id", "criteria")}
     return {**shown, "score_id": row["newest_id"]}
 
 
-def _listed(row: Mapping[str, Any], current_hash: CurrentHash, reasons: Mapping[UUID, str]) -> ListedSession:
+def _listed(row: Mapping[str, Any], current_hash: CurrentHash, waits: Mapping[UUID, Wait]) -> ListedSession:
     score = latest = None
     if row["score_id"] is not None:
         current = current_hash(row["criteria"], row["score_chain_id"])
@@ -260,8 +261,10 @@ def _listed(row: Mapping[str, Any], current_hash: CurrentHash, reasons: Mapping[
         shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
         score = ListedScore(**shown, is_current_criteria=is_current)
     if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:
-        shown = {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", "waiting_for"}}
-        latest = NewestAttempt(score_id=row["newest_id"], waiting_for=reasons.get(row["newest_id"]), **shown)
+        wait = waits.get(row["newest_id"], (None, None))
+        shown = dict(zip(("waiting_for", "waiting_for_text"), wait, strict=True))
+        shown |= {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", *shown}}
+        latest = NewestAttempt(score_id=row["newest_id"], **shown)
     known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
     status = row["status"] or "not_scored"
     return ListedSession(**{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest)

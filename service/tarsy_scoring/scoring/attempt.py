@@ -418,7 +418,7 @@ class Scorer:
             await self.store.end(ending)
 
     async def _wait(self, attempt: Attempt, error: WaitFor) -> Finished:
-        return await self._put_back(attempt, error, error.waiting_for, error.due_s)
+        return await self._put_back(attempt, error, error.waiting_for, str(error), error.due_s)
 
     async def _retry(self, attempt: Attempt, error: RetryLater) -> Finished:
         """Put the score back with backoff, or end it when attempts or the deadline are used up."""
@@ -429,10 +429,17 @@ class Scorer:
             status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
             return await self._fail(attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)")
         due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
-        return await self._put_back(attempt, error, "retry", due_s, error_kind=error.error_kind)
+        failed = f"attempt {attempt.claimed.attempt} failed ({error.error_kind}): {error}"
+        return await self._put_back(attempt, error, "retry", failed, due_s, error_kind=error.error_kind)
 
     async def _put_back(
-        self, attempt: Attempt, error: WaitFor | RetryLater, waiting_for: WaitingFor, due_s: float, **fields: str
+        self,
+        attempt: Attempt,
+        error: WaitFor | RetryLater,
+        waiting_for: WaitingFor,
+        waiting_for_text: str,
+        due_s: float,
+        **fields: str,
     ) -> Finished:
         """Put the score back with a due time, or end it after the deadline. Backoff counts as time spent."""
         burns = isinstance(error, RetryLater)
@@ -448,8 +455,7 @@ class Scorer:
             waiting_reason=waiting_for,
             burns=burns,
             spent_s=spent_s,
-            error_kind=error.error_kind,
-            error_message=str(error),
+            waiting_for_text=waiting_for_text,
         )
         shown = {"waiting_for": waiting_for, "due_s": round(due_s, 1), "reason": str(error), **fields}
         return Finished("put_back", shown | self._log_fields(attempt))

@@ -24,6 +24,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline
 
+SECOND_TURN: TurnKind = "missing_tools"
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "analysis": "analyzing_methodology",
     "reminder": "analyzing_methodology",
@@ -133,20 +134,12 @@ class DurableAsk:
     async def _ask_in_time(self, question: Question) -> Turn:
         factor = self.limits.token_factor(self.provider)
         client = self.clients[self.provider]
+        permits = ScorePermits(self.limits, self.attempt.claimed, question.kind)
         try:
             async with asyncio.timeout_at(self.give_up_at):
-                return await client.ask(question, clock=self.attempt.clock, permits=self, token_factor=factor)
+                return await client.ask(question, clock=self.attempt.clock, permits=permits, token_factor=factor)
         except TimeoutError as error:
             raise AttemptTimedOut(f"{self.provider!r} had not answered when the attempt's time was up") from error
-
-    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        """See `llm.Permits`."""
-        claimed = self.attempt.claimed
-        return await self.limits.admit(Call(provider, claimed.chain_id, claimed.score_id, tokens, most_usd))
-
-    async def settle(self, permit: Permit, **result: Any) -> None:
-        """See `llm.Permits`."""
-        await self.limits.settle(permit, Result(**result))
 
     def _count(self, turn: Turn) -> None:
         metrics = self.metrics
@@ -156,6 +149,22 @@ class DurableAsk:
             metrics.tokens.labels(direction, turn.provider).inc(getattr(turn, f"{direction}_tokens") or 0)
         chain = metrics.chain(self.attempt.claimed.chain_id)
         metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePermits:
+    """The limits of the fleet for the calls of one turn; see `llm.Permits`."""
+
+    limits: Limits
+    claimed: ClaimedScore
+    kind: TurnKind
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
+        call = Call(provider, self.claimed.chain_id, self.claimed.score_id, tokens, most_usd, self.kind == SECOND_TURN)
+        return await self.limits.admit(call)
+
+    async def settle(self, permit: Permit, **result: Any) -> None:
+        await self.limits.settle(permit, Result(**result))
 
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:

@@ -357,12 +357,13 @@ class Worker:
         for provider, kind in self.limits.open_circuits().items():
             for why in CIRCUIT_KINDS:
                 self.metrics.circuit_open.labels(provider, why).set(kind == why)
-        spent: dict[tuple[str, str], float] = {}
+        shares: dict[tuple[str, str], tuple[float, float]] = {}
         for (scope, chain_id), share in self.limits.budget_shares().items():
             label = (scope, self.metrics.chain(chain_id) if scope == "chain" else "")
-            spent[label] = max(share, spent.get(label, 0.0))
-        for (scope, chain), share in spent.items():
-            self.metrics.budget_spent.labels(scope, chain).set(share)
+            shares[label] = max(share, shares.get(label, share))
+        for (scope, chain), (spent, reserved) in shares.items():
+            self.metrics.budget_spent.labels(scope, chain).set(spent)
+            self.metrics.budget_reserved.labels(scope, chain).set(reserved)
 
     async def read_gauges(self) -> None:
         """Export depth and age of the queue."""

@@ -82,6 +82,7 @@ class Metrics:
     tokens: Counter
     cost: Counter
     budget_spent: Gauge
+    budget_reserved: Gauge
     circuit_open: Gauge
     source_away: Gauge
     slots: Gauge

@@ -79,7 +79,8 @@ FULL: dict[str, Any] = EXAMPLE | {
 UNKNOWN = dict.fromkeys(
     ("criteria", "criteria_hash", "judge_fingerprint", "started_at", "completed_at", "error_message")
 )
-PENDING = FULL | no_results() | UNKNOWN | {"status": "pending", "usage": NO_USAGE, "waiting_for": "something_new"}
+PENDING = FULL | no_results() | UNKNOWN | {"status": "pending", "usage": NO_USAGE}
+PENDING |= {"waiting_for": "something_new", "waiting_for_text": "<b>why</b>"}
 PENDING |= {"missing_tools": [], "alternative_approaches": []}
 PENDING |= {"layers": dict.fromkeys(("interaction", "gates", "judge"))}
 CONTENT = {
@@ -243,6 +244,7 @@ def test_hostile_text_in_every_field_stays_text() -> None:
 def test_a_score_page_without_results_says_what_it_waits_for() -> None:
     text = score_page(PENDING, {}, is_readable=True)
     assert "Waiting: something new" in text
+    assert "<b>why</b>." in text
     assert "About this score" in text
 
 
@@ -261,7 +263,7 @@ def listed(name: str, status: str, score: int | None = None, attempt: str | None
         "auto",
         None,
     )
-    latest = attempt and NewestAttempt(uuid.UUID(int=7), attempt, 1, NOW, None, "budget", "something_new", None)
+    latest = attempt and NewestAttempt(uuid.UUID(int=7), attempt, 1, NOW, None, "budget", None, "something_new", None)
     return ListedSession(
         name, None, None, {"team": "edge"}, None, NOW, status, found if score else None, latest or None
     )
@@ -289,7 +291,7 @@ def test_rows_of_the_list_show_the_newest_attempt_and_the_score() -> None:
     assert "Not scored" in new
     assert ">Score</button>" in new
     assert all(text in failed for text in ("Failed", "before:", "<b>81</b>", ">Re-score</button>", "something new"))
-    assert "budget is used up" in waiting
+    assert "too little of today&#39;s budget is left" in waiting
     assert "button" not in waiting
     for text in ("did not pass", "a tag", "criteria not current", "new flag", "team: edge", "<b>40</b>", "#means-ung"):
         assert text in done
