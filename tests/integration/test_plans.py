@@ -26,6 +26,7 @@ from tarsy_scoring.queue import (
     stored_references,
 )
 from tarsy_scoring.records import known_causes, scores
+from tarsy_scoring.tarsy import write_back
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"} | {
     "session_references",
@@ -168,6 +169,7 @@ STATEMENTS = {
     "look": (outbox.LOOK, "", "scoring_events_position"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_position"),
     "raise-entry": (outbox.RAISE_ENTRY, "71700", "scoring_events_unplaced"),
+    "name-stages": (write_back.NAME_STAGES, f"{SCORES}, {PHASES}", "session_scores_pkey"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_position"),
     "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_position"),
     "gateway-newer": (stored.NEWER, "71000, 71700, 1000", "scoring_events_position"),

@@ -142,6 +142,7 @@ async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Sta
         "stage_id": row["stage_id"],
         "failure_tags": '["wrong_conclusion"]',
     }
+    assert stored["stage_id"] == row["stage_id"]
     stage = await tarsy.fetchrow("SELECT * FROM stages WHERE stage_id = $1", row["stage_id"])
     assert stage is not None
     assert (stage["session_id"], stage["stage_index"], stage["stage_type"], stage["status"]) == (
@@ -229,18 +230,20 @@ async def test_an_open_score_of_tarsys_own_is_no_obstacle(scoring: Scoring, star
 async def test_a_crash_between_the_two_commits_writes_nothing_twice(
     scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
-    """The bookmark has not moved; the existing rows, stages and events are recognised."""
+    """The bookmark has not moved; the existing rows, stages and events are recognised, and scores get their stage."""
     await put(tarsy, "one", "two")
     await finish(scoring, "one", "two")
     await start().run_once()
     tables = ("session_scores", "stages", "events")
     before = [await tarsy.fetch(f"SELECT * FROM {t} ORDER BY 1") for t in tables]
     await scoring.rows("UPDATE write_back_bookmark SET position = 0")
+    stages = await scoring.rows("UPDATE session_scores SET stage_id = NULL RETURNING score_id")
     again = start()
 
     await again.run_once()
 
     assert [await tarsy.fetch(f"SELECT * FROM {t} ORDER BY 1") for t in tables] == before
+    assert len(stages) == await scoring.value("SELECT count(stage_id) FROM session_scores") == 2
     assert (again.counted("repeated"), again.counted("written")) == (2, 0)
 
 

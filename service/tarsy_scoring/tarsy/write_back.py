@@ -3,9 +3,9 @@ Writes finished scores into TARSy's own tables, so that its dashboard shows them
 
 Laws. The write-back follows the positions of `scoring_events`, which have the order of commits and no
 gaps, so its bookmark skips nothing. Each score is written in one transaction of TARSy's database, under
-its score id, and the bookmark moves afterwards: after a crash in between, the row is found and left as it
-is. Scoring never waits for the write-back. A row that TARSy refuses for its values is skipped; a refusal
-that would hit every row stops the write-back until the schema is corrected.
+its score id; afterwards the score gets the id of its stage, and the bookmark moves. After a crash in between,
+the row is found and left as it is. Scoring never waits for the write-back. A row that TARSy refuses for its
+values is skipped; a refusal that would hit every row stops the write-back until the schema is corrected.
 """
 
 import asyncio
@@ -84,6 +84,13 @@ FROM next n LEFT JOIN {schema}.session_scores s
      AND s.purpose = 'production'
      AND (s.status IN ('failed', 'timed_out') OR s.status = 'completed' AND s.total_score IS NOT NULL)
 ORDER BY n.position
+"""
+
+# A pass that is repeated changes nothing: the stage of a score always has the same id.
+NAME_STAGES = """
+UPDATE {schema}.session_scores s SET stage_id = w.stage_id
+FROM unnest($1::uuid[], $2::text[]) AS w(score_id, stage_id)
+WHERE s.score_id = w.score_id AND s.stage_id IS DISTINCT FROM w.stage_id
 """
 
 MOVE = "UPDATE {schema}.write_back_bookmark SET position = $1"
@@ -210,25 +217,28 @@ class WriteBack:
         start = await connection.fetchval(sql(BOOKMARK))
         if start is None:
             return False, None
-        position, failure = start, None
+        position, failure, written = start, None, list[str]()
         until = time.monotonic() + PASS_S
         for row in await connection.fetch(sql(FINISHED), start, WINDOW):
             if row["score_id"] is not None:
                 if time.monotonic() > until:
                     break
                 try:
-                    await self._write_score(dict(row))
+                    if await self._write_score(dict(row)):
+                        written.append(row["score_id"])
                 except (TarsyAway, TarsyUnfit) as error:
                     failure = error
                     break
             position = row["position"]
+        if written:
+            await connection.execute(sql(NAME_STAGES), written, [stage_id_of(score_id) for score_id in written])
         if position != start:  # after a failure, too: scores that were written are not read again
             await connection.execute(sql(MOVE), position)
         return position != start, failure
 
-    async def _write_score(self, score: Score) -> None:
+    async def _write_score(self, score: Score) -> bool:
         """
-        Write one score into TARSy's tables; idempotent.
+        Write one score into TARSy's tables; idempotent. Returns whether it stands there.
 
         Raises:
             TarsyAway, TarsyUnfit: The score may have been written; call again.
@@ -237,6 +247,7 @@ class WriteBack:
         if result == "session_open":
             log.warning("write_back.session_open", session_id=score["session_id"], effect="this score is skipped")
         self._metrics.write_backs.labels(result).inc()
+        return result in ("written", "repeated")
 
     async def _try_to_write(self, score: Score) -> Result:
         """Write the score, and sort TARSy's refusals: try again, skip this row, or stop for the schema."""
@@ -263,9 +274,13 @@ class WriteBack:
         self._metrics.write_back_backlog.set(backlog or 0)
 
 
+def stage_id_of(score_id: str) -> str:
+    """The id of a score's stage in TARSy, derived from that of the score: a repeated write finds the stage."""
+    return str(uuid.uuid5(_NAMESPACE, score_id))
+
+
 async def _write(score: Score, connection: Connection, columns: SelectLists) -> Result:
-    # Derived from the score id: a repeated write finds the stage.
-    stage_id = str(uuid.uuid5(_NAMESPACE, score["score_id"]))
+    stage_id = stage_id_of(score["score_id"])
     session = await connection.fetchrow(FIND.format(**columns), score["session_id"], score["score_id"], stage_id)
     if session is None or session["is_deleted"]:
         return "session_gone"
