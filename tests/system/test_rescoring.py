@@ -143,16 +143,29 @@ async def test_backfill_requests_sessions_without_a_score(service: Service) -> N
     assert (again.document["sessions"], again.document["done"]) == (0, True)
 
 
-async def test_backfill_follows_the_chains_statuses_and_ignores_that_scoring_is_off(service: Service) -> None:
-    """`auto_score_statuses` of the session's chain selects; disabled automatic scoring does not matter."""
+async def test_backfill_selects_what_is_scored_automatically(service: Service) -> None:
+    """
+    By status, `enabled` and sample of the chain. It counts the rest by reason; `--all` takes it, but for the status.
+    """
     config = service.folder / "config.yaml"
-    chains = {"kubernetes": {"auto_score_statuses": ["failed"], "enabled": False}}
-    config.write_text(yaml.safe_dump({"chains": chains}))
-    env = {"SCORING_CONFIG": str(config), "SCORING_ENABLED": "false"}
-    service.add_session("completed")
-    service.add_session("failed", status="failed")
+    off, sampled = {"enabled": False, "auto_score_statuses": ["failed"]}, {"sample_rate": 0}
+    config.write_text(yaml.safe_dump({"chains": {"off": off, "sampled": sampled}}))
+    env = {"SCORING_CONFIG": str(config)}
+    service.add_session("on")
+    for name in ("sampled-1", "sampled-2"):
+        service.add_session(name, chain_id="sampled")
+    service.add_session("off", chain_id="off", status="failed")
+    service.add_session("never", chain_id="off")
     service.worker(**env)
-    done = await service.run("backfill", "--since", "2026-01-01", "--yes", "--json", **env)
-    assert done.document["dispositions"] == {"accepted": 1}
-    await service.score_becomes("failed", "completed")
-    assert await service.score_of("completed") is None
+
+    shown = await service.run("backfill", "--since", "2026-01-01", **env)
+    assert "1 sessions would be scored: 1 of kubernetes" in shown.stdout
+    why = "1 where automatic scoring is off, 2 outside the sample of their chain; --all takes them too"
+    assert f"left out: {why}" in shown.stdout
+    nothing_on = await service.run("backfill", "--since", "2026-01-01", "--json", SCORING_ENABLED="false", **env)
+    assert (nothing_on.document["sessions"], nothing_on.document["left_out"]) == (0, {"disabled": 4})
+
+    done = await service.run("backfill", "--since", "2026-01-01", "--all", "--yes", "--json", **env)
+    assert (done.document["dispositions"], done.document["left_out"]) == ({"accepted": 4}, {})
+    await service.score_becomes("off", "completed")
+    assert await service.score_of("never") is None

@@ -6,7 +6,7 @@ A selection is shown first, with its estimated cost, and is sent only with --yes
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -35,6 +35,8 @@ from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
 
 _REQUESTS_PER_BATCH = 500
+# Why `backfill` leaves a session out, by the disposition that its event would have had.
+_LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outside the sample of their chain"}
 
 
 @click.command()
@@ -125,16 +127,22 @@ def rescore(
     "--since", type=moment, metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date)."
 )
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
+@click.option(
+    "--all",
+    "takes_all",
+    is_flag=True,
+    help="Also sessions where scoring is off, and those outside the sample.",
+)
 @click.option("--yes", is_flag=True, help="Send the requests; without it, the sessions are only counted.")
 @json_option
-def backfill(since: datetime, chain: str | None, yes: bool, as_json: bool) -> None:
+def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_json: bool) -> None:
     """
     Request scores of finished sessions that were never scored.
 
-    The oldest come first. Lists the sessions of the timeline source and takes those without a score whose
-    status is one of their chain's auto_score_statuses, whether or not automatic scoring is enabled. Without
-    --yes it only shows the number of sessions, and tokens and cost estimated from scores of their chains.
-    They are scored after everything else.
+    The oldest come first. Lists the sessions of the timeline source and takes those without a score that would
+    be scored automatically: by auto_score_statuses, enabled and sample_rate of their chain. It says how many
+    were left out, which --all takes too. Without --yes it only shows the number of sessions, and tokens and
+    cost estimated from scores of their chains. They are scored after everything else.
     """
 
     async def work(parts: Parts) -> None:
@@ -151,7 +159,12 @@ def backfill(since: datetime, chain: str | None, yes: bool, as_json: bool) -> No
             )
             for session in await _never_scored_since(parts, since, chain)
         ]
-        await _show_or_send(parts, requests, yes=yes, as_json=as_json)
+        left_out = Counter[str]()
+        if not takes_all:
+            reasons = [(request, parts.inbox.policy.rejection(request, request.chain_id)) for request in requests]
+            requests = [request for request, why_not in reasons if why_not is None]
+            left_out.update(why_not for _, why_not in reasons if why_not is not None)
+        await _show_or_send(parts, requests, yes=yes, as_json=as_json, left_out=left_out)
 
     run_on_parts(work)
 
@@ -178,14 +191,29 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
 # --- selections ----------------------------------------------------------------------------------------
 
 
-async def _show_or_send(parts: Parts, requests: Sequence[Request], *, yes: bool, as_json: bool) -> None:
-    """Show the estimated cost of a selection, and send its requests only if `yes` is set."""
+async def _show_or_send(
+    parts: Parts,
+    requests: Sequence[Request],
+    *,
+    yes: bool,
+    as_json: bool,
+    left_out: Mapping[str, int] | None = None,
+) -> None:
+    """
+    Show the estimated cost of a selection, and send its requests only if `yes` is set.
+
+    Args:
+        left_out: Number of sessions that the selection leaves out, by reason; None: it leaves out none.
+    """
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
         show_estimate(estimate)
+        if left_out:
+            reasons = ", ".join(f"{n} {_LEFT_OUT[why]}" for why, n in sorted(left_out.items()))
+            click.echo(f"  left out: {reasons}; --all takes them too")
     counts = await _send(parts, requests) if yes else Counter()
     if as_json or yes:
-        _print_sent(requests, counts, estimate, as_json=as_json)
+        _print_sent(requests, counts, estimate, as_json=as_json, left_out=left_out)
     elif requests:
         click.echo("nothing was sent; add --yes to send it")
 
@@ -202,10 +230,18 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
     return counts
 
 
-def _print_sent(requests: Sequence[Request], counts: Counter[str], estimate: Estimate | None, *, as_json: bool) -> None:
+def _print_sent(
+    requests: Sequence[Request],
+    counts: Counter[str],
+    estimate: Estimate | None,
+    *,
+    as_json: bool,
+    left_out: Mapping[str, int] | None = None,
+) -> None:
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
-        print_json(document | ({"estimate": estimate_document(estimate)} if estimate else {}))
+        document |= {"estimate": estimate_document(estimate)} if estimate else {}
+        print_json(document | ({} if left_out is None else {"left_out": left_out}))
         return
     summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
     click.echo(f"{len(requests)} sessions: {summary}")
