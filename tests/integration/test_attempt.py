@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,10 @@ from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
+from tarsy_scoring.records.session_list import Filters, list_sessions
 from tarsy_scoring.timeline.model import Evidence, Execution, Stage, Timeline
+
+DAY = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -76,6 +80,29 @@ async def test_a_score_is_stored_whole(service: Service) -> None:
     assert events[-1]["total_score"] == 62
     row = await service.database.once(lambda c: c.fetchrow("SELECT * FROM scoring_criteria"))
     assert (row["criteria_hash"], "system_prompt" in str(row["content"])) == (score["criteria_hash"], True)
+
+
+@pytest.mark.parametrize(
+    ("by_event", "by_source", "is_real", "expected"),
+    [
+        pytest.param(None, DAY, True, DAY, id="only-the-source-says-it"),
+        pytest.param(DAY + timedelta(days=1), DAY, True, DAY + timedelta(days=1), id="the-event-says-it-too"),
+        pytest.param(None, DAY, False, None, id="the-source-has-synthetic-times"),
+    ],
+)
+async def test_the_source_gives_the_end_of_a_session(
+    service: Service, by_event: datetime | None, by_source: datetime, is_real: bool, expected: datetime | None
+) -> None:
+    """Where its event has none, although the event gave all else; lists and trends then have the day."""
+    await service.request(alert_type="Restarts", completed_at=by_event)
+    timeline = a_timeline(completed_at=by_source, has_real_times=is_real)
+
+    await service.attempt(await service.claim(), FakeJudge(ANALYSIS, MISSING_TOOLS), timeline)
+
+    stored = await service.database.once(lambda c: c.fetchval("SELECT completed_at FROM sessions"))
+    page = await list_sessions(service.reader, Filters(), "newest", None, 1)
+    assert stored == expected
+    assert expected is None or page.sessions[0].ended_at == expected
 
 
 async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedScore) -> None:

@@ -8,6 +8,7 @@ leases and due times. A transaction that ends a score also promotes the deferred
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -74,7 +75,8 @@ WITH suspects AS MATERIALIZED (
 SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
-       m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent,
+       m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,
+       coalesce(r.source, '') AS source, r.traceparent,
        r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look,
        (SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
                                   'provided_at', f.provided_at)
@@ -240,6 +242,7 @@ class ClaimedScore:
     Args:
         losses: How often its worker was lost.
         age_s: Seconds since the request was accepted.
+        session_status, session_ended_at: As events and earlier attempts gave them.
         source: Source of the request.
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
         asked_chain_id, asked_criteria: Those that the request itself named.
@@ -266,6 +269,7 @@ class ClaimedScore:
     alert_type: str | None
     labels: Mapping[str, str]
     session_status: str | None
+    session_ended_at: datetime | None
     source: str
     traceparent: str | None = None
     asked_chain_id: str | None = None

@@ -279,6 +279,7 @@ class Store:
             alert_type=claimed.alert_type or alert_type,
             labels={**labels, **claimed.labels},
             session_status=claimed.session_status or session_status,
+            session_ended_at=claimed.session_ended_at or completed_at,
             criteria=criteria,
             criteria_hash=criteria_hash,
         )

@@ -241,11 +241,13 @@ class Scorer:
             )
         criteria_hash = self.store.inbox.policy.hashes.get(name)
         declined = self._declined(attempt, timeline)
+        ended_at = timeline.completed_at if timeline.has_real_times else None
         if (
             declined is not None
             or (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash)
             or (timeline.alert_type and not claimed.alert_type)
             or claimed.session_status is None
+            or (ended_at is not None and claimed.session_ended_at is None)
         ):
             with attempt.clock.waiting():
                 attempt.claimed, is_declined = await self.store.bind(
@@ -254,7 +256,7 @@ class Scorer:
                     alert_type=timeline.alert_type,
                     labels=timeline.labels,
                     session_status=timeline.status,
-                    completed_at=timeline.completed_at if timeline.has_real_times else None,
+                    completed_at=ended_at,
                     criteria=name,
                     criteria_hash=criteria_hash,
                     declined=declined,
