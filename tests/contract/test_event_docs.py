@@ -51,7 +51,6 @@ WORDS = {
     "dispositions": set(get_args(Disposition)),
     "phases": set(get_args(Phase)),
     "reasons": reasons_in_code(),
-    "error-kinds": set(ERROR_KINDS),
     "cloudevents-headers": {name for name, _ in cloudevents_headers(SENT)},
     "dead-letter-headers": set(DOCUMENT["components"]["messages"]["deadLetter"]["headers"]["properties"]),
     "topics": {channel["address"] for channel in DOCUMENT["channels"].values()},

@@ -4,7 +4,6 @@ The golden artefacts, one function each. Functions import the code themselves: a
 Prose (help texts, descriptions, titles) may change freely and is left out. A long text is kept as its SHA-256.
 """
 
-import ast
 import asyncio
 import hashlib
 import json
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from log_events import log_events
 
 Content = str | dict[str, Any] | list[Any]
 NONCE = "0123456789abcdef"
@@ -272,16 +273,7 @@ def helm(surroundings: Surroundings) -> dict[str, Content]:
 
 def logs(surroundings: Surroundings) -> dict[str, Content]:
     """Every dotted event name in the logging calls of the source."""
-    methods = {"debug", "info", "warning", "error", "exception", "critical"}
-    names = set()
-    for file in surroundings.package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
-                said = (
-                    n.value for argument in node.args[:1] for n in ast.walk(argument) if isinstance(n, ast.Constant)
-                )
-                names |= {text for text in said if re.fullmatch(r"[a-z_]+(\.[a-z_0-9]+)+", str(text))}
-    return {"logs.json": sorted(names)}
+    return {"logs.json": sorted(log_events(surroundings.package))}
 
 
 def tables(surroundings: Surroundings) -> dict[str, Content]:
