@@ -8,7 +8,7 @@ replayed.
 from alembic import op
 
 revision = "0029"
-down_revision = "0025"
+down_revision = "0026"
 phase = "pre"
 
 TABLE = """

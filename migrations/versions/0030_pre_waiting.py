@@ -7,7 +7,7 @@ Phase: pre (additive; run before the version that needs it).
 from alembic import op
 
 revision = "0030"
-down_revision = "0025"
+down_revision = "0029"
 phase = "pre"
 
 

@@ -61,7 +61,7 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
 @json_option
 def approaches(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
     """
-    Report which better approaches judges named, and which sessions went another way.
+    Report which better approaches judges named.
 
     Approaches with similar names and steps are one. Only criteria such as investigation-structured ask for
     approaches. The newest 2,000 of the period are compared.
