@@ -144,10 +144,12 @@ async def test_a_newer_score_gives_the_status_and_the_older_one_the_total(api: A
 
 async def test_a_pending_score_names_what_it_waits_for(api: Api) -> None:
     later = datetime.now(UTC) + DAY
-    await store_score(api.scoring, status="pending", waiting_reason="budget", next_attempt_at=later.isoformat())
+    wait = {"waiting_reason": "budget", "waiting_for_text": "little money"}
+    await store_score(api.scoring, status="pending", next_attempt_at=later.isoformat(), **wait)
     [session] = (await page(api))["sessions"]
 
-    assert (session["score"], session["latest_attempt"]["waiting_for"]) == (None, "budget")
+    latest = session["latest_attempt"]
+    assert (session["score"], latest["waiting_for"], latest["waiting_for_text"]) == (None, "budget", "little money")
 
 
 async def test_sessions_without_a_score_are_listed(api: Api) -> None:

@@ -1,6 +1,7 @@
 """Every way an endpoint may answer, played by the scripted judge, and how each ends the attempt."""
 
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -31,10 +32,13 @@ providers:
     api_key_env: null
     model: scripted-judge
     temperature: 0.2
+    prices_usd_per_million_tokens: {{input: 0, output: 1000}}  # a call reserves 8 USD
 chains:
+  tight: {{criteria: investigation-methodology, daily_budget_usd: 8.05}}
   free: {{criteria: investigation-methodology}}
   json: {{criteria: investigation-structured}}
 """
+MAKE_DUE = "UPDATE session_scores SET next_attempt_at = now()"
 Row = dict[str, Any]
 
 
@@ -137,10 +141,32 @@ async def test_a_wrong_key_stops_the_next_score_before_it_calls(service: Service
     """The circuit opens at once for the whole fleet, so no call is made with that key."""
     await service.attempt("free", Fault(kind="status", status=401))
     calls = service.judge.calls
-    await service.parts.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
+    await service.parts.database.once(lambda c: c.execute(MAKE_DUE))
 
     (claimed,) = await service.parts.leases.claim_due(uuid.uuid4(), 1, 60)
     finished = await service.scorer.attempt(claimed)
 
     assert (finished.outcome, finished.fields["waiting_for"]) == ("put_back", "key")
     assert service.judge.calls == calls
+
+
+async def test_a_second_turn_waits_for_money_and_then_reserves_what_such_turns_use(service: Service) -> None:
+    """Waiting is no error. Once second turns of the model are known, the same money suffices."""
+    finished, row = await service.attempt("tight")
+    waiting = await service.parts.reader.score(row["score_id"])
+
+    assert waiting is not None
+    assert finished.outcome == "put_back"
+    assert [waiting[name] for name in ("status", "waiting_for", "error_kind", "error_message")] == [
+        *("pending", "budget", None, None),
+    ]
+    left = r"the daily budget of chain 'tight' has 7\.\d{4} of 8\.05 USD left"
+    assert re.match(f"{left}, and the second turn reserves 8.0000 USD: ", waiting["waiting_for_text"])
+    known = "('main', 'scripted-judge', '{.1,.2,.1,.1,.1}')"
+    learn = f"INSERT INTO provider_states (provider, second_turn_model, second_turn_shares) VALUES {known}"
+    for sql in (learn, MAKE_DUE):
+        await service.parts.database.fetch(sql)
+    await service.scorer.limits.refresh()
+    (claimed,) = await service.parts.leases.claim_due(uuid.uuid4(), 1, 60)
+
+    assert (await service.scorer.attempt(claimed)).outcome == "completed"
