@@ -15,6 +15,7 @@ from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.review import DAYS, PICKS_A_DAY
 from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
+from tarsy_scoring.web.documents import ScoreDocument
 
 # The queue's today: a day ends some minutes after midnight.
 TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -22,6 +23,7 @@ DAY = timedelta(days=1)
 YESTERDAY = TODAY - DAY / 2
 EARLIER_TODAY = min(datetime.now(UTC), TODAY + DAY) - timedelta(minutes=1)
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+REFERENCE = {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-05T10:00:00Z"}
 CRITERIA = {"criteria": "by-outcome", "criteria_hash": "hash-of-outcome"}
 
 
@@ -303,3 +305,49 @@ async def test_each_judge_has_its_own_card(api: Api) -> None:
     assert (await read_json(api, "trust", criteria="others")) == {"cards": []}
     assert "<dd>1</dd>" in await look(api, f"/scores/{other}")
     assert "Agreement is unknown" in await look(api, f"/scores/{unlabelled}")
+
+
+# --- labels near a total -------------------------------------------------------------------------------
+
+
+async def test_labels_near_a_total(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten drawn and labelled scores of the same criteria within five points; in the document and on the page."""
+    monkeypatch.setattr("tarsy_scoring.records.labels_nearby.KEPT_S", 0)
+    await keep_bands(api)
+    totals = [60, 60, 62, 63, 64, 66, 67, 68, 70]
+    near = [
+        await store_score(api.scoring, f"near-{n}", total, at=YESTERDAY, **CRITERIA) for n, total in enumerate(totals)
+    ]
+    far = await store_score(api.scoring, "far", 71, at=YESTERDAY, **CRITERIA)
+    other = await store_score(api.scoring, "other", 65, at=YESTERDAY)
+    await read_json(api, "review")
+    undrawn = await store_score(api.scoring, "undrawn", 65, at=TODAY - 3 * DAY, **CRITERIA)
+    asked = await store_score(api.scoring, "asked", 65, at=EARLIER_TODAY, **CRITERIA)
+    for n, score_id in enumerate((*near, far, other, undrawn)):
+        await post_label(api, score_id, **({"outcome": "wrong"} if n < 3 else {"agrees": True}))
+
+    assert "labels_nearby" not in await read_json(api, f"scores/{asked}")
+    assert "labels-nearby" not in await look(api, f"/scores/{asked}")
+    await read_json(api, "review")  # draws the score of today, because all others have a label
+    await post_label(api, asked, agrees=True)
+    document = await read_json(api, f"scores/{asked}")
+
+    ScoreDocument.model_validate(document)
+    nearby = document["labels_nearby"]
+    assert {name: nearby[name] for name in ("from_total", "to_total", "labelled", "right", "band", "is_of_judge")} == {
+        "from_total": 60,
+        "to_total": 70,
+        "labelled": 10,
+        "right": 7,
+        "band": "correct",
+        "is_of_judge": True,
+    }
+    assert nearby["share_low"] < nearby["share"] == 0.7 < nearby["share_high"]
+    assert (await read_json(api, "sessions/asked/score"))["labels_nearby"] == nearby
+    assert "labels_nearby" not in (await read_json(api, "sessions/asked/scores"))["scores"][0]
+    assert (
+        "Of 10 labelled scores between 60 and 70, 7 were right: 70 % of all such scores "
+        "(95 % interval: 40 % to 89 %)." in await look(api, f"/scores/{asked}")
+    )
+    referenced = await store_score(api.scoring, "referenced", 65, reference=REFERENCE, **CRITERIA)
+    assert "labels_nearby" not in await read_json(api, f"scores/{referenced}")

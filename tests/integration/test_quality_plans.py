@@ -11,7 +11,7 @@ from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
-from tarsy_scoring.records import labels, retention, review
+from tarsy_scoring.records import labels, labels_nearby, retention, review
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
@@ -31,6 +31,11 @@ STATEMENTS = {
     "label": (labels.LABEL, "77", {"score_labels_pkey", "review_picks_pkey"}),
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
     "labels-of-scores": (labels.LAST_OF_SCORES, f"ARRAY[{A_SCORE}]", {"score_labels_of_score"}),
+    "labels-nearby": (
+        labels_nearby.NEARBY,
+        "'hash-1', 'judge-2', 40, 50",
+        {"review_picks_by_total", "score_labels_of_score"},
+    ),
     "review-to-draw": (review.TO_DRAW, "", set()),
     "review-to-draw-today": (review.TO_DRAW_TODAY, "", set()),
     "review-take-day": (review.TAKE_DAY, f"{LAST_DAY}, NULL, NULL", set()),

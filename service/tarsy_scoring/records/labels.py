@@ -265,7 +265,7 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
     too_old = set(list(asked_about)[MOST_COUNTED:])
     rows = [r for r in rows if r["score_id"] not in too_old]
     scores = {r["score_id"]: labelled_score(r) for r in rows}
-    return _card(tuple(_label(r, bands) for r in rows), tuple(scores.values()), bands)
+    return _card(tuple(label_of(r, bands) for r in rows), tuple(scores.values()), bands)
 
 
 @lru_cache(maxsize=CARDS_KEPT)
@@ -287,7 +287,7 @@ def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
     )
 
 
-def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
+def label_of(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
     """Convert a row to a label; a label that agrees gets the judge's own outcome and total."""
     outcome, number = row["outcome"], row["number"]
     if row["agrees"]:

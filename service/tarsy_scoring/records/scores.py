@@ -12,6 +12,7 @@ from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.queue.known_names import known_to_workers
 from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.records.labels_nearby import LabelsNearby
 from tarsy_scoring.scoring.document import CurrentHash, document
 
 # Age of what documents say about the reasons to wait. A worker reads its limits as often.
@@ -142,6 +143,7 @@ class Reader:
         self.database = database
         self.current_hash = current_hash
         self._waiting = None if waiting is None else Recent(waiting, WAITING_S)
+        self._labels_nearby = LabelsNearby(database)
         self._known = Recent(lambda: known_to_workers(database), WAITING_S)
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
@@ -169,6 +171,11 @@ class Reader:
     async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
         documents = await self.documents([dict(r) for r in await self.database.single(statement, of)])
         return documents[0] if documents else None
+
+    async def with_labels_nearby(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document with the labels near its total, where there are enough."""
+        nearby = await self._labels_nearby.of(document)
+        return document if nearby is None else document | {"labels_nearby": nearby}
 
     async def history(
         self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None

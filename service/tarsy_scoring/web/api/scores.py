@@ -225,11 +225,12 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed
     score the newest of any status.
     """
-    document = await context_of(request).reader.score_of_session(session_id)
+    reader = context_of(request).reader
+    document = await reader.score_of_session(session_id)
     if document is None:
         advice = "if the source has the session, POST to this address to request one"
         raise Problem(404, "No score", f"no score of a session {session_id} is stored: {advice}")
-    return json_answer(document)
+    return json_answer(await reader.with_labels_nearby(document))
 
 
 @router.get(
@@ -268,7 +269,8 @@ async def read_history(
 )
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
     """One score, whatever its status and purpose."""
-    return json_answer(await _score(request, score_id))
+    document = await _score(request, score_id)
+    return json_answer(await context_of(request).reader.with_labels_nearby(document))
 
 
 @router.get(

@@ -87,8 +87,10 @@ async def _score_page(
     *,
     is_of_session: bool,
 ) -> HTMLResponse:
-    if document is not None and document["total_score"] is not None:
-        begin_to_load()  # for the trust card, which comes last
+    if document is not None:
+        if document["total_score"] is not None:
+            begin_to_load()  # for the trust card, which comes last
+        document = await context.reader.with_labels_nearby(document)
     history = await context.reader.history(session_id, HISTORY_SHOWN + 1) or []
     turns = await context.reader.replies(document["score_id"]) if document else None
     row = await context.reader.newest_score(session_id)
