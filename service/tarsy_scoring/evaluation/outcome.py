@@ -46,7 +46,7 @@ class Threshold:
     The least total that passes.
 
     Args:
-        value: 0-100; 0 is a valid threshold. None: every total passes or fails by the gates alone.
+        value: 0-100; 0 is a valid threshold. None: the total decides nothing.
         is_of_criteria: The threshold of a rubric is compared with the total before rounding: a weighted score of
             0.695 is shown as a total of 70 and yet does not reach 0.70. Others are compared with the total.
     """

@@ -27,7 +27,7 @@ from tarsy_scoring.queue.score_parts import (
     Interaction,
     LabelsNearby,
     LatestAttempt,
-    Layers,
+    LayerResults,
     MissingTool,
     Reference,
     Rubric,
@@ -142,7 +142,7 @@ SCORE_FIELDS = (
     _result(
         "judge_passed", _about(bool | None, "Whether the total reaches it; null: without a total or threshold."), csv=37
     ),
-    _derived("layers", Layers),
+    _derived("layers", LayerResults),
     _result("composite_score", Annotated[float, Field(ge=0, le=100)] | None, csv=15),
     _result("failure_tags", list[str], csv=28, is_list=True),
     _result("flags", list[Annotated[str, Field(examples=FLAGS)]], csv=29, is_list=True),

@@ -244,7 +244,7 @@ class Gate(Part):
 LayerResult = Literal["pass", "fail"] | None
 
 
-class Layers(Part):
+class LayerResults(Part):
     """What each layer decided; null: the layer decides nothing, or did not get that far."""
 
     interaction: LayerResult = Field(description="Null: metrics inform and decide nothing.")

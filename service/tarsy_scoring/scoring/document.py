@@ -45,7 +45,7 @@ def document(
 
 
 def _layers(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """What each layer decided; see `score_parts.Layers`."""
+    """What each layer decided; see `score_parts.LayerResults`."""
     gates = row["gates_passed"] == row["gates_total"] if row["gates_total"] else None
     names = {True: "pass", False: "fail", None: None}
     return {"interaction": None, "gates": names[gates], "judge": names[row["judge_passed"]]}
