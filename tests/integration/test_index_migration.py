@@ -93,3 +93,17 @@ async def test_an_interrupted_build_is_done_again(used_url: str, database_url: s
         await migrated(used_url, down="base")
         await migrated(used_url)
         assert await other.fetch(DEFINITIONS) == built
+
+
+async def test_an_upgrade_counts_how_few_scores_have_a_reference(database_url: str) -> None:
+    """PostgreSQL would else expect nearly all to have one, and read all scores for each trust card."""
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore("session-1"))
+    await migrated(database_url, down="0025")
+    known = "SELECT null_frac FROM pg_stats WHERE tablename = 'session_scores' AND attname = 'reference'"
+    async with connected(database_url) as connection:
+        assert await connection.fetchval(known) is None
+
+        await migrated(database_url)
+
+        assert await connection.fetchval(known) == 1
