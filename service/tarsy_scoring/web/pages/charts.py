@@ -108,7 +108,14 @@ def trend_picture(days: Sequence[TrendPoint], title: str) -> Markup:
         most=_most_a_day(days),
         dates=_dates(scale),
         beginnings=_beginnings(runs, numbers, scale),
+        hint=_hint,
     )
+
+
+def _hint(day: TrendPoint, number: int) -> str:
+    """The numbers of a point, for the pointer."""
+    totals = f"average {day.average:.1f}, {day.minimum:.0f} to {day.maximum:.0f}"
+    return f"{day.day}, judge {number}: {totals}, {_counted(day.count, 'score')}"
 
 
 def describe_trend(days: Sequence[TrendPoint]) -> str:
@@ -150,6 +157,10 @@ class _Scale:
 
     def height(self, total: float) -> float:
         return self.bottom - (self.bottom - self.top) * min(max(total, 0.0), 100.0) / 100
+
+    def places(self, days: Iterable[TrendPoint], total: str) -> list[tuple[float, float]]:
+        """Positions of `average`, `minimum` or `maximum` on each of these days."""
+        return [(self.middle(d.day), self.height(getattr(d, total))) for d in days]
 
 
 def _dates(scale: _Scale) -> list[tuple[float, str]]:
