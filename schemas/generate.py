@@ -1,5 +1,5 @@
 """
-Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the page of settings.
+Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the pages of settings and routes.
 
 `python schemas/generate.py` writes; with `--check` it writes nothing, names each file that differs, and
 then ends with status 1. The examples in `examples/` are written by hand and go into the AsyncAPI document.
@@ -17,6 +17,7 @@ from asyncapi_document import asyncapi_document
 from configuration_page import configuration_page
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
+from routes_page import routes_page
 
 from tarsy_scoring import events
 from tarsy_scoring.telemetry.metrics import PREFIX, Metrics, declarations
@@ -52,7 +53,9 @@ def render_all() -> dict[Path, str]:
     examples = {p.stem: json.loads(p.read_text("utf-8")) for p in sorted((ROOT / "schemas/examples").glob("*.json"))}
     document = asyncapi_document(examples)
     files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    files[Path("schemas/openapi.json")] = _as_json(application().openapi())
+    openapi = application().openapi()
+    files[Path("schemas/openapi.json")] = _as_json(openapi)
+    files[Path("docs/routes.md")] = routes_page(openapi)
     files[Path("docs/configuration.md")] = configuration_page()
     files[Path("docs/operations.md")] = _with_metrics((ROOT / "docs/operations.md").read_text("utf-8"))
     return files
