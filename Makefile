@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas requirements clean
+.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas docs docs-serve requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,8 +56,16 @@ bench: $(VENV)/.dev  ## measure the service, from TARSy's database first, agains
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 	@$(BIN)/python -m benchmarks.pure
 
-schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table of metrics from the code
+schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md, docs/routes.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py
+
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+docs: $(VENV)/.docs  ## build the documentation as a site in build/site; a broken link is an error
+	@$(MKDOCS) build --strict --quiet --config-file .ci/mkdocs.yml
+	@echo "the site is in build/site"
+
+docs-serve: $(VENV)/.docs  ## show the documentation on http://127.0.0.1:8000 while you write it
+	@$(MKDOCS) serve --config-file .ci/mkdocs.yml
 
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
 # The dependencies of the lab without tarsy-scoring itself, which need not be on a package index.
@@ -69,8 +77,11 @@ requirements:  ## pin the requirements again
 	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"], sep="\n")' > $(VENV)/docs.in
+	$(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/docs.txt $(VENV)/docs.in
+
 clean:  ## remove the files that targets created
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; run make PYTHON=python3.11 ...")'
@@ -88,3 +99,8 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml service/tarsy_scoring_lab/pypr
 	@$(PIP) -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable service/tarsy_scoring_lab
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: requirements/docs.txt | $(BIN)/python
+	@echo "installing MkDocs into $(VENV) ..."
+	@$(PIP) -r requirements/docs.txt
+	@touch $@
