@@ -13,7 +13,7 @@ Phase: pre (additive; run before the version that needs it).
 from alembic import context, op
 
 revision = "0032"
-down_revision = "0025"
+down_revision = "0030"
 phase = "pre"
 
 # As in revision 0020, which says why.
