@@ -94,29 +94,18 @@ async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
 
 async def test_an_end_frees_the_lease_and_sums_the_usage(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
-    await scoring.leases.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
+    await scoring.leases.put_back(
+        claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, waiting_for_text="x"
+    )
     [claimed] = await scoring.claim()
 
     await scoring.store.end(failure(claimed, status="timed_out", attempts_burned=1, spent_s=2.5))
 
     row = await scoring.score(claimed.score_id)
     assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("timed_out", 2, 12.5)
-    lease = ("lease_owner", "lease_token", "lease_expires_at", "current_stage", "waiting_reason")
-    assert [row[name] for name in lease] == [None] * 5
+    lease = ("lease_owner", "lease_token", "lease_expires_at", "current_stage", "waiting_reason", "waiting_for_text")
+    assert [row[name] for name in lease] == [None] * 6
     assert row["error_kind"] == "refused"
-
-
-async def test_a_completed_score_forgets_the_error_of_an_earlier_attempt(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-    await scoring.leases.put_back(
-        claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=1, error_kind="judge_unavailable"
-    )
-    [claimed] = await scoring.claim()
-
-    await scoring.store.end(completion(claimed))
-
-    row = await scoring.score(claimed.score_id)
-    assert (row["error_kind"], row["error_message"]) == (None, None)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "one-after-the-other"])

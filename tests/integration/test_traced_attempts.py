@@ -235,8 +235,8 @@ class EndsLike:
         raise AssertionError
 
     async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
-        broken = {"error_kind": "internal_error", "error_message": what}
-        await self._leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=spent_s, **broken)
+        wait = {"due_s": 60, "waiting_reason": "retry", "waiting_for_text": what}
+        await self._leases.put_back(claimed, burns=True, spent_s=spent_s, **wait)
         return Finished("put_back", {"error_kind": "internal_error"})
 
 

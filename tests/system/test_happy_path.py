@@ -122,8 +122,8 @@ async def test_each_attempt_logs_one_line_and_no_line_has_a_secret(service: Serv
     password = urlsplit(service.database_url).password
     secrets = ["sk-planted-judge-key", "planted-kafka-password", planted, STAND_IN, "run out of memory", password]
     assert [s for s in secrets if s and s in worker.log + worker.stdout] == []
-    assert "HTTP 500" in waiting["error_message"]
-    assert [s for s in secrets if s and s in waiting["error_message"]] == []
+    assert "HTTP 500" in waiting["waiting_for_text"]
+    assert [s for s in secrets if s and s in waiting["waiting_for_text"]] == []
 
 
 async def test_readiness_follows_the_database_and_metrics_count(service: Service) -> None:
