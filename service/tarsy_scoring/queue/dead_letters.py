@@ -26,7 +26,7 @@ from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.letter_states import note_failure, note_replay, position_in
+from tarsy_scoring.queue.letter_states import note_replay, position_in
 
 log = structlog.get_logger()
 
@@ -114,10 +114,10 @@ async def write_dead_letter(
     replayed_from: Origin | None = None,
 ) -> None:
     """
-    Write the dead letter of `record`, wait until the brokers acknowledge it, and note its state in the database.
+    Write the dead letter of `record` and wait until the brokers acknowledge it.
 
-    If the body is too large for the topic, PostgreSQL keeps it. If not even the headers fit, PostgreSQL alone keeps
-    the body, and the log names it.
+    Waits for the database too, if the body is too large for the topic. If not even the headers fit, PostgreSQL
+    alone keeps the body, and the log names it.
 
     Args:
         replayed_from: The origin of a replayed record (see `find_replays`).
@@ -126,19 +126,6 @@ async def write_dead_letter(
         BrokerAway: It could not be written, so the offset of the record must not be committed.
     """
     origin = replayed_from or position_of(record)
-    await _publish_letter(publisher, topic, database, record, error, now, origin)
-    await note_failure(database, origin, error)
-
-
-async def _publish_letter(
-    publisher: Publisher,
-    topic: str,
-    database: Database,
-    record: Record,
-    error: InvalidMessage,
-    now: datetime,
-    origin: Origin,
-) -> None:
     added = [
         ("scoring-error", error.reason.encode()),
         ("scoring-error-message", str(error).encode("utf-8", "replace")),

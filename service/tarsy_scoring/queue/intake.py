@@ -38,7 +38,7 @@ from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
-from tarsy_scoring.queue.letter_states import note_understood
+from tarsy_scoring.queue.letter_states import note_failure, note_understood
 from tarsy_scoring.queue.references import Reference, reference_of
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -289,6 +289,7 @@ class Intake:
             except BrokerAway as away:  # the consumer does not deliver the record a second time
                 log.error("intake.stopped", reason=str(away), retry_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
+        await note_failure(self._inbox.database, replayed_from or dead_letters.position_of(record), error)
         self._metrics.dead_letters.labels(error.reason).inc()
         log.warning(
             "intake.dead_letter",
