@@ -317,6 +317,9 @@ class Config(_Frozen):
     defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
     chains: dict[str, ChainSettings] = Field(default_factory=dict, description="Overrides per chain.")
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
+    agent_prices_usd_per_million_tokens: dict[str, Prices] = Field(
+        default_factory=dict, description="Prices of the models of the agents by model name, for the cost of sessions."
+    )
     criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")
     evidence: EvidenceSettings = Field(EvidenceSettings(), description="`{max_missing_share}`: 0-1.")
     max_event_age_s: Positive | None = Field(

@@ -220,6 +220,9 @@ class Interaction(Part):
     duration_s: Annotated[float, Field(ge=0)] | None = Field(None, description="Null where the times are not real.")
     tool_duration_ms: Count | None = None
     agent_tokens: AgentTokens | None = None
+    agent_cost_usd: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Cost of these tokens at the configured prices; null where one is missing."
+    )
     by_tool: dict[str, Any]
     by_subcommand: dict[str, Any]
 

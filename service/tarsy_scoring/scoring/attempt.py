@@ -160,7 +160,7 @@ class Scorer:
         names = tool_names(timeline)
         if (tools_hash := tools_hash_of(names)) is not None:
             await self._keep(attempt, tools_hash, partial(self.store.keep_tools, tools_hash, names))
-        attempt.layers = await measure(timeline, chain)
+        attempt.layers = await measure(timeline, chain, self.settings.config.agent_prices_usd_per_million_tokens)
         check_evidence(timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")

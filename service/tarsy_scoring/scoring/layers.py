@@ -7,12 +7,13 @@ Metrics never decide an outcome; gates and the threshold do.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
+from tarsy_scoring.config.settings import ChainSettings, GateSettings, Prices, Settings
+from tarsy_scoring.evaluation.agent_cost import agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
 from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
@@ -25,16 +26,23 @@ from tarsy_scoring.timeline.model import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Interaction metrics and gate results of a session. `gates` is None until they have been checked."""
+    """
+    Interaction metrics, cost and gate results of a session.
+
+    Args:
+        agent_cost_usd: See `evaluation.agent_cost`.
+        gates: None until they have been checked.
+    """
 
     interaction: Interaction
+    agent_cost_usd: float | None = None
     gates: Sequence[GateResult] | None = None
 
     def columns(self) -> dict[str, Any]:
         """Metrics, diagnosis and gate results as columns of `session_scores`."""
         gates = self.gates
         return {
-            "interaction": self.interaction.document(),
+            "interaction": self.interaction.document() | {"agent_cost_usd": self.agent_cost_usd},
             "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
             "gates": [asdict(gate) for gate in gates or ()],
             "gates_passed": None if gates is None else sum(gate.passed for gate in gates),
@@ -50,10 +58,16 @@ class Layers:
 INLINE_EVENTS = 2_000
 
 
-async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
-    """Measure the interaction; large sessions are measured in a thread. Gates are not checked here."""
+async def measure(timeline: Timeline, chain: ChainSettings, prices: Mapping[str, Prices]) -> Layers:
+    """
+    Measure the interaction; large sessions are measured in a thread. Gates are not checked here.
+
+    Args:
+        prices: Of the agents' models.
+    """
     work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
-    return Layers(await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work())
+    found = await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work()
+    return Layers(found, agent_cost_usd(timeline, prices))
 
 
 async def check_gates(

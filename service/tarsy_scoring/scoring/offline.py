@@ -12,6 +12,7 @@ from typing import Any
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
@@ -23,7 +24,7 @@ from tarsy_scoring.queue.score_parts import Turn as TurnPart
 from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, context_budget, judge
-from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.scoring.score_columns import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.scoring.second_opinion import add_second_opinion, next_provider
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
@@ -140,7 +141,7 @@ async def score_offline(
 
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
-    layers = await measure(timeline, chain)
+    layers = await measure(timeline, chain, settings.config.agent_prices_usd_per_million_tokens)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         verdict: Verdict | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Config, ProviderSettings
+from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.evaluation.interaction import LONGEST_NAME
 from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
@@ -24,7 +25,6 @@ from tarsy_scoring.timeline.record_gaps import find_gaps
 MOST_TOOLS = 4000  # names in a set; each tool has two
 # Columns of a score that the verdict holds under the same name.
 _AS_STATED = ("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome")
-USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
 
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
