@@ -6,10 +6,11 @@ from typing import Any
 from builders import Scoring
 from tarsy_scoring.queue.latest import has_no_later, is_completed
 from tarsy_scoring.records.analytics import DayOf, Selection
+from tarsy_scoring.records.built_tools import has_no_built_tool
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
-_CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"
+_CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2) AND <has_no_built_tool>"
 _IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"
 _MADE = f"{is_completed('s')} AND s.reference IS <not> NULL"
 _LATEST = f"{_MADE} AND {has_no_later('s', of_its_kind=True)}"
@@ -27,6 +28,21 @@ FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 WHERE {counts} AND {_CHOSEN} AND s.total_score IS NOT NULL AND {_IN_TIME.format(time)}
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 
+
+# Figures by chain: all scores, and the averages of those without doubtful flags.
+FIGURES = """
+SELECT s.chain_id, count(*) AS scores, count(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS count,
+  avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average, count(s.outcome) AS outcomes,
+  count(*) FILTER (WHERE s.outcome = 'pass') AS passed, count(DISTINCT coalesce(s.judge_fingerprint, '')) AS judges,
+  array_agg(DISTINCT s.criteria ORDER BY s.criteria) AS criteria,
+  sum((s.usage ->> 'cost_usd')::numeric)::float8 AS judging_usd, count(s.usage ->> 'cost_usd') AS judging_costs,
+  sum((s.interaction #>> '{agent_tokens,input}')::numeric)::float8 AS input_tokens,
+  sum((s.interaction #>> '{agent_tokens,output}')::numeric)::float8 AS output_tokens,
+  count(s.interaction #>> '{agent_tokens,output}') AS token_counts,
+  sum((s.interaction ->> 'agent_cost_usd')::numeric)::float8 AS agent_usd,
+  sum((s.interaction ->> 'duration_s')::numeric)::float8 AS duration_s
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+WHERE <chosen> GROUP BY 1"""
 
 BANDS = f"""
 SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
@@ -74,12 +90,20 @@ Rows = list[dict[str, Any]]
 
 async def _rows(scoring: Scoring, sql: str, of: Selection, *more: Any) -> Rows:
     of_kind = sql.replace("<not>", "NOT" if of.reference == "with" else "")
+    names, since = (f"ARRAY[{', '.join(map(repr, map(str, values)))}]" for values in of.left_out.arguments)
+    of_kind = of_kind.replace("<has_no_built_tool>", has_no_built_tool("s", names, since))
     return await scoring.rows(scoring.database.sql(of_kind), *of.arguments, *more)
 
 
 async def trends(scoring: Scoring, of: Selection, day_of: DayOf = "scored") -> Rows:
     time = "least(m.completed_at, m.first_seen_at)" if day_of == "ended" else "s.completed_at"
     return await _rows(scoring, _points(time, _LATEST), of, sorted(DOUBTFUL_FLAGS))
+
+
+async def figures(scoring: Scoring, of: Selection, day_of: DayOf = "scored") -> Rows:
+    time = "least(m.completed_at, m.first_seen_at)" if day_of == "ended" else "s.completed_at"
+    sql = FIGURES.replace("<chosen>", f"{_LATEST} AND {_CHOSEN} AND {_IN_TIME.format(time)}")
+    return await _rows(scoring, sql, of, sorted(DOUBTFUL_FLAGS))
 
 
 async def totals_made(scoring: Scoring, of: Selection) -> Rows:

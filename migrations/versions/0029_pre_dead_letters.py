@@ -8,7 +8,7 @@ replayed.
 from alembic import op
 
 revision = "0029"
-down_revision = "0026"
+down_revision = "0027"
 phase = "pre"
 
 TABLE = """

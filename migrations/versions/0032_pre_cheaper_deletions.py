@@ -25,19 +25,21 @@ COUNT_DELETED_SESSION = f"""
 CREATE OR REPLACE FUNCTION count_deleted_session() RETURNS trigger {_AS_OWNER} AS $$
 BEGIN
   INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria, judge_fingerprint,
-    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools)
-  SELECT -1, c.latest, c.latest, c.latest, (c.completed_at AT TIME ZONE 'UTC')::date,
+    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, <names>)
+  SELECT -1, s.latest, s.latest, s.latest, (s.completed_at AT TIME ZONE 'UTC')::date,
     (least(OLD.completed_at, OLD.first_seen_at) AT TIME ZONE 'UTC')::date,
-    c.chain_id, c.criteria, c.judge_fingerprint, c.tools_hash, c.has_reference, c.total_score,
-    c.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'], c.stated, c.failure_tags,
-    CASE WHEN c.flags ? 'tampering_suspected' THEN '{{}}' ELSE ARRAY(
-      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = c.score_id ORDER BY 1) END
+    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.has_reference, s.total_score,
+    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'], s.stated, s.failure_tags,
+    CASE WHEN s.flags ? 'tampering_suspected' THEN '{{}}' ELSE ARRAY(
+      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id ORDER BY 1) END,
+    <figures>
   FROM (
     SELECT score_id, completed_at, chain_id, criteria, judge_fingerprint, tools_hash, total_score, flags, failure_tags,
+      outcome, usage, interaction,
       reference IS NOT NULL AS has_reference, coalesce(score_breakdown, rubric -> 'scores') AS stated,
       -(row_number() OVER (PARTITION BY reference IS NULL ORDER BY completed_at DESC, score_id) = 1)::int AS latest
-    FROM (SELECT * FROM session_scores WHERE session_id = OLD.session_id OFFSET 0) s
-    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL) c;
+    FROM (SELECT * FROM session_scores WHERE session_id = OLD.session_id OFFSET 0) o
+    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL) s;
   RETURN OLD;
 END $$
 """
@@ -53,7 +55,9 @@ def upgrade() -> None:
     schema = str(op.get_context().version_table_schema)
     with op.get_context().autocommit_block():  # it takes seconds, and the trigger below waits for writers
         op.execute(f'ANALYZE "{schema}".session_scores (reference)')
-    op.execute(COUNT_DELETED_SESSION.replace("{schema}", schema))
+    figures = context.script.get_revision("0027").module
+    function = COUNT_DELETED_SESSION.replace("<names>", figures.NAMES).replace("<figures>", figures.FIGURES)
+    op.execute(function.replace("{schema}", schema))
     op.execute(COUNT_DELETED.format(more=" AND pg_trigger_depth() = 0"))
 
 

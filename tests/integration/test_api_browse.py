@@ -418,6 +418,34 @@ async def test_trends_by_the_day_on_which_sessions_ended(api: Api) -> None:
     assert [p["day"] for p in (await analysed(api, "trends", day_of="ended", since=since))["points"]] == days[1:]
 
 
+async def test_averages_of_every_chain(api: Api) -> None:
+    """Totals without doubtful ones; outcomes, costs and durations of all; averages over what is known."""
+    agents = {"agent_tokens": {"input": 100, "output": 10}, "agent_cost_usd": 0.5, "duration_s": 30.0}
+    billing: dict[str, Any] = {"session": {"chain_id": "billing"}}
+    await store_score(api.scoring, "s1", 40, outcome="fail", usage={"cost_usd": 0.1}, interaction=agents)
+    await store_score(api.scoring, "s2", 60, outcome="pass", usage={"cost_usd": 0.3}, at=NOON + 40 * DAY)
+    await store_score(api.scoring, "s3", 99, flags=["outcome_score_mismatch"], interaction={"duration_s": 90.0})
+    await store_score(api.scoring, "b1", 70, criteria=OTHER_CRITERIA, judge_fingerprint="judge-2", **billing)
+
+    found = await analysed(api, "trends")
+
+    own, other = found["chains"]
+    assert (own["chain_id"], other["chain_id"], found["chains_left_out"], found["step_days"]) == (
+        "kubernetes", "billing", 0, 2,
+    )  # fmt: skip
+    assert [own[n] for n in ("scores", "count", "average", "outcomes", "passed", "passed_share", "judges")] == [
+        3, 2, 50, 2, 1, 0.5, 1,
+    ]  # fmt: skip
+    assert own["judging_usd"] == {"sum": 0.4, "average": 0.2, "count": 2}
+    assert own["input_tokens"] == {"sum": 100, "average": 100, "count": 1}
+    assert (own["agent_usd"]["average"], own["duration_s"]) == (0.5, {"sum": 120, "average": 60, "count": 2})
+    assert [(s["day"], s["average"], s["count"]) for s in own["trend"]] == [
+        ("2026-03-10", 40, 1),
+        ("2026-04-19", 60, 1),
+    ]
+    assert (other["criteria"], other["passed_share"], other["judging_usd"]["sum"]) == ([OTHER_CRITERIA], None, None)
+
+
 async def test_days_are_utc_whatever_the_databases_time_zone(database_url: str) -> None:
     async with connected(database_url) as connection:
         name = await connection.fetchval("SELECT current_database()")

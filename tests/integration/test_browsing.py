@@ -15,7 +15,7 @@ from infrastructure import Postgres
 from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records import analytics, export, session_list
+from tarsy_scoring.records import analytics, chain_averages, export, session_list
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY
 from tarsy_scoring.records.scores import Reader
@@ -102,6 +102,7 @@ STATUSES = {
     "failed": "session_scores_failed",
     "timed_out": "session_scores_failed",
     "cancelled": "session_scores_cancelled",
+    "nothing_to_judge": "session_scores_cancelled",
 }
 
 
@@ -148,7 +149,7 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen = [*filters.arguments]
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
-            nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100)
+            nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100, [], [])
             assert_found_by(nodes, wanted, filters)
 
 
@@ -161,7 +162,10 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "categories": (analytics.CATEGORIES["without"], ENDS),
     "scores-of-chains": (analytics.SCORES_OF_CHAINS["without"], ()),
     "failure-tags": (analytics.FAILURE_TAGS["without"], ()),
+    "chains": (chain_averages.CHAINS["scored", "without"], (30, 500)),
+    "chains-by-end": (chain_averages.CHAINS["ended", "without"], (30, 500)),
 }
+NO_TOOLS = ([], [])
 SELECTIONS = [
     (Selection(chain="chain-77"), "session_scores_judged"),
     (Selection(criteria="cli-tool-use"), "session_scores_of_criteria"),
@@ -174,16 +178,28 @@ async def test_analytics_of_whole_days_read_no_scores(connection: asyncpg.Connec
     """However many scores there are, only rollups and deltas are read."""
     for name, (statement, arguments) in ANALYTICS.items():
         for chain in ("chain-77", None):
-            nodes = await plan_of(connection, statement, chain, None, None, None, FIRST_DAY, NO_DAY, True, *arguments)
+            nodes = await plan_of(
+                connection, statement, chain, None, None, None, FIRST_DAY, NO_DAY, True, *NO_TOOLS, *arguments
+            )
             assert {n.get("Relation Name") for n in nodes} & BIG == set(), (name, chain)
+
+
+async def test_scores_that_are_left_out_are_found_by_their_tools(connection: asyncpg.Connection) -> None:
+    built = ["get_pod_logs"], [NOW - timedelta(days=50)]
+    for name, (statement, arguments) in ANALYTICS.items():
+        nodes = await plan_of(connection, statement, *[None] * 4, FIRST_DAY, NO_DAY, True, *built, *arguments)
+        assert "score_missing_tools_name" in indexes(nodes), name
+        assert scanned(nodes) & BIG == set(), name
 
 
 async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.Connection) -> None:
     """Also before the rollups are filled after an upgrade."""
     for name, (statement, arguments) in ANALYTICS.items():
         for selection, by_score in SELECTIONS:
-            index = "sessions_recent" if name == "trends-by-end" and by_score == BY_TIME else by_score
-            nodes = await plan_of(connection, statement, *selection.arguments, NO_DAY, NO_DAY, False, *arguments)
+            index = "sessions_recent" if name.endswith("by-end") and by_score == BY_TIME else by_score
+            nodes = await plan_of(
+                connection, statement, *selection.arguments, NO_DAY, NO_DAY, False, *NO_TOOLS, *arguments
+            )
             assert_found_by(nodes, index, (name, selection))
     for selection, index in SELECTIONS:
         nodes = await plan_of(connection, analytics.CALLED, *selection.arguments, 5000)

@@ -96,6 +96,8 @@ INSERT INTO session_references VALUES (gen_random_uuid(), 'session-1', 'a', NULL
 INSERT INTO score_groups VALUES (gen_random_uuid(), true, 'k', 'c', 'f', NULL, false, '{{}}');
 INSERT INTO score_rollups SELECT n = 1, gen_random_uuid(), '2026-03-01', 67, 1, 1, 1 FROM generate_series(0, 1) n;
 INSERT INTO chain_rollups VALUES (gen_random_uuid(), '2026-03-01', 1);
+INSERT INTO chain_figures VALUES
+  (false, '2026-03-01', 'k', 'c', 'f', false, false, 1, 1, 67, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 INSERT INTO tag_rollups VALUES (gen_random_uuid(), '2026-03-01', 'slow', 1);
 INSERT INTO missed_sets VALUES (gen_random_uuid(), '{{logs}}');
 INSERT INTO missed_rollups VALUES (gen_random_uuid(), '2026-03-01', gen_random_uuid(), 1, 33);

@@ -465,6 +465,25 @@ async def test_an_empty_database_says_so(api: Api) -> None:
         assert f'href="{path}" aria-current="page"' in html
 
 
+async def test_trends_start_with_the_chains(api: Api) -> None:
+    """No curve over chains of different criteria: each chain links to its own."""
+    await scored(api, "s-1", 60, judge_fingerprint="f" * 64)
+    claimed = await api.scoring.claimed("s-2", chain_id="billing & co", criteria=METHODOLOGY)
+    judge = {"judge_fingerprint": "e" * 64, "criteria": METHODOLOGY}
+    await api.scoring.store.end(completion(claimed, total_score=70, **judge))
+
+    page = await look(api, "/trends?day_of=ended")
+    [link] = [a["href"] for a in page.all("a") if "billing" in str(a.get("href"))]
+    chain = await look(api, str(link).replace("&amp;", "&"))
+
+    assert "Totals per day" not in page.text
+    assert len(page.all("svg", **{"class": "spark"})) == 2
+    assert "Totals per day" in chain.text
+    assert "ended" in [option["value"] for option in chain.all("option") if "selected" in option]
+    assert "billing & co" in chain.text
+    assert "kubernetes" not in chain.html.partition("Averages per chain")[2]
+
+
 async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1", criteria=METHODOLOGY)
     judge = {"judge_fingerprint": "f" * 64, "criteria": METHODOLOGY}
@@ -472,7 +491,7 @@ async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> Non
     tools = (MissingTool("<b>read_logs</b>", "they were guessed"),)
     await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **judge, **tags))
     for path, shown in {
-        "/trends": '<td class="number">42.0</td>',
+        "/trends": '<td class="number" data-name="Mean total">42.0</td>',
         "/distribution": '11 <span class="quiet">of 25</span>',
         "/missing-tools": "&lt;b&gt;read_logs&lt;/b&gt;",
         "/failure-tags": "Wrong conclusion",

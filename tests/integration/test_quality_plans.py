@@ -89,7 +89,7 @@ async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection
 
 @pytest.mark.parametrize("chain", ["NULL", "'chain-7'"], ids=["all", "chain"])
 async def test_counting_requests_for_tools_reads_no_scores(connection: asyncpg.Connection, chain: str) -> None:
-    of = f"{chain}, NULL, NULL, NULL, '-infinity', 'infinity', true, 1000"
+    of = f"{chain}, NULL, NULL, NULL, '-infinity', 'infinity', true, '{{}}', '{{}}', 1000"
     asked = ", '{get}', '{0}', '{0}', '{chain-7}', '{2026-01-15}'"
     for statement, more in ((demand.SETS, ""), (demand.NAMES, ""), (demand.YEAR, ""), (demand.ASKED, asked)):
         nodes = await plan_of(connection, statement, of + more)

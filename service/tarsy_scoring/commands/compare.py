@@ -15,6 +15,7 @@ from rich.console import Console
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     counted,
+    exclude_option,
     json_option,
     moment,
     print_json,
@@ -29,6 +30,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.missing_tools.built import Excluded, read_built
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.judgements import scores_by_label, session_labels
 from tarsy_scoring.statistics.agreement import spread
@@ -38,7 +40,13 @@ from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import Parts
 
 # Options that only one of the two modes has: parameter of `compare`, and its name at the command line.
-_LABEL_OPTIONS = {"values": "--values", "chain": "--chain", "since": "--since", "all_metrics": "--all-metrics"}
+_LABEL_OPTIONS = {
+    "values": "--values",
+    "chain": "--chain",
+    "since": "--since",
+    "exclude": "--exclude",
+    "all_metrics": "--all-metrics",
+}
 _CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
 
 
@@ -71,6 +79,7 @@ class Pair:
 )
 @click.option("--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too.")
 @click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
+@exclude_option
 @run_options
 @json_option
 @click.pass_context
@@ -83,6 +92,7 @@ def compare(
     since: datetime | None,
     all_metrics: bool,
     criteria: tuple[str, str] | None,
+    exclude: Excluded | None,
     timeout_s: float,
     run_id: UUID | None,
     as_json: bool,
@@ -104,7 +114,7 @@ def compare(
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
         _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
-        document = _compare_label(settings, label, values, chain, since)
+        document = _compare_label(settings, label, values, chain, since, exclude)
         print_json(document) if as_json else print_versions(document, all_metrics=all_metrics)
     elif criteria is not None:
         _refuse_options(context, "--label", _LABEL_OPTIONS)
@@ -135,14 +145,15 @@ def _compare_label(
     values: tuple[str, str] | None,
     chain: str | None,
     since: datetime | None,
+    exclude: Excluded | None,
 ) -> dict[str, Any]:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
-    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
+    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since, exclude), settings)
     chosen = choose_values(label, found, values)
     with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
         comparison = compare_versions(found, chosen, judgements)
-    return {"label": label, "chain": chain, "since": since} | asdict(comparison)
+    return {"label": label, "chain": chain, "since": since, "exclude": exclude} | asdict(comparison)
 
 
 def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
@@ -154,7 +165,7 @@ def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
 
 
 async def _read_label(
-    parts: Parts, label: str, chain: str | None, since: datetime | None
+    parts: Parts, label: str, chain: str | None, since: datetime | None, exclude: Excluded | None
 ) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
     Read every scored session with the label, earliest first, and the judgements of anchors.
@@ -163,7 +174,8 @@ async def _read_label(
         ScoringError: There is none; the message lists the labels in use.
         DatabaseAway: See `Database.once`.
     """
-    if found := await scores_by_label(parts.database, label, chain, since):
+    left_out = await read_built(parts.database, exclude)
+    if found := await scores_by_label(parts.database, label, chain, since, left_out):
         return found, await anchors.judgements(parts.database)
     carried = await session_labels(parts.database)
     labels = ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"

@@ -3,13 +3,24 @@
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import FAILED, audited, counted, moment, plain, progress_bar, run_on_parts
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    audited,
+    counted,
+    exclude_option,
+    moment,
+    plain,
+    progress_bar,
+    run_on_parts,
+)
+from tarsy_scoring.missing_tools.built import read_built
 from tarsy_scoring.records.export import count_scores, export_scores, written
 from tarsy_scoring.records.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
 @click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
 @click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
+@exclude_option
 @click.option("--with-session", is_flag=True, help="Training material: each line has the masked session as a chat.")
 def export(since: datetime | None, until: datetime | None, with_session: bool, **options: Any) -> None:
     """
@@ -87,7 +99,8 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
 async def _write(parts: Parts, query: "ExportQuery") -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
-    batches = export_scores(parts.reader, query.chosen)
+    chosen = replace(query.chosen, left_out=await read_built(parts.database, query.exclude))
+    batches = export_scores(parts.reader, chosen)
     done = 0
     # On a terminal the export itself shows progress.
     with nullcontext(lambda _: None) if file.isatty() else progress_bar("exporting", None) as show:
@@ -114,8 +127,9 @@ async def _write_training(parts: Parts, query: "ExportQuery") -> int:
     try:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
-        total = await count_scores(parts.database, query.chosen)
-        batches = export_scores(parts.reader, query.chosen)
+        chosen = replace(query.chosen, left_out=await read_built(parts.database, query.exclude))
+        total = await count_scores(parts.database, chosen)
+        batches = export_scores(parts.reader, chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
         with progress_bar("reading sessions", total) as show:
             done = 0

@@ -79,7 +79,7 @@ def merge_spellings(
     named = {normalise(name): name for name in (*decided, *standing, *decided.values())}
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for spelling, used in counts.items():
-        groups[_root(normalise(spelling), tool_of)][spelling] += used
+        groups[root_of(normalise(spelling), tool_of)][spelling] += used
     leaders: list[tuple[str | None, Counter[str]]] = []
     by_block: defaultdict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
     for key, group in sorted(groups.items(), key=lambda item: (item[0] not in named, -item[1].total(), item[0])):
@@ -103,8 +103,8 @@ def _visible(name: str) -> str:
     return "".join(c for c in seen if c.isspace() or unicodedata.category(c) not in {"Cc", "Cf"})
 
 
-def _root(key: str, tool_of: Mapping[str, str]) -> str:
-    """The name at the end of a chain of decisions; of a circle, the first name in alphabetical order."""
+def root_of(key: str, tool_of: Mapping[str, str]) -> str:
+    """The key at the end of a chain of decisions; of a circle, the first name in alphabetical order."""
     path = [key]
     while (following := tool_of.get(path[-1], path[-1])) not in path:
         path.append(following)

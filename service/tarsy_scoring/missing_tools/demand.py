@@ -27,20 +27,20 @@ MOST_ROWS = 200_000
 # Sets of names by chain, with the sessions that requested them and the points that these lost.
 SETS = f"""
 SELECT names, chain_id, sum(number)::bigint AS sessions, sum(lost)::bigint AS points_lost
-FROM ({missed_sets("chain_id")}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $8
+FROM ({missed_sets("chain_id")}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $10
 """
 
 # All names, with the number of sessions that requested them.
 NAMES = f"""
 SELECT n.name, sum(number)::bigint AS sessions
 FROM (SELECT names, sum(number) AS number FROM ({missed_sets()}) m GROUP BY 1) m, unnest(m.names) AS n(name)
-GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $8
+GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $10
 """
 
 # Sessions by chain, judge and set of tools: days and the number on each. Tools whose set is not stored are unknown.
 YEAR = f"""
 SELECT chain_id, judge_fingerprint, t.tools_hash, days, numbers
-FROM ({days_by_chain()}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash) LIMIT $8
+FROM ({days_by_chain()}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash) LIMIT $10
 """
 
 _OF_CHAIN = "coalesce(s.chain_id, '') = coalesce({0}.chain_id, '') AND (s.chain_id IS NULL) = ({0}.chain_id IS NULL)"
@@ -54,14 +54,14 @@ _BEFORE_MONTHS = missed_in(
     "missed_rollups", "$5::date", f"least({FIRST_MONTH}, $6::date)", _COLUMNS.format("r.day"), _JOINED
 )
 
-# Those of them that requested tools, by any of their names ($9 names, $10 the tool of each): in chains ($12; $11 the
-# tool), the number before a day ($13) and since then. A month that contains this day counts as since then, so its
+# Those of them that requested tools, by any of their names ($11 names, $12 the tool of each): in chains ($14; $13 the
+# tool), the number before a day ($15) and since then. A month that contains this day counts as since then, so its
 # `moved` days are added to those before. The time of the selection has no end.
 ASKED = f"""
-WITH wanted AS MATERIALIZED (SELECT * FROM unnest($9::text[], $10::int[]) AS w(name, tool)),
+WITH wanted AS MATERIALIZED (SELECT * FROM unnest($11::text[], $12::int[]) AS w(name, tool)),
 splits AS MATERIALIZED (
   SELECT *, date_trunc('month', start::timestamp)::date AS month
-  FROM unnest($11::int[], $12::text[], $13::date[]) AS s(tool, chain_id, start)
+  FROM unnest($13::int[], $14::text[], $15::date[]) AS s(tool, chain_id, start)
 ), sets AS MATERIALIZED (
   SELECT DISTINCT w.tool, t.set_id
   FROM {{schema}}.missed_sets t CROSS JOIN unnest(t.names) AS n(name) JOIN wanted w USING (name)
@@ -90,7 +90,7 @@ FROM (
   JOIN splits s ON s.tool = m.tool AND s.start = m.start AND {_OF_CHAIN.format("g")}
   WHERE {selected("g")} AND g.judge_fingerprint IS NOT NULL
 ) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
-GROUP BY 1, 2, 3 HAVING sum(before) <> 0 OR sum(number) <> 0 LIMIT $8
+GROUP BY 1, 2, 3 HAVING sum(before) <> 0 OR sum(number) <> 0 LIMIT $10
 """
 
 

@@ -16,7 +16,9 @@ from pydantic import Field
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import Kind, is_completed, is_latest, is_of_kind
+from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools
 from tarsy_scoring.records.rollups import (
+    FILLED_SINCE,
     Measure,
     count_by_chain,
     count_days,
@@ -52,18 +54,18 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
 
-_MEASURES: Mapping[DayOf, Measure] = {"scored": "latest", "ended": "ended"}
-TRENDS = {(day_of, kind): _trends(measure, kind) for day_of, measure in _MEASURES.items() for kind in KINDS}
+MEASURES: Mapping[DayOf, Measure] = {"scored": "latest", "ended": "ended"}
+TRENDS = {(day_of, kind): _trends(measure, kind) for day_of, measure in MEASURES.items() for kind in KINDS}
 # Totals of every score, also of several scores of a session.
 TOTALS_MADE = _trends("made")
 
-# Totals by band ($8 ids, $9 lowest and $10 highest totals). A row without a band counts totals between bands, or
+# Totals by band ($10 ids, $11 lowest and $12 highest totals). A row without a band counts totals between bands, or
 # scores without a total.
 BANDS = {
     kind: f"""
 SELECT b.id AS band, t.total >= 0 AS has_total, sum(t.number)::bigint AS count
 FROM (SELECT total, sum(number) AS number FROM ({count_totals("latest", kind)}) c GROUP BY 1 HAVING sum(number) <> 0) t
-LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high)
+LEFT JOIN unnest($10::text[], $11::int[], $12::int[]) AS b(id, low, high)
   ON t.total >= 0 AND t.total BETWEEN b.low AND b.high
 GROUP BY 1, 2
 """
@@ -78,7 +80,7 @@ SELECT b.id AS band, grouping(b.id) = 1 AS is_all, c.criteria, c.category,
        (sum(c.sum)::float8 / sum(c.number)::float8) AS average, sum(c.number)::bigint AS count
 FROM (SELECT criteria, total, category, sum(sum) AS sum, sum(number) AS number
       FROM ({sum_categories(kind)}) c GROUP BY 1, 2, 3 HAVING sum(number) <> 0) c
-LEFT JOIN unnest($8::text[], $9::int[], $10::int[]) AS b(id, low, high) ON c.total BETWEEN b.low AND b.high
+LEFT JOIN unnest($10::text[], $11::int[], $12::int[]) AS b(id, low, high) ON c.total BETWEEN b.low AND b.high
 GROUP BY GROUPING SETS ((b.id, c.criteria, c.category), (c.criteria, c.category))
 ORDER BY c.criteria, c.category
 """
@@ -128,6 +130,7 @@ class Selection:
     Args:
         reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are always of
             scores without one.
+        left_out: Scores that asked for these tools before they were built do not count.
     """
 
     chain: str | None = None
@@ -135,6 +138,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     reference: Kind = "without"
+    left_out: BuiltTools = NO_TOOLS
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -158,14 +162,17 @@ class TrendPoint:
     count: int
 
 
+LeftOut = Annotated[
+    int, Field(description="Scores flagged `outcome_score_mismatch` or `tampering_suspected`: in no point.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Trends:
     """Points by day, then fingerprint."""
 
     points: list[TrendPoint]
-    left_out: Annotated[
-        int, Field(description="Scores flagged `outcome_score_mismatch` or `tampering_suspected`: in no point.")
-    ]
+    left_out: LeftOut
 
 
 async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
@@ -401,9 +408,14 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
     return FailureTags(total, sorted(found, key=lambda tag: (-tag.count, tag.tag)))
 
 
-async def count(database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]) -> list[list[Any]]:
+async def count(
+    database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]], filled: str = FILLED_SINCE
+) -> list[list[Any]]:
     """
-    The rows of statements that count, each with its arguments from $8 on, all in one transaction.
+    The rows of statements that count, each with its arguments from $10 on, all in one transaction.
+
+    Args:
+        filled: Which days of the rollups are filled that they read, see `read_cover`.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -412,8 +424,9 @@ async def count(database: Database, selection: Selection, *statements: tuple[str
     async def work(connection: Connection) -> list[list[Any]]:
         await connection.execute(CUSTOM_PLAN)
         await connection.execute(ROOM)
-        covered = await read_cover(database, connection, selection.since, selection.until)
+        covered = await read_cover(database, connection, selection.since, selection.until, filled)
         counting = (*selection.arguments, covered.first_day, covered.end_day, covered.is_all)
+        counting += selection.left_out.arguments
         return [await connection.fetch(database.sql(sql), *counting, *more) for sql, more in statements]
 
     return await database.once(work)

@@ -17,6 +17,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import has_no_later
 from tarsy_scoring.queue.score_fields import SCORE_FIELDS
 from tarsy_scoring.queue.stored_references import references_of
+from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
 from tarsy_scoring.records.scores import DOCUMENT, Reader
 from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters, matches
 
@@ -27,11 +28,12 @@ Format = Literal["jsonl", "csv"]
 _CHOSEN = f"""s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
-  AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))"""
+  AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))
+  AND {has_no_built_tool("s", "$16", "$17")}"""
 EXPORT = f"""{DOCUMENT}
 WHERE {_CHOSEN}
-  AND ($16::timestamptz IS NULL OR s.created_at <= $16 AND (s.created_at < $16 OR s.score_id > $17))
-ORDER BY s.created_at DESC, s.score_id LIMIT $18
+  AND ($18::timestamptz IS NULL OR s.created_at <= $18 AND (s.created_at < $18 OR s.score_id > $19))
+ORDER BY s.created_at DESC, s.score_id LIMIT $20
 """
 NUMBER = f"""
 SELECT count(*) FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id) WHERE {_CHOSEN}
@@ -59,18 +61,21 @@ class Chosen:
         filters: `status` is that of the score; None means `completed`.
         only_latest: Of several completed scores of a session, only the latest.
         only_labelled: Only scores that people have labelled.
+        left_out: Without scores that asked for these tools before they were built.
     """
 
     filters: Filters
     purpose: Purpose = "production"
     only_latest: bool = False
     only_labelled: bool = False
+    left_out: BuiltTools = NO_TOOLS
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """$1 to $15 of the statements."""
+        """$1 to $17 of the statements."""
         filters = replace(self.filters, status=self.filters.status or "completed")
-        return *filters.arguments, self.purpose, self.only_latest, self.only_labelled
+        chosen = self.purpose, self.only_latest, self.only_labelled
+        return *filters.arguments, *chosen, *self.left_out.arguments
 
 
 async def count_scores(database: Database, chosen: Chosen) -> int:
@@ -98,7 +103,7 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
     # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot
     # would keep the dead rows of the work queue from being removed.
     while True:
-        rows = await _fetch_batch(reader.database, [*chosen.arguments, *after])
+        rows = await _fetch_batch(reader.database, [*chosen.arguments, *after, EXPORT_BATCH])
         documents = await reader.documents(rows)
         references = await references_of(reader.database, [r["session_id"] for r in rows])
         yield [
@@ -126,7 +131,7 @@ async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> A
 async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Mapping[str, Any]]:
     async def work(connection: Connection) -> list[Mapping[str, Any]]:
         await connection.execute(CUSTOM_PLAN)
-        return [dict(r) for r in await connection.fetch(database.sql(EXPORT), *arguments, EXPORT_BATCH)]
+        return [dict(r) for r in await connection.fetch(database.sql(EXPORT), *arguments)]
 
     return await database.once(work)
 

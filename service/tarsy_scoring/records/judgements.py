@@ -9,13 +9,16 @@ from uuid import UUID
 
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, latest_of
+from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
 from tarsy_scoring.records.labels import labelled_score
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.statistics.calibration import LabelledScore
 from tarsy_scoring.statistics.comparison import ScoredSession
 
-_COMPARED = latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome", "without")
+_COMPARED = latest_of(
+    "m.session_id", "score_id, completed_at, total_score, interaction, judge_fingerprint, flags, outcome", "without"
+)
 
 # The latest completed score without a reference of every session with the label ($1), in the order in which the
 # sessions ended.
@@ -27,6 +30,7 @@ CROSS JOIN LATERAL {_COMPARED} s
 WHERE m.labels ->> $1 IS NOT NULL
   AND ($2::text IS NULL OR m.chain_id = $2)
   AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
+  AND {has_no_built_tool("s", "$4", "$5")}
 ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
 """
 
@@ -62,7 +66,7 @@ BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress
 
 
 async def scores_by_label(
-    database: Database, label: str, chain: str | None, since: datetime | None
+    database: Database, label: str, chain: str | None, since: datetime | None, left_out: BuiltTools = NO_TOOLS
 ) -> list[ScoredSession]:
     """
     The latest completed score of every session with the label, in the order in which the sessions ended.
@@ -70,11 +74,14 @@ async def scores_by_label(
     Args:
         since: Only sessions that ended since then; a session whose end is unknown counts from the time when
             it was first seen.
+        left_out: Without sessions whose score asked for one of these tools before it was built.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since))
+    rows = await database.once(
+        lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since, *left_out.arguments)
+    )
     return [ScoredSession(**dict(r)) for r in rows]
 
 

@@ -17,7 +17,6 @@ from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.records.rollups import (
-    FILLED_SINCE,
     FIRST_DAY,
     FOLDED_AT_ONCE,
     NO_DAY,
@@ -52,6 +51,9 @@ SELECT greatest(
    ORDER BY least(m.completed_at, m.first_seen_at) DESC, session_id DESC LIMIT 1)) AT TIME ZONE 'UTC'
 """
 
+# The days before this one are to be counted.
+FILLED = "SELECT greatest(since, figures_since) FROM {schema}.rollups_filled"
+
 # How many days there are to count, from the last to the first; null: none.
 DAYS = """
 SELECT max(at)::date - min(at)::date + 1 FROM (
@@ -66,7 +68,7 @@ SELECT max(at)::date - min(at)::date + 1 FROM (
    ORDER BY least(completed_at, first_seen_at), session_id LIMIT 1)) t
 """
 
-SET_FILLED = "UPDATE {schema}.rollups_filled SET since = least(since, $1)"
+SET_FILLED = "UPDATE {schema}.rollups_filled SET since = least(since, $1), figures_since = least(figures_since, $1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class RollupKeeper:
         return await self._database.once(work)
 
     async def _filled_since(self) -> date:
-        since: date = await self._database.once(lambda c: c.fetchval(self._database.sql(FILLED_SINCE)))
+        since: date = await self._database.once(lambda c: c.fetchval(self._database.sql(FILLED)))
         return since
 
     async def _count_days(self, end: date, on_day: Callable[[int], None] = lambda _: None) -> Rebuilt:

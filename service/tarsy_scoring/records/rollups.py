@@ -13,6 +13,7 @@ from typing import Literal
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import Kind, has_no_later, is_completed, is_of_kind
+from tarsy_scoring.records.built_tools import asked_before, requests_of
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 Measure = Literal["made", "latest", "ended", "missed"]
@@ -26,12 +27,18 @@ WAITING = "SELECT count(*) FROM (SELECT FROM {schema}.score_deltas LIMIT 100000)
 FOLDED_AT_ONCE = 5000  # deltas; folding as many takes half a second
 
 FILLED_SINCE = "SELECT since FROM {schema}.rollups_filled"
+FIGURES_SINCE = "SELECT figures_since FROM {schema}.rollups_filled"
 
 # --- folding -------------------------------------------------------------------------------------------
 
 _DAY = "(s.completed_at AT TIME ZONE 'UTC')::date"
 _ENDED_AT = "least(m.completed_at, m.first_seen_at)"
 _DOUBTFUL = ", ".join(f"'{flag}'" for flag in sorted(DOUBTFUL_FLAGS))
+
+
+def _number(column: str, path: str) -> str:
+    """A number of a JSON column; null where it is something else."""
+    return f"CASE jsonb_typeof(s.{column} #> '{path}') WHEN 'number' THEN (s.{column} #>> '{path}')::numeric END"
 
 
 _OF_SCORE: Mapping[str, str] = {
@@ -45,6 +52,12 @@ _OF_SCORE: Mapping[str, str] = {
     "tools": """CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
     SELECT DISTINCT t.tool_name COLLATE "C" FROM {schema}.score_missing_tools t
     WHERE t.score_id = s.score_id ORDER BY 1) END""",
+    "outcome": "s.outcome",
+    "judging_usd": _number("usage", "{cost_usd}"),
+    "input_tokens": _number("interaction", "{agent_tokens,input}"),
+    "output_tokens": _number("interaction", "{agent_tokens,output}"),
+    "agent_usd": _number("interaction", "{agent_cost_usd}"),
+    "duration_s": _number("interaction", "{duration_s}"),
 }
 
 
@@ -81,8 +94,37 @@ _TAGS = """
     CASE jsonb_typeof(d.failure_tags) WHEN 'array' THEN d.failure_tags ELSE '[]' END) AS t(tag)
   WHERE t.tag IS NOT NULL"""
 
+# What `chain_figures` adds up -> the value of one row of deltas.
+FIGURES = {
+    "scores": "1",
+    "totals": "(d.total_score IS NOT NULL)::int",
+    "points": "coalesce(d.total_score, 0)",
+    "outcomes": "(d.outcome IS NOT NULL)::int",
+    "passed": "coalesce(d.outcome = 'pass', false)::int",
+    "judging_costs": "(d.judging_usd IS NOT NULL)::int",
+    "judging_usd": "coalesce(d.judging_usd, 0)",
+    "token_counts": "(d.input_tokens IS NOT NULL AND d.output_tokens IS NOT NULL)::int",
+    "input_tokens": "coalesce(d.input_tokens, 0)",
+    "output_tokens": "coalesce(d.output_tokens, 0)",
+    "agent_costs": "(d.agent_usd IS NOT NULL)::int",
+    "agent_usd": "coalesce(d.agent_usd, 0)",
+    "durations": "(d.duration_s IS NOT NULL)::int",
+    "duration_s": "coalesce(d.duration_s, 0)",
+}
+_FACTS = ("outcome", "judging_usd", "input_tokens", "output_tokens", "agent_usd", "duration_s")
+_OF_FIGURES = "day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful"
 
-def _fold(deltas: str) -> str:
+# A trigger on `score_deltas` does the same for deltas (migration 0027), also for those that an older version folds.
+_RECOUNT_FIGURES = f"""figures AS (
+  INSERT INTO {{schema}}.chain_figures (by_end, {_OF_FIGURES}, {", ".join(FIGURES)})
+  SELECT k.by_end, k.day, d.chain_id, d.criteria, d.judge_fingerprint, d.has_reference, d.is_doubtful,
+    {", ".join(f"sum(k.n * {value})" for value in FIGURES.values())}
+  FROM deltas d, LATERAL (VALUES (false, d.day, d.latest), (true, d.ended_day, d.ended)) k(by_end, day, n)
+  WHERE k.n <> 0 GROUP BY 1, 2, 3, 4, 5, 6, 7
+), """
+
+
+def _fold(deltas: str, also: str = "") -> str:
     """
     Statement that adds deltas to the rollups, and returns their number.
 
@@ -91,10 +133,11 @@ def _fold(deltas: str) -> str:
 
     Args:
         deltas: SELECT or DELETE of rows like those of `score_deltas`.
+        also: Another part of the statement.
     """
     return f"""
 WITH deltas AS MATERIALIZED ({deltas}),
-facts AS MATERIALIZED (
+{also}facts AS MATERIALIZED (
   SELECT d.*, coalesce(d.total_score, -1) AS total, c.categories, c.numbers, k.is_all, k.of_chain, k.of_tools,
     md5(jsonb_build_array(k.is_all, k.of_chain, d.criteria, d.judge_fingerprint, k.of_tools, d.is_doubtful,
                           to_jsonb(c.categories))::text || CASE WHEN d.has_reference THEN 'reference' ELSE '' END
@@ -154,8 +197,8 @@ FOLD = _fold(
     "DELETE FROM {schema}.score_deltas WHERE delta_id IN "
     "(SELECT delta_id FROM {schema}.score_deltas ORDER BY delta_id LIMIT $1) RETURNING *"
 )
-RECOUNT_DAY = _fold(_RECOUNTED)
-ROLLUPS = ("score_rollups", "chain_rollups", "tag_rollups", "missed_rollups")
+RECOUNT_DAY = _fold(_RECOUNTED, _RECOUNT_FIGURES)
+ROLLUPS = ("score_rollups", "chain_rollups", "tag_rollups", "missed_rollups", "chain_figures")
 
 # Rows that count nothing, after erasures and retention.
 REMOVE_EMPTY = (
@@ -234,13 +277,14 @@ def cover(since: datetime | None, until: datetime | None, filled_since: date) ->
 
 
 async def read_cover(
-    database: Database, connection: Connection, since: datetime | None, until: datetime | None
+    database: Database, connection: Connection, since: datetime | None, until: datetime | None, filled: str
 ) -> Covered:
-    """Like `cover`, with the days that are filled now."""
-    return cover(since, until, await connection.fetchval(database.sql(FILLED_SINCE)))
+    """Like `cover`, with the days that are filled now: `FILLED_SINCE` or `FIGURES_SINCE`."""
+    return cover(since, until, await connection.fetchval(database.sql(filled)))
 
 
-# Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`.
+# Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`, $8 and $9 a
+# `BuiltTools`: the scores that asked for these tools before they were built are left out.
 def selected(alias: str, kind: Kind = "without") -> str:
     """The condition that rows of groups or deltas belong to the selected chain and criteria, and to the kind."""
     return f"{_is_chosen(alias)} AND {'' if kind == 'with' else 'NOT '}{alias}.has_reference"
@@ -258,6 +302,9 @@ def not_rolled_up(measure: Measure, *more: str, kind: Kind = "without") -> str:
     """
     SELECT of what the rollups do not contain: deltas of covered days, and scores of the time that is not covered.
 
+    Scores that are left out are taken away again like deleted ones, of all days. Without such tools the planner leaves
+    this part of the statement out.
+
     Args:
         measure: It counts the row `number` times.
         more: Further columns of `score_deltas`.
@@ -274,7 +321,14 @@ def not_rolled_up(measure: Measure, *more: str, kind: Kind = "without") -> str:
   {_of_scores([day, *columns])}
   WHERE NOT $7::bool AND {is_completed("s")} {is_latest} AND {_is_chosen("s")} AND {is_of_kind("s", kind)}
     AND ($3::timestamptz IS NULL OR {at} >= $3) AND ($4::timestamptz IS NULL OR {at} < $4)
-    AND ({at} < {_FIRST} OR {at} >= {_END})) s"""
+    AND ({at} < {_FIRST} OR {at} >= {_END})) s
+  UNION ALL
+  SELECT {day}, {", ".join(columns)}, -1 FROM (
+  {_of_scores([day, *columns])} JOIN ({requests_of("$8", "$9")}) a USING (score_id)
+  WHERE cardinality($8::text[]) > 0 AND {asked_before("s", "a.built")} AND {is_completed("s")} {is_latest}
+    AND {_is_chosen("s")}
+    AND {is_of_kind("s", kind)}
+    AND ($3::timestamptz IS NULL OR {at} >= $3) AND ($4::timestamptz IS NULL OR {at} < $4)) s"""
 
 
 def _rolled_up(table: str, also: str = "", kind: Kind = "without") -> str:
@@ -299,15 +353,13 @@ def count_days(measure: Measure, kind: Kind = "without") -> str:
     """
     SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of them.
 
-    Several rows of one day add up. The rollups of a day are added up at once, by group, unless deltas change the day:
-    then by total, because a total whose scores are all gone is not the lowest one.
+    Several rows of one day add up. The rollups of a day are added up at once, by group, unless other rows change the
+    day: then by total, because a total whose scores are all gone is not the lowest one.
     """
-    day = "ended_day" if measure == "ended" else "day"
     names = "criteria, judge_fingerprint, is_doubtful"
     return f"""
-  WITH changed AS MATERIALIZED (
-    SELECT DISTINCT d.{day} AS day FROM {{schema}}.score_deltas d
-    WHERE {selected("d", kind)} AND d.{day} >= $5::date AND d.{day} < $6::date AND d.{measure} <> 0)
+  WITH others AS MATERIALIZED ({not_rolled_up(measure, kind=kind)}),
+  changed AS MATERIALIZED (SELECT DISTINCT day FROM others)
   SELECT * FROM (
     SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, sum(r.{measure}) AS number,
       sum(r.{measure} * r.total) AS points, min(r.total) AS minimum, max(r.total) AS maximum
@@ -319,8 +371,7 @@ def count_days(measure: Measure, kind: Kind = "without") -> str:
     SELECT r.day, g.criteria, g.judge_fingerprint, g.is_doubtful, r.total, r.{measure} AS number
     {_rolled_up("score_rollups", kind=kind)} AND r.{measure} <> 0 AND r.day IN (SELECT day FROM changed)
     UNION ALL
-    SELECT d.day, d.criteria, d.judge_fingerprint, d.is_doubtful, d.total_score, d.number
-    FROM ({not_rolled_up(measure, kind=kind)}) d) t
+    SELECT day, criteria, judge_fingerprint, is_doubtful, total_score, number FROM others) t
   WHERE total >= 0 GROUP BY day, {names}, total HAVING sum(number) <> 0"""
 
 
@@ -372,6 +423,17 @@ def days_by_chain() -> str:
   UNION ALL
   SELECT d.chain_id, d.judge_fingerprint, d.tools_hash, array_agg(d.{ordinal}), array_agg(d.number)
   FROM ({not_rolled_up("latest", "tools_hash")}) d WHERE d.judge_fingerprint IS NOT NULL GROUP BY 1, 2, 3"""
+
+
+def chain_figures(measure: Measure, kind: Kind) -> str:
+    """SELECT of the figures of the latest scores by day, chain, criteria and judge; several rows add up."""
+    names = ("day", "chain_id", "criteria", "judge_fingerprint", "is_doubtful")
+    return f"""
+  SELECT {", ".join(f"f.{name}" for name in (*names, *FIGURES))} FROM {{schema}}.chain_figures f
+  WHERE f.by_end = {measure == "ended"} AND {selected("f", kind)} AND f.day >= $5::date AND f.day < $6::date
+  UNION ALL
+  SELECT {", ".join(f"d.{name}" for name in names)}, {", ".join(f"d.number * {value}" for value in FIGURES.values())}
+  FROM ({not_rolled_up(measure, *_FACTS, kind=kind)}) d"""
 
 
 # Requests for tools are added up by month as well. The covered days are the whole months from the first of these on and

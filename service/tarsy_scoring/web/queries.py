@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.drift.findings import MOST_SHOWN
+from tarsy_scoring.missing_tools.built import Excluded
 from tarsy_scoring.queue.latest import Kind
 from tarsy_scoring.queue.letter_states import LetterState
 from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
@@ -74,6 +75,12 @@ class _Parameters(BaseModel):
     """Base of all query models: an unknown parameter is an error, and an error never quotes the value."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+Exclude = Annotated[
+    Excluded | SkipJsonSchema[None],
+    Field(description="`tool_built`: without scores that asked for a tool which was built after they were made."),
+]
 
 
 class _Range(_Parameters):
@@ -140,6 +147,7 @@ class ExportQuery(_ScoreFilters):
     purpose: Purpose = Field("production", description="Purpose of the score.")
     latest: bool = Field(False, description="Only the latest completed score of each session.")
     labelled: bool = Field(False, description="Only scores that people have labelled.")
+    exclude: Exclude = None
 
     @model_validator(mode="after")
     def _require_completed_for_latest(self) -> Self:
@@ -172,6 +180,7 @@ class ScoresQuery(SelectionQuery):
     reference: Kind = Field(
         "without", description="Scores that were judged without a reference, or with one; they are not comparable."
     )
+    exclude: Exclude = None
 
     def selection(self) -> Selection:
         """The parameters as a selection of scores to analyse."""

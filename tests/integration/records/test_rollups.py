@@ -19,13 +19,16 @@ from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.records import analytics, rollup_keeping
 from tarsy_scoring.records.analytics import KINDS, DayOf, Selection, TrendPoint
+from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools
+from tarsy_scoring.records.chain_averages import EveryChain, every_chain
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
-from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY, count_waiting, cover
+from tarsy_scoring.records.rollups import FIGURES, FIRST_DAY, NO_DAY, count_waiting, cover
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories"
+FIGURES_GROUP = "by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful"
 # The rollups with the names of their groups and sets instead of ids.
 CONTENT = (
     f"""SELECT g.is_all, {GROUP}, day, total, made, latest, ended, CASE WHEN latest <> 0 THEN category_sums END AS sums
@@ -35,6 +38,7 @@ CONTENT = (
     f"""SELECT {GROUP}, day, names, scores, points_lost
         FROM missed_rollups JOIN score_groups USING (group_id) JOIN missed_sets USING (set_id)""",
     "SELECT * FROM missed_months",
+    f"SELECT {FIGURES_GROUP}, {', '.join(f'trim_scale({name}::numeric)' for name in FIGURES)} FROM chain_figures",
 )
 MONTHS_OF_DAYS = """SELECT group_id, set_id, date_trunc('month', day::timestamp)::date AS month,
   sum(scores)::int AS scores, sum(points_lost)::bigint AS points_lost FROM missed_rollups GROUP BY 1, 2, 3"""
@@ -55,7 +59,7 @@ async def assert_recounted(scoring: Scoring, keeper: RollupKeeper) -> None:
     await keeper.run_once()
     assert not await scoring.value("SELECT count(*) FROM score_deltas")
     found = await content(scoring)
-    assert found[-1] == [row["t"] for row in await scoring.rows(f"SELECT t::text FROM ({MONTHS_OF_DAYS}) t ORDER BY 1")]
+    assert found[-2] == [row["t"] for row in await scoring.rows(f"SELECT t::text FROM ({MONTHS_OF_DAYS}) t ORDER BY 1")]
 
     await keeper.rebuild()
 
@@ -68,6 +72,12 @@ CATEGORIES: tuple[Any, ...] = ({"a": 10, "b": 7.5}, {"a": 3}, {"b": "no number",
 FLAGS = ([], ["ungrounded"], ["outcome_score_mismatch"], ["tampering_suspected"])
 TAGS = ([], ["slow"], ["slow", "wrong_tool", "slow"])
 REFERENCES: tuple[Any, ...] = (None, None, {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-01"})
+INTERACTIONS: tuple[Any, ...] = (
+    None,
+    {"agent_tokens": None, "duration_s": 61.7, "agent_cost_usd": None},
+    {"agent_tokens": {"input": 10**19, "output": 20}, "duration_s": None, "agent_cost_usd": 0.3},
+)
+BUILT = BuiltTools(("get_logs", "late"), (datetime.now(UTC) - timedelta(days=2), datetime.now(UTC) + timedelta(days=1)))
 TOOLS = ((), ("get_logs",), ("get_logs", "Get Logs"), ("trace", "get_logs", "trace"))
 
 
@@ -111,6 +121,9 @@ class Changes:
             judge_fingerprint=choose((None, "judge-1", "judge-2")),
             tools_hash=choose((None, "tools-1")),
             reference=choose(REFERENCES),
+            outcome=choose(("pass", "fail", None)),
+            usage=choose((None, {"cost_usd": None}, {"cost_usd": 0.1}, {"cost_usd": 1e-7})),
+            interaction=choose(INTERACTIONS),
         )
 
     async def claimed(self) -> Any:
@@ -179,7 +192,7 @@ class Changes:
 
     async def forget_filled(self) -> None:
         """Begin as after the migration of a database in use."""
-        await self.scoring.rows("UPDATE rollups_filled SET since = 'infinity'")
+        await self.scoring.rows("UPDATE rollups_filled SET since = 'infinity', figures_since = 'infinity'")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -200,6 +213,9 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
         points = await counted_again.trends(scoring, of, day_of)
         assert [asdict(p) for p in found.points] == [{n: p[n] for n in names} for p in points if p["count"]], day_of
         assert found.left_out == sum(p["doubtful"] for p in points)
+        assert_same_chains(
+            await every_chain(scoring.database, of, day_of), await counted_again.figures(scoring, of, day_of)
+        )
     blind = replace(of, reference="without")  # figures that have no filter by kind
     made = [{n: p[n] for n in names} for p in await counted_again.totals_made(scoring, blind) if p["count"]]
     assert [asdict(p) for p in await analytics.totals_made(scoring.database, of)] == made
@@ -223,6 +239,24 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
         found = {(row["chain_id"], row["sessions"], row["points_lost"]) for row in requests.by_chain(names)}
         expected = {tuple(row.values()) for row in await counted_again.missed(scoring, blind, names)}
         assert found == expected, names
+
+
+def assert_same_chains(found: EveryChain, expected: list[dict[str, Any]]) -> None:
+    """The figures of each chain, and a trend that adds up to its totals."""
+    assert {chain.chain_id for chain in found.chains} == {row["chain_id"] for row in expected}
+    by_chain = {chain.chain_id: chain for chain in found.chains}
+    for row in expected:
+        chain = by_chain[row["chain_id"]]
+        for name in ("scores", "count", "outcomes", "passed", "judges"):
+            assert getattr(chain, name) == row[name], name
+        assert chain.criteria == row["criteria"]
+        assert chain.average == pytest.approx(row["average"])
+        for name in ("judging_usd", "input_tokens", "output_tokens", "agent_usd", "duration_s"):
+            assert getattr(chain, name).sum == pytest.approx(row[name]), name
+        assert (chain.judging_usd.count, chain.input_tokens.count) == (row["judging_costs"], row["token_counts"])
+        assert sum(step.count for step in chain.trend) == chain.count
+        points = sum(step.average * step.count for step in chain.trend)
+        assert points == pytest.approx((chain.average or 0) * chain.count)
 
 
 async def assert_measured(scoring: Scoring, start: date) -> None:
@@ -261,7 +295,9 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
             await draw.choice(changes.all)()
         filled = draw.choice((NO_DAY, now.date() - timedelta(days=1), FIRST_DAY))
         await keeper.run_once()
-        await scoring.rows("UPDATE rollups_filled SET since = $1", filled)
+        await scoring.rows(
+            "UPDATE rollups_filled SET since = $1, figures_since = $2", filled, draw.choice((filled, NO_DAY))
+        )
         await changes.score()
 
         await assert_measured(scoring, now.date() - timedelta(days=draw.choice((0, 1, 3, 20, 50))))
@@ -271,8 +307,9 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
             chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))
             until = draw.choice((None, midnight, now - timedelta(hours=1)))
             for kind in KINDS:
-                await assert_counted(scoring, Selection(chain, criteria, since, until, kind))
-        await scoring.rows("UPDATE rollups_filled SET since = '-infinity'")
+                left_out = draw.choice((NO_TOOLS, BUILT))
+                await assert_counted(scoring, Selection(chain, criteria, since, until, kind, left_out))
+        await scoring.rows("UPDATE rollups_filled SET since = '-infinity', figures_since = '-infinity'")
 
 
 async def test_an_empty_database_has_empty_rollups(scoring: Scoring, keeper: RollupKeeper) -> None:
@@ -360,11 +397,13 @@ async def test_an_upgrade_fills_the_rollups_of_stored_scores(stored: Scoring, ke
 async def test_an_upgrade_adds_up_the_months_of_stored_days(stored: Scoring, keeper: RollupKeeper) -> None:
     await keeper.run_once()
     before = await content(stored)
-    assert before[-1]
+    assert before[-2]
 
     await asyncio.to_thread(migrate, stored.url, down="0021")
     await asyncio.to_thread(migrate, stored.url)
 
+    assert (await content(stored))[:-1] == before[:-1]
+    await keeper.run_once()  # counts the days again for the figures
     assert await content(stored) == before
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from attempting import a_timeline
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.missing_tools.built import BuiltTool
 from tarsy_scoring.missing_tools.decisions import Merge, Saying
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
@@ -26,6 +27,7 @@ from tarsy_scoring.records.analytics import (
     ToolChain,
     TrendPoint,
 )
+from tarsy_scoring.records.chain_averages import ChainAverages, ChainStep, EveryChain, Known
 from tarsy_scoring.records.scores import REPLY
 from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.scoring.document import NO_USAGE
@@ -132,6 +134,7 @@ def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, 
     values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
     values |= {"meaning_of_total": "Whether it is right."}
     values["requested_by"] = document["score_triggered_by"]
+    values["built_since"] = [BuiltTool("get_logs", NOW)]
     values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
     values |= {"judged_against": "a bad image", "newest_reference": None, "max_reference": 9, "max_url": 9}
     return values | {"live": Live("session:session-1", 1)}
@@ -148,6 +151,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
+        "tool built since This score asked for get_logs",
         *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
         *("Gates: did not pass. Judge: passed; the threshold is 60 of 100.",),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
@@ -333,7 +337,15 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     view: Any = insights_view.distribution_view(found, load_criteria(), form, "t", is_default=False)
     shown("distribution.html", form=form, view=view, found=found, **shared)
     points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
-    shown("trends.html", form=form, view=insights_view.trend_view(points, "t"), left_out=1, **shared)
+    known, step = Known(3.0, 1.5, 2), ChainStep(TODAY, name, 50.0, 1)
+    figures = {"judging_usd": known, "input_tokens": known, "output_tokens": known, "agent_usd": known}
+    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 1, 1, 1.0, **figures, duration_s=known, trend=[step])
+    every = EveryChain([chain], 1, 4)
+    for view in (insights_view.trend_view(points, "t"), None):
+        rows = insights_view.chain_rows(every, form)
+        text = shown("trends.html", form=form, view=view, left_out=1, rows=rows, every=every, **shared)
+        assert "4 more chains are not listed" in text
+        assert ("Totals per day" in text) is (view is not None)
     tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
     shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
     counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, True

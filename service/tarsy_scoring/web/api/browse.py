@@ -1,16 +1,19 @@
 """Routes of many scores: the list of sessions, exports and analytics."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
+from tarsy_scoring.missing_tools.built import read_built
 from tarsy_scoring.queue import audit
 from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
+from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Selection
 from tarsy_scoring.records.approaches import Approaches, read_approaches
+from tarsy_scoring.records.chain_averages import ChainTrends, chain_trends
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
@@ -88,7 +91,9 @@ async def export(request: Request, caller: Analysing, query: Annotated[ExportQue
     an apostrophe in front, also after a semicolon, tab or line break.
     """
     await audit.note(context_of(request).inbox.database, "export", by=caller.name, **query.audited)
-    batches = export_scores(context_of(request).analytics, query.chosen)
+    reader = context_of(request).analytics
+    chosen = replace(query.chosen, left_out=await read_built(reader.database, query.exclude))
+    batches = export_scores(reader, chosen)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
@@ -109,15 +114,19 @@ async def _with_first(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> 
 
 
 @figures.get("/trends", summary="Totals per day")
-async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQuery, Query()]) -> Trends:
+async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQuery, Query()]) -> ChainTrends:
     """
     Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
 
     A session counts once, with its latest completed production score. Scores flagged `outcome_score_mismatch`
     or `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break
     between them. A session that is scored again moves to the day of the new score, unless `day_of=ended`.
+
+    `chains` has the averages of each chain: totals, share that passed, cost of judging, and tokens, cost and
+    duration of the investigations.
     """
-    return await analytics.trends(context_of(request).analytics.database, query.selection(), query.day_of)
+    database = context_of(request).analytics.database
+    return await chain_trends(database, await _selected(request, query), query.day_of)
 
 
 @figures.get("/distribution", summary="Totals by band")
@@ -130,7 +139,7 @@ async def read_distribution(request: Request, _: Analysing, query: Annotated[Sco
     """
     context = context_of(request)
     bands = bands_for(context, query.criteria)
-    return await analytics.distribution(context.analytics.database, query.selection(), bands)
+    return await analytics.distribution(context.analytics.database, await _selected(request, query), bands)
 
 
 @figures.get("/missing-tools", summary="Tools to build next")
@@ -172,7 +181,12 @@ async def read_failure_tags(request: Request, _: Analysing, query: Annotated[Sco
 
     A session counts once, with its latest completed production score.
     """
-    return await analytics.failure_tags(context_of(request).analytics.database, query.selection())
+    return await analytics.failure_tags(context_of(request).analytics.database, await _selected(request, query))
+
+
+async def _selected(request: Request, query: ScoresQuery) -> Selection:
+    """The selection of a query with the scores that it leaves out. Raises: DatabaseAway."""
+    return replace(query.selection(), left_out=await read_built(context_of(request).analytics.database, query.exclude))
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:

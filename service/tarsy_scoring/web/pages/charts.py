@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from markupsafe import Markup
 
 from tarsy_scoring.records.analytics import TrendPoint
+from tarsy_scoring.records.chain_averages import ChainStep
 from tarsy_scoring.web.pages.legible import legible
 from tarsy_scoring.web.pages.rendering import templates
 from tarsy_scoring.web.pages.words import Tone
@@ -37,20 +38,34 @@ def draw(picture: str, **values: Any) -> Markup:
 # --- trends --------------------------------------------------------------------------------------------
 
 
+class Day(Protocol):
+    """Average total of a day, or of some days from this one on, under one judge."""
+
+    @property
+    def day(self) -> date: ...
+    @property
+    def judge_fingerprint(self) -> str | None: ...
+    @property
+    def average(self) -> float: ...
+
+
+D = TypeVar("D", bound=Day)
+
+
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Generic[D]):
     """Consecutive days of one judge: no day between them has scores of other judges only."""
 
     judge: str
-    days: tuple[TrendPoint, ...]
+    days: tuple[D, ...]
 
 
-def judge_of(day: TrendPoint) -> str:
+def judge_of(day: Day) -> str:
     """The fingerprint; scores without one count as those of a judge of their own."""
     return day.judge_fingerprint or "unknown"
 
 
-def number_judges(days: Iterable[TrendPoint]) -> dict[str, int]:
+def number_judges(days: Iterable[Day]) -> dict[str, int]:
     """A number for each fingerprint, from 1 in the order of their first days."""
     first: dict[str, date] = {}
     for day in days:
@@ -58,14 +73,14 @@ def number_judges(days: Iterable[TrendPoint]) -> dict[str, int]:
     return {name: n for n, name in enumerate(sorted(first, key=lambda name: (first[name], name)), 1)}
 
 
-def split_into_runs(days: Iterable[TrendPoint]) -> list[Run]:
+def split_into_runs(days: Iterable[D]) -> list[Run[D]]:
     """
     Split days into the lines of a picture, sorted by first day.
 
     A line has one judge, and ends where a day has scores of other judges only. Days without any score
     do not end a line, because no other judge was at work.
     """
-    by_judge: defaultdict[str, list[TrendPoint]] = defaultdict(list)
+    by_judge: defaultdict[str, list[D]] = defaultdict(list)
     for day in sorted(days, key=lambda d: d.day):
         by_judge[judge_of(day)].append(day)
     all_days = sorted({d.day for of_one in by_judge.values() for d in of_one})
@@ -200,7 +215,7 @@ def _count_bars(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: _
     return bars
 
 
-def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) -> list[dict[str, Any]]:
+def _beginnings(runs: Sequence[Run[TrendPoint]], numbers: Mapping[str, int], scale: _Scale) -> list[dict[str, Any]]:
     """
     Marks of the days on which judges begin.
 
@@ -221,6 +236,33 @@ def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) 
         if has_room:
             free_from = x + width + LETTER
     return beginnings
+
+
+# --- small trends of chains ----------------------------------------------------------------------------
+
+_SPARK_WIDTH, _SPARK_TOP, _SPARK_BOTTOM, _SPARK_EDGE = 120.0, 2.0, 22.0, 3.0
+
+
+def spark_picture(steps: Sequence[ChainStep], first: date, last: date) -> Markup:
+    """
+    Draw the trend of a chain between two days, without axes. Without steps the result is empty.
+
+    Args:
+        steps: In any order, each day and judge once.
+    """
+    if not steps:
+        return Markup("")
+    runs = split_into_runs(steps)
+    numbers = number_judges(steps)
+    unit = (_SPARK_WIDTH - 2 * _SPARK_EDGE) / max((last - first).days, 1)
+
+    def place(step: ChainStep) -> tuple[float, float]:
+        height = (_SPARK_BOTTOM - _SPARK_TOP) * step.average / 100
+        return _SPARK_EDGE + unit * (step.day - first).days, _SPARK_BOTTOM - height
+
+    oldest, newest = runs[0].days[0], max(steps, key=lambda step: step.day)
+    label = f"average {oldest.average:.0f} from {oldest.day} on, {newest.average:.0f} from {newest.day} on"
+    return draw("spark", label=label, runs=[(numbers[run.judge], [place(step) for step in run.days]) for run in runs])
 
 
 # --- bars ----------------------------------------------------------------------------------------------

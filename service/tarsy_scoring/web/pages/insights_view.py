@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.records.analytics import Distribution, TrendPoint
-from tarsy_scoring.web.pages.charts import Bar, bar_picture, judge_of, number_judges, trend_picture
+from tarsy_scoring.records.chain_averages import ChainAverages, EveryChain
+from tarsy_scoring.web.pages.charts import Bar, bar_picture, judge_of, number_judges, spark_picture, trend_picture
 from tarsy_scoring.web.pages.period import FIELDS, PeriodForm
 from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.words import OUTCOMES, Tone, tone_of
@@ -48,6 +49,26 @@ def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
         number = numbers[judge_of(point)]
         rows.append({"number": number, "point": point, "is_break": bool(rows) and rows[-1]["number"] != number})
     return TrendView(trend_picture(points, title), judges, rows, sum(p.count for p in points))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A chain with the picture of its trend, and the query of its curve; empty where the form cannot select it."""
+
+    chain: ChainAverages
+    picture: Markup
+    query: str
+
+
+def chain_rows(found: EveryChain, form: PeriodForm) -> list[ChainRow]:
+    """One row per chain; all pictures share one range of days."""
+    days = [step.day for chain in found.chains for step in chain.trend]
+    rows = []
+    for chain in found.chains:
+        picture = spark_picture(chain.trend, min(days), max(days)) if days else Markup("")
+        is_linked = bool(chain.chain_id) and chain.chain_id != form.values["chain"]
+        rows.append(ChainRow(chain, picture, form.query_with(chain=chain.chain_id or "") if is_linked else ""))
+    return rows
 
 
 # --- distribution --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tarsy_scoring.events import (
     GivenReference,
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
+from tarsy_scoring.missing_tools.built import read_marks
 from tarsy_scoring.queue import audit, stored_references
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Reading, Scoring
@@ -100,6 +101,7 @@ async def _score_page(
     judged_against = None
     if document is not None and document["reference"]:
         judged_against = await stored_references.text_of(context.reader.database, document["score_id"])
+    marks = await read_marks(context.reader.database, [document["score_id"]] if document else ())
     session = await read_session(
         context.source,
         session_id,
@@ -140,6 +142,7 @@ async def _score_page(
         meaning_of_total=_meaning_of_total(context, document),
         key=str(uuid4()),
         requested_by=requested_by,
+        built_since=marks.get(document["score_id"], ()) if document else (),
         judged_against=judged_against,
         newest_reference=references[0] if references else None,
         max_reference=MAX_REFERENCE_CHARACTERS,

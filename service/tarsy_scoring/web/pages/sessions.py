@@ -1,6 +1,7 @@
 """The page of sessions: a form of filters, and the list of the sessions found."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -10,6 +11,7 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import SESSIONS
+from tarsy_scoring.missing_tools.built import Marks, read_marks
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import Analysing
@@ -40,6 +42,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     query = form.query or SessionsQuery()
     filters = query.filters(query.status)
     faults, found, after, live = list(form.faults), SessionPage([], None), None, None
+    marks: Marks = {}
     if query.cursor:
         try:
             after = read_cursor(query.cursor, filters, query.sort)
@@ -48,6 +51,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     if not faults:
         live = Live(SESSIONS, await position_of(context))
         found = await list_sessions(context.analytics, filters, query.sort, after, PAGE_SIZE)
+        marks = await read_marks(context.analytics.database, [s.score.score_id for s in found.sessions if s.score])
     return page(
         "sessions.html",
         422 if faults else 200,
@@ -56,11 +60,13 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
         may_score="score" in caller.scopes,
         chains=await chain_names(context),
         criteria_names=sorted(context.policy.hashes),
-        **list_values(form, found, faults),
+        **list_values(form, found, faults, marks),
     )
 
 
-def list_values(form: Form[SessionsQuery], found: SessionPage, faults: Sequence[str]) -> dict[str, Any]:
+def list_values(
+    form: Form[SessionsQuery], found: SessionPage, faults: Sequence[str], marks: Marks = MappingProxyType({})
+) -> dict[str, Any]:
     """Values of `sessions.html` about its form and its list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
     flags = {flag for session in found.sessions if session.score for flag in session.score.flags}
@@ -70,6 +76,7 @@ def list_values(form: Form[SessionsQuery], found: SessionPage, faults: Sequence[
         "form": form,
         "faults": faults,
         "sessions": found.sessions,
+        "marks": marks,
         "explained": {flag: meaning for flag, meaning in words.FLAGS.items() if flag in flags},
         "is_narrowed": bool(kept.keys() - {"sort"}),
         "shows_folded": bool(kept.keys() & set(FOLDED)),
