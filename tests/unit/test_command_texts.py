@@ -181,7 +181,13 @@ def test_no_width_of_a_terminal_cuts_ids_and_times(
     monkeypatch.setenv("COLUMNS", "20")
     session, topic, time = "s" * 128, "t" * 100, "2026-11-22T13:04:05.123456Z"
     letter = {"place": "0:123456789", "failed_at": time, "error": "not_json", "error_message": "m" * 200}
-    letter |= {"original_topic": topic, "original_partition": 2, "original_offset": 123456789}
+    letter |= {
+        "original_topic": topic,
+        "original_partition": 2,
+        "original_offset": 123456789,
+        "replayed_at": time,
+        "now": "understood",
+    }
     letters = "\n".join(shown(capsys, "dead_letters.txt", {"letters": [letter]}))
     assert all(whole in letters for whole in ("0:123456789", time, f"{topic} 2:123456789"))
     anchor = {"session_id": session, "chain_id": None, "alert_type": None, "judgements": 1, "state": "judged"}

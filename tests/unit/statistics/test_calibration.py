@@ -154,8 +154,8 @@ MEANINGS = {
     ),
     "worse": (
         (("correct", 20, 20), ("wrong", 90, 18), ("wrong", 20, 3), ("correct", 90, 3)),
-        "The judge agrees with the labels less than by chance (weighted kappa -0.72, 95 % interval -0.88 to -0.44). "
-        "They differ on 38 of 44 sessions: the judge is higher on 18 of them and lower on 20. About 144 more "
+        "The judge agrees with the labels less than by chance (weighted kappa -0.72, 95 % interval -0.88 to -0.42). "
+        "They differ on 38 of 44 sessions: the judge is higher on 18 of them and lower on 20. About 161 more "
         "labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
     ),
     "few": (
