@@ -73,6 +73,35 @@ async def test_a_question_does_not_hold_its_answer(scoring: Scoring, session: st
     assert "[E1] Alert" in question
 
 
+async def test_a_call_that_hands_in_the_answer_is_not_part_of_the_question(scoring: Scoring, tmp_path: Path) -> None:
+    """Nor is a stage that follows the final analysis."""
+    document = json.loads((EXAMPLES / f"{OOM}.json").read_text("utf-8"))
+    answer = document["final_analysis"]
+    events = document["stages"][0]["executions"][0]["events"]
+    call = next(event for event in events if event["event_type"] == "llm_tool_call")
+    names = {"server_name": "submit", "tool_name": "submit_tool", "arguments": json.dumps({"ans": answer})}
+    submission = call | {"event_id": "submission", "content": "Thanks.", "metadata": call["metadata"] | names}
+    concluded = call | {"event_id": "concluded", "event_type": "final_analysis", "content": answer, "metadata": {}}
+    later = call | {"event_id": "later", "content": "It was the memory limit."}
+    kept = [event for event in events if event["event_type"] != "final_analysis"]
+    numbered = [
+        event | {"sequence_number": number}
+        for number, event in enumerate([*kept, submission, concluded, later], start=1)
+    ]
+    document["stages"] = [
+        document["stages"][0] | {"executions": [document["stages"][0]["executions"][0] | {"events": numbered}]}
+    ]
+    (tmp_path / f"{OOM}.json").write_text(json.dumps(document), encoding="utf-8")
+    await store_score(scoring, OOM, 91)
+    _, [line] = await exported(scoring, tmp_path)
+
+    question, learned = said(line)
+    assert learned == answer.strip()
+    for text in ("submit_tool", "Thanks.", "It was the memory limit.", answer.strip().splitlines()[-1]):
+        assert text not in question
+    assert question.splitlines()[-1].endswith("END>>>")
+
+
 async def test_secrets_are_masked_in_question_and_answer(scoring: Scoring, tmp_path: Path) -> None:
     document = json.loads((EXAMPLES / f"{OOM}.json").read_text("utf-8"))
     secret = "ghp_" + "a1B2" * 9

@@ -57,7 +57,7 @@ def export(since: datetime | None, until: datetime | None, with_session: bool, *
     apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
 
     With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation as the
-    judge read it, masked, and with the final analysis as the answer; `session_id`, `total_score`, and
+    judge read it, masked and up to the final analysis, which is the answer; `session_id`, `total_score`, and
     `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the timeline source as well. Exit
     status 1: sessions were left out; each is named on stderr with the reason.
     """

@@ -1,10 +1,10 @@
 """
 Training material: exported scores with their sessions, in the chat format that fine-tuning tools read.
 
-A line has `messages`: the user gives the investigation as the judge read it, without its answer, and the assistant
-answers with the final analysis. Our own fields stand beside it under names that OpenAI, TRL and Axolotl give no
-meaning (`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to score is one
-text of JSON: loaders derive the type of each column from the first lines, and refuse a nested object with other keys.
+A line has `messages`: the user gives the investigation as the judge read it, up to the final analysis, and the
+assistant answers with that. Our own fields stand beside it under names to which OpenAI, TRL and Axolotl give no meaning
+(`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to score is one text of
+JSON: loaders derive the type of each column from the first lines, and refuse a nested object with other keys.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ def line_of(score: ExportedScore, context: FittedContext, labels: Sequence[Mappi
     }
     line = {
         "messages": [
-            {"role": "user", "content": f"{context.alert}\n\n{_without_answers(context)}"},
+            {"role": "user", "content": _question(context)},
             {"role": "assistant", "content": without_prefixes(analysis).strip()},
         ],
         "session_id": score.document["session_id"],
@@ -139,9 +139,16 @@ def line_of(score: ExportedScore, context: FittedContext, labels: Sequence[Mappi
     return to_json(line) + b"\n"
 
 
-def _without_answers(context: FittedContext) -> str:
-    """The conversation without the entries that state the answer: a model would learn to copy them."""
-    text = context.conversation
-    for start, end in sorted((context.entries[entry] for entry in context.answers), reverse=True):
-        text = text[:start] + text[end:]
-    return text
+def _question(context: FittedContext) -> str:
+    """
+    Alert and conversation up to the final analysis.
+
+    What came after it is unknown to an agent that has to write it, and would give it away. So would earlier entries
+    that hand in the answer: a model would learn to copy them.
+    """
+    text, end = context.conversation, context.entries[context.final_analysis][0]
+    for start, stop in sorted((context.entries[entry] for entry in context.answers), reverse=True):
+        if stop <= end:
+            text, end = text[:start] + text[stop:], end - (stop - start)
+    last_line = context.conversation.rpartition("\n")[2]
+    return f"{context.alert}\n\n{text[:end]}{last_line}"

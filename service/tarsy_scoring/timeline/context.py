@@ -73,7 +73,7 @@ class FittedContext:
     final_analysis: str = ""
     """The entry with the final analysis of the session; empty without one."""
     answers: frozenset[str] = frozenset()
-    """The entries with the final answer or a summary of it."""
+    """The entries that state the answer or a part of it, and summaries of it."""
 
     def entry_text(self, entry: str) -> str | None:
         """The text of an entry as the judge sees it, without its heading; None for an unknown id."""

@@ -101,9 +101,10 @@ class Rendering:
         self._places: dict[str, str] = {}  # agent and stage of the entries that show final texts
         self._place = ""
         self._submits = False  # the agent that is being rendered may answer for the session
+        self._summarises = False  # the stage that is being rendered summarises the answer
         self._last_submission = ""
         self.answers: set[str] = set()
-        """Entries with the final answer or a summary of it."""
+        """Entries that state the answer or a part of it, and summaries of it."""
         self.final_analysis = ""
         """The entry with the final analysis of the session; empty without one."""
         self._bodies: list[tuple[Part, str]] = []  # parts that are still empty, with their raw texts
@@ -114,11 +115,10 @@ class Rendering:
         self._heading("## Investigation")
         for number, stage in enumerate(timeline.shown_stages, start=1):
             self._render_stage(number, stage)
-        analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
-        self._render_last_submission(analysis)
-        summary = self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
-        self.final_analysis = analysis
-        self.answers |= {analysis, summary, self._last_submission} - {""}
+        self._summarises = False
+        self.final_analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
+        self._render_last_submission(self.final_analysis)
+        self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
         if timeline.reference is not None:
             self._out = self.reference
@@ -137,6 +137,8 @@ class Rendering:
         self._count += 1
         entry = f"E{self._count}"
         self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
+        if self._summarises:
+            self.answers.add(entry)
         return entry
 
     def _body(self, entry: str, text: str, rank: Rank, *, absent: str = "", inline: bool = False) -> None:
@@ -290,6 +292,7 @@ class Rendering:
     def _render_stage(self, number: int, stage: Stage) -> None:
         details = f"{self._label(stage.stage_type)}, {self._label(stage.status)}"
         self._heading(f"### Stage {number}: {self._label(stage.stage_name)} ({details})")
+        self._summarises = stage.stage_type == "exec_summary"
         if stage.error_message:
             self._body(self._open("Error of the stage"), stage.error_message, Rank.REST)
         for execution, parent in _parents_first(stage.executions):
@@ -345,12 +348,21 @@ class Rendering:
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the session's final analysis is this answer
         self._body(entry, event.content, rank, absent="(empty)")
-        if event.event_type == "executive_summary":
+        if event.event_type == "executive_summary" or self._states_answer(event.event_type, text):
             self.answers.add(entry)
         concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
             self._places[entry] = self._place
+
+    def _states_answer(self, event_type: str, text: str) -> bool:
+        """Whether an answer of an agent is the session's final analysis, or one of several that this joins."""
+        final = (self._timeline.final_analysis or "").strip()
+        return (
+            bool(text and final)
+            and event_type in ("final_analysis", "llm_response")
+            and (text in final or final in text)
+        )
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
         """Render a call, its summaries and its raw result as one entry. Failed summaries are left out."""
@@ -372,6 +384,7 @@ class Rendering:
             self._out.append(Part(entry, CUT_MARK))
         if tool is not None and not failed and _SUBMITS.fullmatch(tool.tool_name):
             self._note_answer(entry)
+            self.answers.add(entry)
 
     def _note_answer(self, entry: str) -> None:
         """Remember the entry as the last answer so far, with its place. Answers of sub-agents go to their parents."""
