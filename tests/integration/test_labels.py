@@ -311,7 +311,7 @@ async def test_each_judge_has_its_own_card(api: Api) -> None:
 
 
 async def test_labels_near_a_total(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten drawn and labelled scores of the same criteria within five points; in the document and on the page."""
+    """Ten labelled scores of the same criteria within five points; in the document and on the page."""
     monkeypatch.setattr("tarsy_scoring.records.labels_nearby.KEPT_S", 0)
     await keep_bands(api)
     totals = [60, 60, 62, 63, 64, 66, 67, 68, 70]
@@ -323,23 +323,32 @@ async def test_labels_near_a_total(api: Api, monkeypatch: pytest.MonkeyPatch) ->
     await read_json(api, "review")
     undrawn = await store_score(api.scoring, "undrawn", 65, at=TODAY - 3 * DAY, **CRITERIA)
     asked = await store_score(api.scoring, "asked", 65, at=EARLIER_TODAY, **CRITERIA)
-    for n, score_id in enumerate((*near, far, other, undrawn)):
+    for n, score_id in enumerate((*near, far, other)):
         await post_label(api, score_id, **({"outcome": "wrong"} if n < 3 else {"agrees": True}))
 
     assert "labels_nearby" not in await read_json(api, f"scores/{asked}")
     assert "labels-nearby" not in await look(api, f"/scores/{asked}")
+    await post_label(api, undrawn, agrees=True)
+    assert (
+        "Of 10 labelled scores between 60 and 70, 7 were right: 70 % (95 % interval: 40 % to 89 %). People chose"
+        in await look(api, f"/scores/{asked}")
+    )
     await read_json(api, "review")  # draws the score of today, because all others have a label
     await post_label(api, asked, agrees=True)
     document = await read_json(api, f"scores/{asked}")
 
     ScoreDocument.model_validate(document)
     nearby = document["labels_nearby"]
-    assert {name: nearby[name] for name in ("from_total", "to_total", "labelled", "right", "band", "is_of_judge")} == {
+    assert {
+        name: nearby[name]
+        for name in ("from_total", "to_total", "labelled", "right", "band", "is_drawn", "is_of_judge")
+    } == {
         "from_total": 60,
         "to_total": 70,
         "labelled": 10,
         "right": 7,
         "band": "correct",
+        "is_drawn": True,
         "is_of_judge": True,
     }
     assert nearby["share_low"] < nearby["share"] == 0.7 < nearby["share_high"]

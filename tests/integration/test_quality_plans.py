@@ -34,7 +34,7 @@ STATEMENTS = {
     "labels-nearby": (
         labels_nearby.NEARBY,
         "'hash-1', 'judge-2', 40, 50",
-        {"review_picks_by_total", "score_labels_of_score"},
+        {"score_labels_by_total", "session_scores_pkey", "score_labels_of_score"},
     ),
     "review-to-draw": (review.TO_DRAW, "", set()),
     "review-to-draw-today": (review.TO_DRAW_TODAY, "", set()),

@@ -82,6 +82,20 @@ def test_the_share_is_that_of_all_scores() -> None:
     assert found["share_low"] < 0.8 < found["share_high"]
 
 
+def test_scores_that_people_chose_count_where_too_few_were_drawn() -> None:
+    """Each of them alike, also the drawn ones among them."""
+    chosen = [row(n, "wrong", inclusion_probability=None) for n in range(20, 30)]
+    drawn = [row(n, inclusion_probability=0.1) for n in range(1, 10)]
+
+    few = count_labels([*drawn, *chosen], BANDS)
+    enough = count_labels([*drawn, row(10, inclusion_probability=0.1), *chosen], BANDS)
+
+    assert few is not None
+    assert (few["right"], few["labelled"], few["share"], few["is_drawn"]) == (9, 19, pytest.approx(9 / 19), False)
+    assert enough is not None
+    assert (enough["right"], enough["labelled"], enough["is_drawn"]) == (10, 10, True)
+
+
 def test_criteria_without_bands_use_the_ranges() -> None:
     found = count_labels([row(n, "75-100") for n in range(10)], DEFAULT_BANDS)
 

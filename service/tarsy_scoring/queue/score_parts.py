@@ -88,7 +88,7 @@ class LabelsNearby(Part):
     """
     What reviewers say about scores of the same criteria hash whose totals are near to this one.
 
-    Scores that were drawn for review count, without a reference. May be a minute old.
+    Scores with a reference do not count. May be a minute old.
     """
 
     from_total: int = Field(ge=0, le=100)
@@ -97,10 +97,13 @@ class LabelsNearby(Part):
     right: Count = Field(description="Those whose label is in `band`.")
     band: str = Field(description="Id of the highest band of the criteria.")
     share: Share = Field(
-        description="Estimated share of right ones among all such scores, weighted by how they were drawn."
+        description="Share of right ones; with `is_drawn` an estimate for all such scores, weighted by the draw."
     )
     share_low: Share = Field(description="Lower end of its interval of 95 % (Wilson).")
     share_high: Share
+    is_drawn: bool = Field(
+        description="True: only scores drawn for review count. False: too few were drawn, so people chose them."
+    )
     is_of_judge: bool = Field(
         description="False: too few labels on scores of this judge, so others' scores count as well."
     )

@@ -1,9 +1,9 @@
 """
 What a total means: the labels on scores of the same kind whose totals are near to it.
 
-Laws. Labels on scores under the same criteria hash count; those of the same judge alone where there are enough of
-them. Only scores that were drawn for review count, because only then the probability of their being labelled is
-known, and each is weighted by the inverse of it. No score with a reference is drawn for review.
+Laws. Labels on scores under the same criteria hash and without a reference count. Of these, where there are enough:
+those that were drawn for review alone, because only then the probability of their being labelled is known, and each is
+weighted by the inverse of it; and those of the same judge alone.
 """
 
 import statistics
@@ -25,16 +25,17 @@ MOST_COUNTED = 100  # scores; an interval within 0.1 to either side
 KEPT_S = 60.0
 MOST_KEPT = 10_000  # totals of judges: at most some MB
 
-# The labels on scores under these criteria ($1) with totals from $3 to $4: first those of this judge ($2), then the
-# newest. Picks hold the judgement of their scores. OFFSET 0: labels are found by their score, not all of them read.
+# The labels on scores under these criteria ($1) with totals from $3 to $4: first those that were drawn, then those of
+# this judge ($2), then the newest. OFFSET 0: labels are found by their score, not all of them read.
 NEARBY = f"""
 SELECT near.*, l.labelled_by, l.agrees, l.outcome, l.number
-FROM (SELECT p.score_id, p.total_score, p.judge_outcome, p.inclusion_probability,
-        p.judge_fingerprint IS NOT DISTINCT FROM $2::text AS is_of_judge
-      FROM {{schema}}.review_picks p
-      WHERE p.criteria_hash = $1::text AND p.total_score BETWEEN $3::int AND $4::int
-        AND EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id OFFSET 0)
-      ORDER BY is_of_judge DESC, p.day DESC, p.score_id LIMIT {MOST_COUNTED}) near
+FROM (SELECT s.score_id, s.total_score, s.judge_outcome, p.inclusion_probability,
+        s.judge_fingerprint IS NOT DISTINCT FROM $2::text AS is_of_judge
+      FROM (SELECT DISTINCT score_id FROM {{schema}}.score_labels
+            WHERE judged_by = $1::text AND judged_total BETWEEN $3::int AND $4::int) k
+      JOIN {{schema}}.session_scores s USING (score_id) LEFT JOIN {{schema}}.review_picks p USING (score_id)
+      WHERE s.reference IS NULL
+      ORDER BY p.score_id IS NULL, is_of_judge DESC, s.completed_at DESC, s.score_id LIMIT {MOST_COUNTED}) near
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.score_labels l WHERE l.score_id = near.score_id OFFSET 0) l
 ORDER BY l.label_id
 """
@@ -93,13 +94,17 @@ def count_labels(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> 
         if (band := band_of_label(label_of(row, bands), bands)) is not None:
             said[score_id].append(places[band])
     scores = {row["score_id"]: row for row in rows if row["score_id"] in said}
-    of_judge = {score_id: row for score_id, row in scores.items() if row["is_of_judge"]}
+    drawn = {score_id: row for score_id, row in scores.items() if row["inclusion_probability"] is not None}
+    is_drawn = len(drawn) >= FEWEST
+    counted = drawn if is_drawn else scores
+    of_judge = {score_id: row for score_id, row in counted.items() if row["is_of_judge"]}
     is_of_judge = len(of_judge) >= FEWEST
-    counted = of_judge if is_of_judge else scores
+    counted = of_judge if is_of_judge else counted
     if len(counted) < FEWEST:
         return None
     is_right = {score_id: statistics.median_low(said[score_id]) == len(bands) - 1 for score_id in counted}
-    estimate = share_of([(is_right[key], 1 / row["inclusion_probability"]) for key, row in counted.items()])
+    weights = {key: 1 / row["inclusion_probability"] if is_drawn else 1.0 for key, row in counted.items()}
+    estimate = share_of([(is_right[key], weight) for key, weight in weights.items()])
     return {
         "labelled": len(counted),
         "right": sum(is_right.values()),
@@ -107,5 +112,6 @@ def count_labels(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> 
         "share": estimate.value,
         "share_low": estimate.low,
         "share_high": estimate.high,
+        "is_drawn": is_drawn,
         "is_of_judge": is_of_judge,
     }
