@@ -32,11 +32,9 @@ from tarsy_scoring.limits.rules import (
     Window,
     refusal_of,
     require_affordable,
-    reservation_usd,
-    second_turn_share,
     state_after,
-    with_share,
 )
+from tarsy_scoring.limits.second_turns import reservation_usd, second_turn_share, with_share
 from tarsy_scoring.postgres.database import Database
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -38,12 +38,10 @@ from tarsy_scoring.limits.rules import (
     Standings,
     exact_usd,
     refusal_of,
-    reservation_usd,
-    second_turn_share,
     state_after,
     state_of_budget,
-    with_share,
 )
+from tarsy_scoring.limits.second_turns import reservation_usd, second_turn_share, with_share
 from tarsy_scoring.limits.tables import LimitTables
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher

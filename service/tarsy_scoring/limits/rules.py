@@ -5,7 +5,6 @@ All times come from the database's clock, as arguments. `fleet` locks and reads 
 needs and writes the decision back.
 """
 
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,8 +39,6 @@ SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
 NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
-# The costs of a model's second turns that are kept, and from how many of them on they count.
-SECOND_TURNS, LEARNED_FROM_TURNS = 20, 5
 SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
@@ -267,36 +264,6 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
     open_until = now + timedelta(seconds=cool_down_s)
     return replace(counted, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
-
-
-def reservation_usd(call: Call, state: ProviderState | None, model: str) -> float | None:
-    """
-    USD that a call reserves: its upper bound, or for a second turn what such turns of the model have used.
-
-    That is the highest share of the last `SECOND_TURNS` ones: the next one costs more once in 21 times. The budget
-    is then overdrawn by the difference, because the cost itself is always charged.
-
-    Args:
-        model: The model configured now.
-    """
-    if call.most_usd is None or not call.is_second_turn or state is None or state.second_turn_model != model:
-        return call.most_usd
-    if len(state.second_turn_shares) < LEARNED_FROM_TURNS:
-        return call.most_usd
-    return call.most_usd * min(1.0, max(state.second_turn_shares))
-
-
-def second_turn_share(call: Call, result: Result) -> float | None:
-    """Cost of an answered second turn as a share of its upper bound, rounded up; None if it teaches nothing."""
-    if not (call.is_second_turn and call.most_usd and result.cost_usd and result.read_tokens):
-        return None
-    return math.ceil(1000 * result.cost_usd / call.most_usd) / 1000
-
-
-def with_share(state: ProviderState, model: str, share: float) -> ProviderState:
-    """The state after one more second turn of the configured model; another model starts over."""
-    known = state.second_turn_shares if state.second_turn_model == model else ()
-    return replace(state, second_turn_model=model, second_turn_shares=(*known, share)[-SECOND_TURNS:])
 
 
 @dataclass(slots=True)
