@@ -469,6 +469,16 @@ class TestPrune:
                 assert f"using {index} on" in plan, plan
                 assert "Seq Scan" not in plan.replace("Seq Scan on relay_floor", "")
 
+    async def test_scores_of_requests_and_replies_are_looked_up_one_by_one(self, scoring: Scoring) -> None:
+        """A join may read all scores for each batch."""
+        async with connected(scoring.url) as connection:
+            for part in PARTS:
+                if part.name in {"requests", "replies"}:
+                    prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(part.find))
+                    plan = "\n".join(r[0] for r in await prepared.fetch(30, part.start, 10))
+                    assert "SubPlan" in plan, plan
+                    assert "Join" not in plan, plan
+
     async def test_a_batch_of_sessions_looks_at_no_further_ones(self, scoring: Scoring) -> None:
         """They are found in the order of their end; a sort would look at all that are old, for each batch."""
         async with connected(scoring.url) as connection, connection.transaction():

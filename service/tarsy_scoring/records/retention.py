@@ -84,8 +84,8 @@ SELECT count(*) AS removed, max(at) AS ended_at FROM gone
 """
 
 
-_HAS_NO_OPEN_SCORE = f"""NOT EXISTS (
-    SELECT FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id AND o.{_IS_OPEN})"""
+# A value and no NOT EXISTS, which PostgreSQL may turn into a join that reads all scores for each batch.
+_HAS_NO_OPEN_SCORE = f"(SELECT o.{_IS_OPEN} FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id) IS NOT TRUE"
 
 _UNPUBLISHED = f"SELECT FROM {{schema}}.scoring_events e WHERE {IS_UNPUBLISHED}"
 
@@ -125,12 +125,12 @@ _SENT = "(s.published_at IS NOT NULL OR s.position <= (SELECT published FROM {sc
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
-# Found by their place in the table: the primary key is random, and a look-up of it for each row costs more.
+# Events, requests and replies are found by their place in the table: the primary key is random, and a look-up of it for
+# each row costs more.
 EVENTS = Part("events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0)
 SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
 SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100)
 TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
-_TURN = ("score_id", "ordinal")
 _POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
 # sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that no
@@ -138,10 +138,10 @@ _POSITION = ("original_topic", "original_partition", "original_offset")
 # third less in batches of 500 than of 100: a batch has ten statements whatever its size.
 PARTS = (
     EVENTS,
-    Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
+    Part("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
     SESSIONS,
     SCORES,
-    Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
+    Part("replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500),
     TOOL_LISTS,
     Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
     Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
