@@ -10,12 +10,7 @@ from typing import Literal
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Estimate, band_of
 from tarsy_scoring.statistics.sampling import Candidate, pick_for_review
 from tarsy_scoring.statistics.trust import Rating, trust_card
-
-
-def draws(seed: int, *what: object) -> random.Random:
-    """A generator seeded for one run, so that a short simulation repeats the first runs of a long one."""
-    return random.Random(f"{seed}/{'/'.join(map(str, what))}")
-
+from tarsy_scoring_lab.simulated import draws
 
 # --- the trust card ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from rich.console import Console
 
-from benchmarks.labelling import AGREEMENTS, Labels, coverages, draws, half_widths_as_planned, queue_estimates
+from benchmarks.labelling import AGREEMENTS, Labels, coverages, half_widths_as_planned, queue_estimates
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, measure_demand
 from tarsy_scoring.statistics.comparison import MetricComparison, ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import (
@@ -27,6 +27,7 @@ from tarsy_scoring.statistics.drift import (
     explain_new_judge,
     find_change,
 )
+from tarsy_scoring_lab.simulated import draws
 
 RUNS = 1000
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from benchmarks.labelling import AGREEMENTS, coverages, draws, labelled, true_card
+from benchmarks.labelling import AGREEMENTS, coverages, labelled, true_card
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, Estimate
 from tarsy_scoring.statistics.trust import Rating, TrustCard, assumed_error, labels_needed, trust_card
+from tarsy_scoring_lab.simulated import draws
 
 LOW, MIDDLE, HIGH = IDS = tuple(b.id for b in DEFAULT_BANDS)
 TOTALS = {LOW: 30.0, MIDDLE: 60.0, HIGH: 90.0}
