@@ -54,8 +54,15 @@ def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
 
 @click.command()
 @click.option("--keep-running", is_flag=True, help="Keep all parts running afterwards, until Ctrl-C.")
+@click.option(
+    "--history/--no-history",
+    "has_history",
+    default=True,
+    show_default=True,
+    help="Store three months of example scores first, marked as such; a tour of the pages follows with --keep-running.",
+)
 @broker_option
-def demo(keep_running: bool, broker: Any) -> None:
+def demo(keep_running: bool, has_history: bool, broker: Any) -> None:
     """
     Run the whole service here and score ten example sessions.
 
@@ -70,7 +77,7 @@ def demo(keep_running: bool, broker: Any) -> None:
 
     async def main(stopping: asyncio.Event) -> None:
         nonlocal status
-        status = await run_demo(keep_running=keep_running, broker=broker, stopping=stopping)
+        status = await run_demo(keep_running=keep_running, has_history=has_history, broker=broker, stopping=stopping)
 
     run(run_until_signalled(main))
     sys.exit(status)

@@ -1,5 +1,5 @@
 """
-`tarsy-scoring demo`: runs the whole service on one machine and scores example sessions.
+`tarsy-scoring demo`: runs the whole service on one machine and scores example sessions beside an example history.
 
 It runs the same `worker` and `api` as production in processes of their own, reads sessions from a
 TARSy-shaped database, and shows the events that arrive on Kafka. Only the parts around the service are
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median_low
 from typing import Any, Literal
@@ -30,10 +31,13 @@ from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring_lab.history import Filled, fill
 from tarsy_scoring_lab.process import free_port
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring_lab.tarsy import create_tables, load_session
+from tarsy_scoring_lab.tour import tour
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
@@ -54,10 +58,17 @@ CONFIG = {
 
 
 async def run_demo(
-    *, keep_running: bool, broker: Literal["auto", "apache-kafka", "tansu"], stopping: asyncio.Event
+    *,
+    keep_running: bool,
+    has_history: bool,
+    broker: Literal["auto", "apache-kafka", "tansu"],
+    stopping: asyncio.Event,
 ) -> int:
     """
     Run the demo. Returns the exit status: 0 if every example was scored, else 1.
+
+    Args:
+        has_history: Store the scores of `history` before the worker starts, and print the tour at the end.
 
     Raises:
         StartRefused: A part did not start, the broker did not take the events, or the worker ended early.
@@ -78,10 +89,13 @@ async def run_demo(
                 env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
-            await create_tables(env["SCORING_TIMELINE_DATABASE_URL"])
-            for session in sessions:
-                await load_session(env["SCORING_TIMELINE_DATABASE_URL"], session)
+            _, filled = await asyncio.gather(
+                _load_sessions(env["SCORING_TIMELINE_DATABASE_URL"], sessions),
+                _fill_history(env) if has_history else asyncio.sleep(0),
+            )
             console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
+            if filled is not None:
+                console.print(f"  {filled.scores} scores of three months are example data (chains example-...)")
             (provider,) = load_settings(env).config.providers.values()
             recorded = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
             judge = f"{provider.model} at {provider.base_url}" if is_real else recorded
@@ -91,16 +105,43 @@ async def run_demo(
             logs = Path(folder)
             async with program("worker", env, logs) as worker, program("api", env, logs) as api:
                 await _wait_until_ready(address, api)
-                console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
+                own_page = "/?q=demo-" if has_history else ""
+                console.print(f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False)
                 limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                 ended = await _follow(console, env, sessions, worker, limit_s, stopping)
                 status = _summarise(console, len(sessions), ended.values(), is_real)
                 if keep_running and not stopping.is_set():
+                    if filled is not None:
+                        _print_tour(console, address, filled)
                     console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
                     for name, value in env.items():
                         console.print(f"export {name}={value}", highlight=False)
                     await stopping.wait()
     return status
+
+
+async def _load_sessions(url: str, sessions: list[dict[str, Any]]) -> None:
+    """Store the example sessions in a TARSy-shaped database."""
+    await create_tables(url)
+    for session in sessions:
+        await load_session(url, session)
+
+
+async def _fill_history(env: Mapping[str, str]) -> Filled:
+    """Store the example history in the migrated database of the service."""
+    database = Database(env["SCORING_DATABASE_URL"], "public", pool_size=1)
+    await database.open()
+    try:
+        return await fill(database, datetime.now(UTC))
+    finally:
+        await database.close()
+
+
+def _print_tour(console: Console, address: str, filled: Filled) -> None:
+    """Print the five addresses with what to look at on each."""
+    console.print("\na tour of the pages (chains example-... hold example data that no model judged):\n")
+    for number, stop in enumerate(tour(filled), start=1):
+        console.print(f"  {number}. {address}{stop.path}\n     {stop.look_at}", highlight=False)
 
 
 async def _wait_until_ready(address: str, api: asyncio.subprocess.Process) -> None:

@@ -1,0 +1,34 @@
+"""The tour that the demo prints: five addresses, and what to look at on each."""
+
+from dataclasses import dataclass
+
+from tarsy_scoring_lab.history import BUILT_TOOL, JUDGE_DAY, PAYMENTS, PROMPT_DAY, TOOL_DAY, WANTED_TOOL, Filled
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An address of the tour, without the host, and what its page shows."""
+
+    path: str
+    look_at: str
+
+
+def tour(filled: Filled) -> list[Stop]:
+    """The five stops over the example sessions and the history."""
+    judge, prompt, tool = (filled.day(day) for day in (JUDGE_DAY, PROMPT_DAY, TOOL_DAY))
+    return [
+        Stop("/?q=demo-", "the ten sessions judged just now; open one: every reason cites an entry of its timeline"),
+        Stop(
+            f"/trends?chain={PAYMENTS}",
+            f"totals rose twice: a milder judge took over on {judge} (dashed line), agents got prompt v2 on {prompt}",
+        ),
+        Stop(
+            f"/drift?chain={PAYMENTS}",
+            "both causes, told apart by 40 anchors: the judge changed, and the agents changed about when v2 came",
+        ),
+        Stop(
+            "/missing-tools",
+            f"{BUILT_TOOL} was built on {tool} and is no longer asked for; {WANTED_TOOL} is what to build next",
+        ),
+        Stop("/review", "scores of the last week that wait for a person, and how far people agreed with each judge"),
+    ]
