@@ -89,35 +89,43 @@ async def run_demo(
                 env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
-            _, filled = await asyncio.gather(
-                _load_sessions(env["SCORING_TIMELINE_DATABASE_URL"], sessions),
-                _fill_history(env) if has_history else asyncio.sleep(0),
-            )
-            console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
-            if filled is not None:
-                console.print(f"  {filled.scores} scores of three months are example data (chains example-...)")
             (provider,) = load_settings(env).config.providers.values()
             recorded = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
             judge = f"{provider.model} at {provider.base_url}" if is_real else recorded
-            console.print(f"  judge: {judge}; ready after {time.monotonic() - started:.0f} s\n")
+            console.print(f"  judge: {judge}")
             env |= {"SCORING_API_PORT": str(free_port())}
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
-            async with program("worker", env, logs) as worker, program("api", env, logs) as api:
-                await _wait_until_ready(address, api)
+            async with program("api", env, logs) as api:
+                # The API takes seconds to start. The worker comes last: its first pass looks for drift in the history.
+                _, filled, _ = await asyncio.gather(
+                    _load_sessions(env["SCORING_TIMELINE_DATABASE_URL"], sessions),
+                    _fill_history(env) if has_history else asyncio.sleep(0),
+                    _wait_until_ready(address, api),
+                )
+                console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
+                if filled is not None:
+                    console.print(f"  {filled.scores:,} scores of three months are example data (chains example-...)")
+                console.print(f"  ready after {time.monotonic() - started:.0f} s\n")
                 own_page = "/?q=demo-" if has_history else ""
                 console.print(f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False)
-                limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
-                ended = await _follow(console, env, sessions, worker, limit_s, stopping)
-                status = _summarise(console, len(sessions), ended.values(), is_real)
-                if keep_running and not stopping.is_set():
-                    if filled is not None:
-                        _print_tour(console, address, filled)
-                    console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
-                    for name, value in env.items():
-                        console.print(f"export {name}={value}", highlight=False)
-                    await stopping.wait()
+                async with program("worker", env, logs) as worker:
+                    limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
+                    ended = await _follow(console, env, sessions, worker, limit_s, stopping)
+                    status = _summarise(console, len(sessions), ended.values(), is_real)
+                    if keep_running and not stopping.is_set():
+                        if filled is not None:
+                            _print_tour(console, address, filled)
+                        _print_environment(console, address, env)
+                        await stopping.wait()
     return status
+
+
+def _print_environment(console: Console, address: str, env: Mapping[str, str]) -> None:
+    """Print the variables with which commands in another shell use the parts of the demo."""
+    console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
+    for name, value in env.items():
+        console.print(f"export {name}={value}", highlight=False)
 
 
 async def _load_sessions(url: str, sessions: list[dict[str, Any]]) -> None:
