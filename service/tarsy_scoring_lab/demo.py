@@ -44,6 +44,7 @@ PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
 STOP_WITHIN_S = 20.0
 JUDGE_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
+NO_EVENT = (b"example-no-event", b"Example data: this message is no JSON, so it becomes a dead letter.", ())
 # The demo scores the failed and the timed-out example as well, and shows some gates.
 CONFIG = {
     "defaults": {
@@ -136,13 +137,24 @@ async def _load_sessions(url: str, sessions: list[dict[str, Any]]) -> None:
 
 
 async def _fill_history(env: Mapping[str, str]) -> Filled:
-    """Store the example history in the migrated database of the service."""
-    database = Database(env["SCORING_DATABASE_URL"], "public", pool_size=1)
+    """
+    Store the example history in the migrated database of the service, and publish a message that is no event.
+
+    Raises:
+        StartRefused: The broker did not take the message.
+    """
+    settings = load_settings(env)
+    database, publisher = Database(env["SCORING_DATABASE_URL"], "public", pool_size=1), Publisher(settings)
     await database.open()
     try:
-        return await fill(database, datetime.now(UTC))
+        filled = await fill(database, datetime.now(UTC))
+        acknowledged = await publisher.publish(settings.topic_session_completed, [NO_EVENT], PUBLISH_TIMEOUT_S)
     finally:
+        await publisher.stop()
         await database.close()
+    if not all(acknowledged):
+        raise StartRefused("the broker did not take the example of a message that is no event")
+    return filled
 
 
 def _print_tour(console: Console, address: str, filled: Filled) -> None:

@@ -128,6 +128,7 @@ async def _take_the_tour(printed: str) -> None:
         assert tools_text.index("search_traces") < tools_text.index("get_previous_logs")
         assert "built, no longer asked for" in tools_text
         assert f"set built since {re.findall(r'[0-9-]{10}', built)[0]}" in tools_text
+        assert "session-completed 0:0" in await text_of(review.replace("/review", "/dead-letters"))
         review_text = await text_of(review)
         assert re.search(r"[1-9]\d* without a label", review_text)
         assert "Reviewers agree with the judge's band on" in review_text
