@@ -433,8 +433,8 @@ async def test_averages_of_every_chain(api: Api) -> None:
     assert (own["chain_id"], other["chain_id"], found["chains_left_out"], found["step_days"]) == (
         "kubernetes", "billing", 0, 2,
     )  # fmt: skip
-    assert [own[n] for n in ("scores", "count", "average", "outcomes", "passed", "passed_share", "judges")] == [
-        3, 2, 50, 2, 1, 0.5, 1,
+    assert [own[n] for n in ("scores", "count", "average", "left_out", "passed", "passed_share", "judges")] == [
+        3, 2, 50, 1, 1, 0.5, 1,
     ]  # fmt: skip
     assert own["judging_usd"] == {"sum": 0.4, "average": 0.2, "count": 2}
     assert own["input_tokens"] == {"sum": 100, "average": 100, "count": 1}

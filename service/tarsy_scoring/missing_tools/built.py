@@ -1,7 +1,7 @@
 """
 Which tools exist now that scores asked for: tools whose last recorded state is `built`, since the recorded time.
 
-What is measured later does not matter here: also a tool that is still missed exists.
+Later measurements do not matter here: also a tool that is still missed exists.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

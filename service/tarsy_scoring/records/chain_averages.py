@@ -85,6 +85,7 @@ class ChainAverages:
     scores: int
     count: Annotated[int, Field(description="Totals in `average`.")]
     average: float | None
+    left_out: LeftOut
     outcomes: Annotated[
         int, Field(description="Scores that passed or failed; the others have no threshold and no gates.")
     ]
@@ -147,6 +148,7 @@ def _averages(row: Mapping[str, Any]) -> ChainAverages:
         scores=int(row["scores"]),
         count=totals,
         average=float(row["sure_points"]) / totals if totals else None,
+        left_out=int(row["totals"]) - totals,
         outcomes=outcomes,
         passed=passed,
         passed_share=passed / outcomes if outcomes else None,

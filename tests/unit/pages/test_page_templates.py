@@ -339,7 +339,7 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
     known, step = Known(3.0, 1.5, 2), ChainStep(TODAY, name, 50.0, 1)
     figures = {"judging_usd": known, "input_tokens": known, "output_tokens": known, "agent_usd": known}
-    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 1, 1, 1.0, **figures, duration_s=known, trend=[step])
+    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 0, 1, 1, 1.0, **figures, duration_s=known, trend=[step])
     every = EveryChain([chain], 1, 4)
     for view in (insights_view.trend_view(points, "t"), None):
         rows = insights_view.chain_rows(every, form)

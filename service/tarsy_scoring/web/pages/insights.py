@@ -27,11 +27,11 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
         return await period_page(request, "trends.html", form)
     selection, day_of, live = await selected(context, form), cast(DayOf, form.chosen), Live(INSIGHTS, 0)
     chains = await every_chain(context.analytics.database, selection, day_of)
-    view, left_out = None, 0
+    view = None
     if selection.chain is not None:
         found = await analytics.trends(context.analytics.database, selection, day_of)
-        view, left_out = insights_view.trend_view(found.points, f"Totals per day, {form.period}"), found.left_out
-    rows = insights_view.chain_rows(chains, form)
+        view = insights_view.trend_view(found.points, f"Totals per day, {form.period}")
+    rows, left_out = insights_view.chain_rows(chains, form), sum(chain.left_out for chain in chains.chains)
     return await period_page(
         request, "trends.html", form, live=live, every=chains, rows=rows, view=view, left_out=left_out
     )
