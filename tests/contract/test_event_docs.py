@@ -115,10 +115,10 @@ def keys_of(model: type[BaseModel]) -> set[str]:
     return paths
 
 
-PRICES = "agent_prices_usd_per_million_tokens"
+FREE = ("providers", "chains", "agent_prices_usd_per_million_tokens")
 
 
-def keys_in(value: Any, free: tuple[str, ...] = ("providers", "chains", PRICES), path: str = "") -> set[str]:
+def keys_in(value: Any, free: tuple[str, ...] = FREE, path: str = "") -> set[str]:
     """Dotted key paths of a loaded YAML, in the form of `keys_of`."""
     if not isinstance(value, dict):
         return set()

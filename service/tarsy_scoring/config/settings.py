@@ -154,6 +154,13 @@ class Prices(_Frozen):
     output: float = Field(ge=0, description="Price of output tokens.")
 
 
+class AgentPrices(_Frozen):
+    """USD per million tokens of a model of the agents."""
+
+    input: float = Field(ge=0, description="Below the name of a model: price of its input tokens.")
+    output: float = Field(ge=0, description="Below the name of a model: price of its output tokens.")
+
+
 class ProviderSettings(_Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
@@ -317,7 +324,7 @@ class Config(_Frozen):
     defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
     chains: dict[str, ChainSettings] = Field(default_factory=dict, description="Overrides per chain.")
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
-    agent_prices_usd_per_million_tokens: dict[str, Prices] = Field(
+    agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(
         default_factory=dict, description="Prices of the models of the agents by model name, for the cost of sessions."
     )
     criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")

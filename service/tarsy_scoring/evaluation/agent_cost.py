@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from tarsy_scoring.config.settings import Prices
+from tarsy_scoring.config.settings import AgentPrices
 from tarsy_scoring.timeline.model import Execution, Timeline
 
 USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
 
-def agent_cost_usd(timeline: Timeline, prices: Mapping[str, Prices]) -> float | None:
+def agent_cost_usd(timeline: Timeline, prices: Mapping[str, AgentPrices]) -> float | None:
     """
     Sum up the cost of all shown executions; None unless each has a price and known tokens.
 
@@ -25,7 +25,7 @@ def agent_cost_usd(timeline: Timeline, prices: Mapping[str, Prices]) -> float | 
     return round(sum(cost for cost in costs if cost is not None), USD_DIGITS)
 
 
-def _cost_usd(execution: Execution, prices: Mapping[str, Prices]) -> float | None:
+def _cost_usd(execution: Execution, prices: Mapping[str, AgentPrices]) -> float | None:
     names = {name.lower() for name in execution.model_names} & prices.keys()
     if len(names) != 1 or execution.input_tokens is None or execution.output_tokens is None:
         return None

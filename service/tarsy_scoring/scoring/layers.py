@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from tarsy_scoring.config.settings import ChainSettings, GateSettings, Prices, Settings
+from tarsy_scoring.config.settings import AgentPrices, ChainSettings, GateSettings, Settings
 from tarsy_scoring.evaluation.agent_cost import agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
@@ -58,7 +58,7 @@ class Layers:
 INLINE_EVENTS = 2_000
 
 
-async def measure(timeline: Timeline, chain: ChainSettings, prices: Mapping[str, Prices]) -> Layers:
+async def measure(timeline: Timeline, chain: ChainSettings, prices: Mapping[str, AgentPrices]) -> Layers:
     """
     Measure the interaction; large sessions are measured in a thread. Gates are not checked here.
 

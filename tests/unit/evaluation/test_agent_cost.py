@@ -2,11 +2,11 @@
 
 import pytest
 
-from tarsy_scoring.config.settings import Prices
+from tarsy_scoring.config.settings import AgentPrices
 from tarsy_scoring.evaluation.agent_cost import agent_cost_usd
 from unit.timeline.sessions import execution, stage, timeline
 
-PRICES = {"Model-A": Prices(input=1, output=10), "model-b": Prices(input=2, output=20)}
+PRICES = {"Model-A": AgentPrices(input=1, output=10), "model-b": AgentPrices(input=2, output=20)}
 KNOWN = {"input_tokens": 1_000_000, "output_tokens": 100_000}
 
 
