@@ -32,12 +32,13 @@ PAGES = [
     Page("/review", "Review", f"{_HERE}.labelling"),
     Page("/distribution", "Distribution", f"{_HERE}.insights", is_under_more=True),
     Page("/drift", "Drift", f"{_HERE}.drift", is_under_more=True),
+    Page("/approaches", "Better approaches", f"{_HERE}.approaches", is_under_more=True),
+    Page("/dead-letters", "Dead letters", f"{_HERE}.dead_letters", is_under_more=True),
 ]
 """In the order of the navigation. Under "More" stands what few installations have the data for, or look at rarely."""
 
 
 def routers() -> list[APIRouter]:
-    """The routers of all pages, each once, also of pages outside of the navigation."""
-    others = [f"{_HERE}.{name}" for name in ("scores", "approaches", "dead_letters")]
-    modules = dict.fromkeys([*(page.module for page in PAGES), *others])
+    """The routers of all pages, each once; `scores` serves pages outside of the navigation."""
+    modules = dict.fromkeys([*(page.module for page in PAGES), f"{_HERE}.scores"])
     return [import_module(module).router for module in modules]
