@@ -59,9 +59,10 @@ bench: $(VENV)/.dev  ## measure the service, from TARSy's database first, agains
 schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md, docs/routes.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py
 
+# Without `--quiet`, which hides the warnings from `--strict` as well.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 docs: $(VENV)/.docs  ## build the documentation as a site in build/site; a broken link is an error
-	@$(MKDOCS) build --strict --quiet --config-file .ci/mkdocs.yml
+	@$(MKDOCS) build --strict --config-file .ci/mkdocs.yml
 	@echo "the site is in build/site"
 
 docs-serve: $(VENV)/.docs  ## show the documentation on http://127.0.0.1:8000 while you write it

@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("docs/index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 LINKS = re.compile(r"\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)]*)?\)")
 SHOWN = (".json", ".yaml")
-FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//", re.IGNORECASE)
+# A canonical link names the page's own address and loads nothing.
+FROM_ELSEWHERE = re.compile(
+    r"<(?:script|link|img|iframe)\b(?![^>]*\brel=\"?canonical)[^>]*\b(?:src|href)=\"?(?:https?:)?//", re.IGNORECASE
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
