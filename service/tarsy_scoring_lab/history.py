@@ -40,7 +40,7 @@ _TOOLS = "kubectl_get", "kubectl_logs", "prometheus_query"
 _TRACES_SPELT = WANTED_TOOL, WANTED_TOOL, "search-traces"
 _PREVIOUS_LOGS = (
     "The logs of the container that died were gone, so the cause was guessed.",
-    "Only the restarted container could be read; its last lines before the restart would have told why.",
+    "Only the restarted container could be read; the reason stood in its last lines before the restart.",
 )
 _TRACES = (
     "Which call was slow could not be seen, because no traces were at hand.",
@@ -50,7 +50,7 @@ _NEVER = DAYS  # no improvement within the history
 
 
 def _plan(name: str, sessions: int, kinds: Mapping[str, tuple[float, int]], **more: Any) -> Plan:
-    """A chain without an improvement, apart from what is given."""
+    """A chain without an improvement; `more` replaces fields."""
     plan = Plan(
         chain=f"example-{name}",
         prefix=f"example-{name}-",

@@ -24,7 +24,7 @@ def tour(filled: Filled) -> list[Stop]:
         ),
         Stop(
             f"/drift?chain={PAYMENTS}",
-            "both causes, told apart by 40 anchors: the judge changed, and the agents changed about when v2 came",
+            "both causes, separated by 40 anchors: the judge changed, and the agents changed about when v2 came",
         ),
         Stop(
             "/missing-tools",
