@@ -21,15 +21,15 @@ def upgrade() -> None:
     op.execute("ALTER TABLE review_days ADD COLUMN drawn_until timestamptz")
     # People write labels, so there are few. Statements of the version before join scores and labels and name columns of
     # scores without their table, so labels have other names for them.
-    op.execute("ALTER TABLE score_labels ADD COLUMN judged_by text, ADD COLUMN judged_total int")
+    op.execute("ALTER TABLE score_labels ADD COLUMN scored_under text, ADD COLUMN scored_total int")
     op.execute(
-        "UPDATE score_labels l SET judged_by = s.criteria_hash, judged_total = s.total_score "
+        "UPDATE score_labels l SET scored_under = s.criteria_hash, scored_total = s.total_score "
         "FROM session_scores s WHERE s.score_id = l.score_id"
     )
-    op.execute("CREATE INDEX score_labels_by_total ON score_labels (judged_by, judged_total)")
+    op.execute("CREATE INDEX score_labels_by_total ON score_labels (scored_under, scored_total)")
 
 
 def downgrade() -> None:
-    op.execute("ALTER TABLE score_labels DROP COLUMN judged_total, DROP COLUMN judged_by")
+    op.execute("ALTER TABLE score_labels DROP COLUMN scored_total, DROP COLUMN scored_under")
     op.execute("ALTER TABLE review_days DROP COLUMN drawn_until")
     op.execute("ALTER TABLE session_scores DROP COLUMN judge_passed, DROP COLUMN pass_threshold")

@@ -149,7 +149,9 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen = [*filters.arguments]
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
-            nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100, [], [])
+            nodes = await plan_of(
+                connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], *place, 100
+            )
             assert_found_by(nodes, wanted, filters)
 
 
@@ -249,7 +251,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
     """However slow its reader is, it holds no connection meanwhile, and each score comes once."""
     seen: list[Any] = []
-    async for batch in export.export_scores(reader, Filters(since=NOW - timedelta(hours=20))):
+    async for batch in export.export_scores(reader, export.Chosen(Filters(since=NOW - timedelta(hours=20)))):
         assert len(batch) <= export.EXPORT_BATCH
         busy = await reader.database.once(
             lambda c: c.fetchval(

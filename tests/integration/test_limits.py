@@ -537,20 +537,25 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
 
 
 async def test_second_turns_of_a_fleet_are_learned_from(url: str) -> None:
-    """Every process reserves for them what they have used, also after a restart; other calls reserve their bound."""
-    settings = settings_of(daily_usd=10)
-    async with open_fleet(url, settings) as fleet:
-        for n in range(5):
-            permit = await fleet.member(n).admit(replace(call_of(usd=1.0), is_second_turn=True))
-            await fleet.member(n).settle(permit, Result(cost_usd=0.2, read_tokens=900))
-        assert await fleet.day() == (Decimal("1.0"), 0)
+    """Every process reserves for them what they have used, also after a restart; other calls reserve their bound. Without
+    a budget only the first ones are learned from.
+    """
+    second = replace(call_of(usd=1.0), is_second_turn=True)
+    async with open_fleet(url, settings_of()) as fleet:
+        for n, cost_usd in enumerate([0.2] * 5 + [0.9]):
+            await fleet.refresh()
+            permit = await fleet.member(n).admit(second)
+            await fleet.member(n).settle(permit, Result(cost_usd=cost_usd, read_tokens=900))
 
-    async with open_fleet(url, settings) as restarted:
+    async with open_fleet(url, settings_of(daily_usd=10)) as restarted:
         await restarted.refresh()
-        await restarted.one.admit(replace(call_of(usd=1.0), is_second_turn=True))
-        assert await restarted.day() == (Decimal("1.2"), Decimal("0.2"))
+        permit = await restarted.one.admit(second)
+        assert await restarted.day() == (Decimal("0.2"), Decimal("0.2"))
+        await restarted.one.settle(permit, Result(cost_usd=0.3, read_tokens=900))
+        await restarted.one.admit(second)
+        assert await restarted.day() == (Decimal("0.6"), Decimal("0.3"))
         await restarted.one.admit(call_of(usd=1.0))
-        assert await restarted.day() == (Decimal("2.2"), Decimal("1.2"))
+        assert await restarted.day() == (Decimal("1.6"), Decimal("1.3"))
 
 
 async def test_budget_shares_have_every_named_or_charged_chain(url: str) -> None:

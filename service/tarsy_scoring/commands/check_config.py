@@ -103,6 +103,9 @@ def _shown_config(config: Config) -> dict[str, Any]:
     for provider in shown["providers"].values():
         provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
         provider["proxy"] = provider["proxy"] and HIDDEN  # the only URL that may hold a password
+    for name, chain in config.chains.items():
+        if "pass_threshold" not in chain.model_fields_set:  # null would say that the chain has no threshold
+            del shown["chains"][name]["pass_threshold"]
     masked: dict[str, Any] = _masked(shown)
     return masked
 

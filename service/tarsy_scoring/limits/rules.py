@@ -39,6 +39,7 @@ SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
 NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
+LEARNED_DUE_S = 900.0  # a second turn waits so long for what others teach about its cost
 SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
@@ -429,6 +430,8 @@ class LockedState:
             due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
+            if permit.call.is_second_turn:
+                due_s = min(due_s, LEARNED_DUE_S * random.uniform(0.8, 1.2))  # noqa: S311
         turn = "second turn" if permit.call.is_second_turn else "call"
         return BudgetExhausted(f"{lacking.state()}, and the {turn} reserves {usd:.4f} USD: {hope}", due_s)
 

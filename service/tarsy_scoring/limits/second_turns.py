@@ -22,11 +22,14 @@ def reservation_usd(call: Call, state: ProviderState | None, model: str) -> floa
     Args:
         model: The model configured now.
     """
-    if call.most_usd is None or not call.is_second_turn or state is None or state.second_turn_model != model:
-        return call.most_usd
-    if len(state.second_turn_shares) < LEARNED_FROM:
+    if call.most_usd is None or not call.is_second_turn or state is None or not is_learned(state, model):
         return call.most_usd
     return call.most_usd * min(1.0, max(state.second_turn_shares))
+
+
+def is_learned(state: ProviderState, model: str) -> bool:
+    """Whether enough second turns of the configured model are known."""
+    return state.second_turn_model == model and len(state.second_turn_shares) >= LEARNED_FROM
 
 
 def second_turn_share(call: Call, result: Result) -> float | None:

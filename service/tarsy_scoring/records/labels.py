@@ -46,7 +46,7 @@ WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_i
 
 ADD = """
 INSERT INTO {schema}.score_labels
-  (score_id, session_id, judged_by, judged_total, labelled_by, agrees, outcome, number, reason)
+  (score_id, session_id, scored_under, scored_total, labelled_by, agrees, outcome, number, reason)
 SELECT score_id, session_id, criteria_hash, total_score, $2, $3, $4, $5, $6 FROM {schema}.session_scores
 WHERE score_id = $1 AND status = 'completed' AND total_score IS NOT NULL FOR KEY SHARE
 RETURNING label_id, session_id

@@ -32,7 +32,7 @@ SELECT near.*, l.labelled_by, l.agrees, l.outcome, l.number
 FROM (SELECT s.score_id, s.total_score, s.judge_outcome, p.inclusion_probability,
         s.judge_fingerprint IS NOT DISTINCT FROM $2::text AS is_of_judge
       FROM (SELECT DISTINCT score_id FROM {{schema}}.score_labels
-            WHERE judged_by = $1::text AND judged_total BETWEEN $3::int AND $4::int) k
+            WHERE scored_under = $1::text AND scored_total BETWEEN $3::int AND $4::int) k
       JOIN {{schema}}.session_scores s USING (score_id) LEFT JOIN {{schema}}.review_picks p USING (score_id)
       WHERE s.reference IS NULL
       ORDER BY p.score_id IS NULL, is_of_judge DESC, s.completed_at DESC, s.score_id LIMIT {MOST_COUNTED}) near

@@ -152,16 +152,24 @@ def file_keys(text: str) -> Any:
 def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) -> None:
     """A provider or chain without keys of its own is named; a chain is compared with `defaults`."""
     config = CONFIG | {
-        "defaults": {"criteria": "investigation", "sample_rate": 0.5},
-        "chains": {"k": {"sample_rate": 0.5, "max_reminders": 1}, "plain": None, "usual": {"sample_rate": 1.0}},
+        "defaults": {"criteria": "investigation", "sample_rate": 0.5, "pass_threshold": 50},
+        "chains": {
+            "k": {"sample_rate": 0.5, "max_reminders": 1},
+            "plain": None,
+            "usual": {"sample_rate": 1.0, "pass_threshold": None},
+        },
     }
     brief, whole = (
         run(*options, config=config, SCORING_SLOTS="16", SCORING_LEASE_S="61") for options in ((), ("--all",))
     )
 
     shown = file_keys(brief.stdout)
-    assert shown["chains"] == {"k": {"max_reminders": 1}, "plain": {}, "usual": {"sample_rate": 1.0}}
-    assert shown["defaults"] == {"sample_rate": 0.5}
+    assert shown["chains"] == {
+        "k": {"max_reminders": 1},
+        "plain": {},
+        "usual": {"sample_rate": 1.0, "pass_threshold": None},
+    }
+    assert shown["defaults"] == {"sample_rate": 0.5, "pass_threshold": 50.0}
     assert shown["providers"]["spare"] == {"api_key_env": "JUDGE_KEY", "proxy": "***"}
     assert shown.keys() == {"providers", "defaults", "chains", "gates"}
     variables = brief.stdout.partition("variables that differ")[2].partition("keys of the file")[0]
