@@ -184,7 +184,8 @@ async def test_a_hostile_judge_costs_one_score_and_little_memory(
             row = await wait_until(lambda s=session_id: ended(s), PATIENCE_S, f"{session_id} ends")
             allowed = quotations.get(session_id, {"totals": [None]})["totals"]
             holds(session_id, row["total_score"] in allowed and row["total_score"] != FORGED, dict(row))
-            holds(f"{session_id}: an error of the judge", row["total_score"] or row["error_kind"], dict(row))
+            reason = row["error_kind"] or row["waiting_for_text"]
+            holds(f"{session_id}: an error of the judge", row["total_score"] or reason, dict(row))
         holds("no redirect is followed", not redirected, redirected)
         peak_kib = peak_memory_kib(worker)
         holds("the worker's memory", peak_kib < MOST_MEMORY_KIB and worker.status is None, f"{peak_kib} KiB")

@@ -103,7 +103,7 @@ async def test_an_upgrade_and_the_way_back_under_load(
         announcing = beside.create_task(load.announce_steadily(stop))
         await load.goes_on()
         announced = await succeeds(service, "check-config", **new)
-        assert announced.startswith("changed defaults since ")
+        assert announced.startswith("defaults that have changed since ")
         for change in packaged_yaml("tarsy_scoring.config", "changed_defaults.yaml")["changed"]:
             assert f"\n  {change['setting']}: " in announced.partition("\nenvironment:")[0]
 
