@@ -537,8 +537,9 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
 
 
 async def test_second_turns_of_a_fleet_are_learned_from(url: str) -> None:
-    """Every process reserves for them what they have used, also after a restart; other calls reserve their bound. Without
-    a budget only the first ones are learned from.
+    """
+    Every process reserves for them what they have used, also after a restart; other calls reserve their bound.
+    Without a budget only the first ones are learned from.
     """
     second = replace(call_of(usd=1.0), is_second_turn=True)
     async with open_fleet(url, settings_of()) as fleet:
