@@ -388,6 +388,17 @@ def test_a_call_beyond_the_budget_waits_for_other_calls_or_midnight() -> None:
         assert least <= due_s <= most, row
 
 
+def test_a_second_turn_tries_again_before_the_next_day() -> None:
+    """Others may teach meanwhile that it costs less."""
+    for is_second_turn, least, most in ((True, 720, 1080), (False, DAY_LEFT_S + 1, DAY_LEFT_S + 60)):
+        call = replace(CALL, is_second_turn=is_second_turn)
+        days = locked_days(budget_of(None), budget_of("0.005"))
+        answer = days.decide(Permit(uuid.uuid4(), call, call.most_usd, is_charged=True))
+
+        assert isinstance(answer, BudgetExhausted)
+        assert least <= answer.due_s <= most
+
+
 def test_calls_of_one_transaction_share_the_budgets() -> None:
     """Each reserves in the budget of all chains and in that of its own, in both or in neither."""
     everyone, chain = budget_of("1"), budget_of("0.05")
