@@ -11,7 +11,7 @@ from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.leases import ClaimedScore
-from tarsy_scoring.queue.store import Ending
+from tarsy_scoring.queue.store import Ending, Learned
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ async def test_a_score_is_declined_once(lossy: Lossy) -> None:
     await lossy.seen.accept(automatic := session_completed(chain_id=None))
     (claimed,) = await lossy.seen.claim()
     declined = failure(claimed, status="cancelled", disposition="disabled")
-    learned: dict[str, Any] = {"chain_id": "k", "alert_type": None, "labels": {}, "criteria": "c", "criteria_hash": "h"}
+    bound: dict[str, Any] = {"chain_id": "k", "criteria": "c", "criteria_hash": "h", "learned": Learned()}
 
     lossy.lose_next_reply()
-    _, is_declined = await lossy.scoring.store.bind(claimed, **learned, declined=declined)
+    _, is_declined = await lossy.scoring.store.bind(claimed, **bound, declined=declined)
 
     assert (lossy.proxy.replies_lost, is_declined) == (1, True)
     row = await lossy.seen.score(claimed.score_id)

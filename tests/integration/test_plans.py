@@ -139,6 +139,7 @@ STATEMENTS = {
     "fail-unknown": (known_names.FAIL_UNKNOWN, f"ARRAY['other'], {NONE}, {SCORES}", "session_scores_pkey"),
     "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x'", "session_scores_pkey"),
     "release-untracked": (leases.RELEASE_UNTRACKED, f"md5('owner')::uuid, {TOKENS}", "session_scores_running"),
+    "learn-sessions": (store.LEARN_SESSIONS, _document(alert_type="disk-full"), "sessions_pkey"),
     "end": (store.END, _document(status="completed"), "session_scores_pkey"),
     "cancel": (leases.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
     "defer-joined": (inbox.DEFER_JOINED, f"{SCORES}, 'session-completed'", "scoring_requests_score"),

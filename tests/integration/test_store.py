@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from builders import Scoring, completion, connected, open_scoring, session_compl
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.response import MOST_TOKENS
 from tarsy_scoring.queue.leases import ClaimedScore
-from tarsy_scoring.queue.store import StoredTurn
+from tarsy_scoring.queue.store import Learned, StoredTurn
 
 # --- within an attempt ---------------------------------------------------------------------------------
 
@@ -71,9 +72,9 @@ async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
     """Where both have a label, that of the event stays."""
     await scoring.accept(session_completed(chain_id=None, labels={"guidance": "event"}))
     [claimed] = await scoring.claim()
-    said: dict[str, Any] = {"chain_id": "cli", "alert_type": "disk-full", "criteria": "c", "criteria_hash": "h"}
+    learned = Learned("disk-full", {"guidance": "source", "team": "a"})
 
-    bound, _ = await scoring.store.bind(claimed, labels={"guidance": "source", "team": "a"}, **said)
+    bound, _ = await scoring.store.bind(claimed, chain_id="cli", criteria="c", criteria_hash="h", learned=learned)
 
     assert (bound.chain_id, bound.criteria, bound.criteria_hash, bound.alert_type) == ("cli", "c", "h", "disk-full")
     assert bound.labels == {"guidance": "event", "team": "a"}
@@ -108,7 +109,7 @@ async def test_a_locked_score_holds_up_no_other_write(scoring: Scoring, write: s
 
 
 def _bind(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
-    return scoring.store.bind(held, chain_id=None, alert_type=None, labels={}, criteria="late", criteria_hash="late")
+    return scoring.store.bind(held, chain_id=None, criteria="late", criteria_hash="late", learned=Learned(labels={"late": "yes"}))
 
 
 def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
@@ -117,7 +118,7 @@ def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
 
 WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
     "record": lambda scoring, held: scoring.store.record(step(held, "storing", 7)),
-    "end": lambda scoring, held: scoring.store.end(completion(held, total_score=1)),
+    "end": lambda scoring, held: scoring.store.end(replace(completion(held, total_score=1), learned=Learned(labels={"late": "yes"}))),
     "put-back": _put_back,
     "bind": _bind,
 }

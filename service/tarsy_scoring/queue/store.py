@@ -8,7 +8,7 @@ deferred request of its session.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -58,10 +58,15 @@ SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, p
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
-LEARN_SESSION = """
-UPDATE {schema}.sessions SET chain_id = coalesce($7, chain_id, $2), alert_type = coalesce(alert_type, $3),
-  labels = $4::jsonb || labels, status = coalesce(status, $5), completed_at = coalesce(completed_at, $6)
-WHERE session_id = $1
+# Only under a held lease. What an event said stays, except for a chain that only the source may name.
+LEARN_SESSIONS = """
+UPDATE {schema}.sessions m SET chain_id = coalesce(v.certain_chain_id, m.chain_id, v.chain_id),
+  alert_type = coalesce(m.alert_type, v.alert_type), labels = v.labels || m.labels,
+  status = coalesce(m.status, v.status), completed_at = coalesce(m.completed_at, v.completed_at)
+FROM jsonb_to_recordset($1::jsonb) AS v(score_id uuid, lease_token uuid, chain_id text, certain_chain_id text,
+  alert_type text, labels jsonb, status text, completed_at timestamptz)
+JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.lease_token = v.lease_token
+WHERE m.session_id = s.session_id
 """
 
 KEEP_CRITERIA = """
@@ -151,6 +156,26 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What the source says about a session. What an event said takes precedence."""
+
+    alert_type: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    status: str | None = None
+    completed_at: datetime | None = None
+
+    def added_to(self, claimed: ClaimedScore) -> ClaimedScore:
+        """The claimed score with what it did not know."""
+        return replace(
+            claimed,
+            alert_type=claimed.alert_type or self.alert_type,
+            labels={**self.labels, **claimed.labels},
+            session_status=claimed.session_status or self.status,
+            session_ended_at=claimed.session_ended_at or self.completed_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """
     The end of a score.
@@ -161,6 +186,7 @@ class Ending:
         turns: The last turns, not recorded yet. They are stored and the phase `storing` is announced with the
             end.
         disposition: New disposition of the request, if it changes.
+        learned: To be stored with the session; None if there is nothing new.
     """
 
     claimed: ClaimedScore
@@ -170,6 +196,10 @@ class Ending:
     alternative_approaches: Sequence[AlternativeApproach] = ()
     turns: Sequence[StoredTurn] = ()
     disposition: Disposition | None = None
+    learned: Learned | None = None
+
+
+LEARNED_FIELDS = tuple(f.name for f in fields(Learned))
 
 
 class Store:
@@ -247,12 +277,9 @@ class Store:
         claimed: ClaimedScore,
         *,
         chain_id: str | None,
-        alert_type: str | None,
-        labels: Mapping[str, str],
         criteria: str,
         criteria_hash: str | None,
-        session_status: str | None = None,
-        completed_at: datetime | None = None,
+        learned: Learned,
         declined: Ending | None = None,
         is_chain_of_source: bool = False,
     ) -> tuple[ClaimedScore, bool]:
@@ -273,25 +300,15 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held.
         """
-        bound = replace(
-            claimed,
-            chain_id=chain_id,
-            alert_type=claimed.alert_type or alert_type,
-            labels={**labels, **claimed.labels},
-            session_status=claimed.session_status or session_status,
-            session_ended_at=claimed.session_ended_at or completed_at,
-            criteria=criteria,
-            criteria_hash=criteria_hash,
-        )
+        bound = replace(learned.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash)
         tried: set[UUID] = set()
         is_due = False  # a deferred request became a score
 
         async def work(connection: Connection) -> tuple[ClaimedScore, bool]:
             nonlocal is_due
             await self.inbox.lock_sessions(connection, {claimed.session_id})
-            certain = chain_id if is_chain_of_source else None
-            learned = (chain_id, alert_type, dict(labels), session_status, completed_at, certain)
-            await connection.execute(self.database.sql(LEARN_SESSION), claimed.session_id, *learned)
+            chain = {"chain_id": chain_id, "certain_chain_id": chain_id if is_chain_of_source else None}
+            await connection.execute(self.database.sql(LEARN_SESSIONS), [_learned_row(claimed, learned) | chain])
             heir = None if declined is None else await self.inbox.heir(connection, claimed.score_id)
             ours = bound
             if heir is not None:  # it wants the criteria of the score, else it had not joined
@@ -377,6 +394,10 @@ class Store:
             for token, e in by_token.items()
         ]
         free = [end for end in ends if by_token[end["lease_token"]].claimed.session_id in chains]
+        # Before the scores end: otherwise the triggers would count each of them for the day of its arrival first.
+        ours = [by_token[end["lease_token"]] for end in free]
+        if learned := [_learned_row(e.claimed, e.learned) for e in ours if e.learned is not None]:
+            await connection.execute(self.database.sql(LEARN_SESSIONS), learned)
         rows = await connection.fetch(self.database.sql(END), free)
         ended = {r["lease_token"] for r in rows}
         # An earlier try ended these, and may have been committed although its reply was lost.
@@ -437,6 +458,11 @@ def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
         named = {"name": approach.name, "description": approach.description}
         rows.append({"score_id": ending.claimed.score_id, "ordinal": n, "steps": steps} | named)
     return rows
+
+
+def _learned_row(claimed: ClaimedScore, learned: Learned) -> dict[str, Any]:
+    row = {name: getattr(learned, name) for name in LEARNED_FIELDS}
+    return row | {"score_id": claimed.score_id, "lease_token": claimed.lease_token}
 
 
 def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
-from tarsy_scoring.queue.store import Ending, Store
+from tarsy_scoring.queue.store import Ending, Learned, Store
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge
@@ -224,6 +224,8 @@ class Scorer:
         """
         Bind chain, criteria and criteria hash to the score, where they were unknown or have changed.
 
+        What else the source says about the session is stored with them, or else with the end of the score.
+
         Returns:
             How the score ended, if the source names a chain that declines its request.
         """
@@ -241,30 +243,23 @@ class Scorer:
             )
         criteria_hash = self.store.inbox.policy.hashes.get(name)
         declined = self._declined(attempt, timeline)
-        ended_at = timeline.completed_at if timeline.has_real_times else None
-        if (
-            declined is not None
-            or (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash)
-            or (timeline.alert_type and not claimed.alert_type)
-            or claimed.session_status is None
-            or (ended_at is not None and claimed.session_ended_at is None)
-        ):
-            with attempt.clock.waiting():
-                attempt.claimed, is_declined = await self.store.bind(
-                    claimed,
-                    chain_id=chain_id,
-                    alert_type=timeline.alert_type,
-                    labels=timeline.labels,
-                    session_status=timeline.status,
-                    completed_at=ended_at,
-                    criteria=name,
-                    criteria_hash=criteria_hash,
-                    declined=declined,
-                    is_chain_of_source=timeline.chain_id is not None and not self.settings.events_choose_chains,
-                )
-            if declined is not None and is_declined:
-                return self._failed(attempt, declined)
-        return None
+        learned = learned_of(timeline)
+        is_known = (chain_id, name, criteria_hash) == (claimed.chain_id, claimed.criteria, claimed.criteria_hash)
+        if is_known and declined is None:
+            if says_more(learned, claimed):
+                attempt.claimed, attempt.learned = learned.added_to(claimed), learned
+            return None
+        with attempt.clock.waiting():
+            attempt.claimed, is_declined = await self.store.bind(
+                claimed,
+                chain_id=chain_id,
+                criteria=name,
+                criteria_hash=criteria_hash,
+                learned=learned,
+                declined=declined,
+                is_chain_of_source=timeline.chain_id is not None and not self.settings.events_choose_chains,
+            )
+        return self._failed(attempt, declined) if declined is not None and is_declined else None
 
     def _declined(self, attempt: Attempt, timeline: Timeline) -> Ending | None:
         """The end of an automatic score whose chain only the source names, if this chain declines it."""
@@ -385,6 +380,7 @@ class Scorer:
                 missing_tools=verdict.missing_tools if verdict else (),
                 alternative_approaches=verdict.alternative_approaches if verdict else (),
                 turns=attempt.unstored,
+                learned=attempt.learned,
             ),
         )
         self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
@@ -471,7 +467,8 @@ class Scorer:
         claimed = attempt.claimed
         event = {"status": status, "error_kind": kind, "error_message": message}
         columns = self._columns(attempt, status) | event | {"attempts_burned": int(status != "cancelled")}
-        return Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event))
+        last = NewEvent(claimed.score_id, "scoring.failed", event)
+        return Ending(claimed, columns, last, learned=attempt.learned)
 
     def _failed(self, attempt: Attempt, ending: Ending) -> Finished:
         """Count a score that ended without a total."""
@@ -505,6 +502,21 @@ class Scorer:
 
 
 # --- decisions -----------------------------------------------------------------------------------------
+
+
+def learned_of(timeline: Timeline) -> Learned:
+    """What the source says about the session. A source without real times does not know its end."""
+    ended_at = timeline.completed_at if timeline.has_real_times else None
+    return Learned(timeline.alert_type, timeline.labels, timeline.status, ended_at)
+
+
+def says_more(learned: Learned, claimed: ClaimedScore) -> bool:
+    """Whether the source gives an alert type, a status or an end that no event gave."""
+    return (
+        (bool(learned.alert_type) and not claimed.alert_type)
+        or claimed.session_status is None
+        or (learned.completed_at is not None and claimed.session_ended_at is None)
+    )
 
 
 def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:
