@@ -99,6 +99,8 @@ def merge_spellings(
 
 def _visible(name: str) -> str:
     """The visible part of a name in compatibility form; white space stays, because it separates words."""
+    if name.isascii() and name.isprintable():
+        return name
     seen = without_invisible(unicodedata.normalize("NFKC", name))
     return "".join(c for c in seen if c.isspace() or unicodedata.category(c) not in {"Cc", "Cf"})
 

@@ -65,14 +65,18 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
     length = _common_length(calls)
-    of_length = {e for e in calls if len(e.content) == length and not _asks_for(e, len(e.content))}
-    others = {e for e in calls if e not in of_length and (_has_marker(e.content) or _ends_inside_json(e))}
-    cut = frozenset(of_length | others)
+    # Lists, because the hash of an event is computed anew each time, from all of its text.
+    are_of_length = [len(e.content) == length and not _asks_for(e, len(e.content)) for e in calls]
+    cut = [
+        e
+        for e, is_of_length in zip(calls, are_of_length, strict=True)
+        if is_of_length or _has_marker(e.content) or _ends_inside_json(e)
+    ]
     return RecordGaps(
-        cut=cut,
-        cut_results=sum(e in cut for e in calls),
+        cut=frozenset(cut),
+        cut_results=len(cut),
         common_length=length,
-        at_common_length=sum(e in of_length for e in calls),
+        at_common_length=sum(are_of_length),
         calls_recorded=not _is_final_text_alone(timeline, events),
     )
 

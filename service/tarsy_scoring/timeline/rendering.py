@@ -380,7 +380,7 @@ class Rendering:
         self._out.append(Part(entry, f"{self._result_label(event, failed=failed)}\n"))
         rank = Rank.SUMMARISED_RESULT if useful else Rank.RESULT
         self._body(entry, event.content, rank, absent="(empty)")
-        if event in self._gaps.cut:
+        if self._gaps.cut and event in self._gaps.cut:
             self._out.append(Part(entry, CUT_MARK))
         if tool is not None and not failed and _SUBMITS.fullmatch(tool.tool_name):
             self._note_answer(entry)
