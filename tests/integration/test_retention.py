@@ -219,12 +219,8 @@ class TestErase:
 
 async def prune(scoring: Scoring, keep: Keep = KEEP, **options: Any) -> dict[str, int]:
     """Prune; returns the number of removed rows of each part that lost any."""
-    removed = await Pruner(scoring.database, keep, rest=_no_rest, **options).run()
+    removed = await Pruner(scoring.database, keep, share=1, **options).run()
     return {part: number for part, number in removed.items() if number}
-
-
-async def _no_rest(_seconds: float) -> None:
-    return None
 
 
 async def sessions_left(scoring: Scoring) -> set[str]:
@@ -427,8 +423,9 @@ class TestPrune:
         assert await prune(scoring) == {}
         assert await sessions_left(scoring) == {"asked-again"}
 
-    async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
-        """Its rests are at most three times as long as its work."""
+    @pytest.mark.parametrize(("share", "most"), [(0.25, 3.0), (1.0, 0.0)], ids=["a-quarter", "without-rest"])
+    async def test_it_rests_after_every_batch(self, scoring: Scoring, share: float, most: float) -> None:
+        """For as long as the share of its work leaves."""
         score_id = await store_score(scoring, "s", 67, at=YEAR)
         for _ in range(EVENTS.batch // 2 + 1):
             await add_events(scoring, score_id, YEAR)
@@ -439,10 +436,11 @@ class TestPrune:
 
         loop = asyncio.get_running_loop()
         started = loop.time()
-        await Pruner(scoring.database, Keep(events_days=180), rest=rest).run()
+        await Pruner(scoring.database, Keep(events_days=180), share=share, rest=rest).run()
 
         assert len(rests) == 2
-        assert 0 < sum(rests) <= 3 * (loop.time() - started)
+        assert sum(rests) <= most * (loop.time() - started)
+        assert (sum(rests) > 0) == (most > 0)
 
     async def test_old_rows_are_found_by_an_index(self, scoring: Scoring) -> None:
         """A clean-up without work reads no table whole, except for the few bodies of dead letters."""
@@ -501,7 +499,7 @@ class TestPrune:
             shown[part] = total, []
             yield shown[part][1].append
 
-        removed = await Pruner(scoring.database, KEEP, rest=_no_rest).run(watch)
+        removed = await Pruner(scoring.database, KEEP, share=1).run(watch)
 
         assert removed["sessions"] == 3
         assert shown.pop("sessions") == (4, [4])

@@ -26,9 +26,7 @@ SELECT session_id FROM unnest($2::text[]) s(session_id) WHERE session_id NOT IN 
 
 
 async def prune(scoring: Scoring) -> dict[str, int]:
-    async def no_rest(_seconds: float) -> None: ...
-
-    removed = await Pruner(scoring.database, KEEP, rest=no_rest).run()
+    removed = await Pruner(scoring.database, KEEP, share=1).run()
     return {part: number for part, number in removed.items() if number}
 
 

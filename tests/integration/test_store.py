@@ -108,8 +108,11 @@ async def test_a_locked_score_holds_up_no_other_write(scoring: Scoring, write: s
 # --- without the lease ---------------------------------------------------------------------------------
 
 
+LATE = Learned(labels={"late": "yes"})
+
+
 def _bind(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
-    return scoring.store.bind(held, chain_id=None, criteria="late", criteria_hash="late", learned=Learned(labels={"late": "yes"}))
+    return scoring.store.bind(held, chain_id=None, criteria="late", criteria_hash="late", learned=LATE)
 
 
 def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
@@ -118,7 +121,7 @@ def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
 
 WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
     "record": lambda scoring, held: scoring.store.record(step(held, "storing", 7)),
-    "end": lambda scoring, held: scoring.store.end(replace(completion(held, total_score=1), learned=Learned(labels={"late": "yes"}))),
+    "end": lambda scoring, held: scoring.store.end(replace(completion(held, total_score=1), learned=LATE)),
     "put-back": _put_back,
     "bind": _bind,
 }

@@ -17,7 +17,7 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.retention import COUNT_LIMIT, Keep, Pruner
+from tarsy_scoring.records.retention import COUNT_LIMIT, SHARE, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
 from tarsy_scoring.wiring import Parts
 
@@ -33,8 +33,15 @@ _LONGEST_DAYS = 36_500
     help="Erase sessions that TARSy has deleted, instead.",
 )
 @click.option("--yes", is_flag=True, help="Delete; without it, the rows are only counted.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0.01, 1),
+    default=SHARE,
+    show_default=True,
+    help="Share of the time to spend in deletions; 1 does not rest, for a time without workers.",
+)
 @json_option
-def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) -> None:
+def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_json: bool) -> None:
     """
     Delete expired rows.
 
@@ -43,7 +50,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     its age. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka keeps its
     topics, or a redelivered event is scored again.
 
-    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent runs are
+    Safe beside running workers: it works a quarter of the time (--share) and sleeps otherwise. Concurrent runs are
     safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
@@ -54,7 +61,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back)
+        pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back, share=share)
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep=keep)

@@ -28,7 +28,7 @@ from tarsy_scoring.records.erasure import forget_sessions
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
 SESSIONS_LIMIT = 10_000_000  # of the count for a progress bar, which takes a second for each million
-SHARE = 0.25  # of the time is spent in deletions; in the rest workers have the database to themselves
+SHARE = 0.25  # of the time, spent in deletions; otherwise workers have the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
 # Arguments of every statement that finds expired rows: $1 days, $2 where the last batch ended, $3 most rows.
@@ -248,6 +248,7 @@ class Pruner:
     Args:
         is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet
             stay.
+        share: Of the time, spent in deletions: above 0, at most 1.
         rest: Called between batches with the seconds to sleep; tests replace it.
     """
 
@@ -257,11 +258,13 @@ class Pruner:
         keep: Keep,
         *,
         is_written_back: bool = False,
+        share: float = SHARE,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._keep = keep
         self._is_written_back = is_written_back
+        self._share = share
         self._rest = rest
 
     async def count(self) -> dict[str, int]:
@@ -318,7 +321,7 @@ class Pruner:
                 return removed
             removed, looked = removed + page.removed, looked + page.looked
             show(looked)
-            await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
+            await self._rest((time.monotonic() - started) * (1 / self._share - 1))
 
     async def _remove_page(self, part: Part, bound: int, since: Any) -> _Page:
         """Delete the next rows of a part in one transaction."""

@@ -172,7 +172,7 @@ class Changes:
     async def prune(self) -> None:
         await self.scoring.rows("UPDATE scoring_events SET published_at = now()")
         await self.scoring.rows("UPDATE session_scores SET created_at = completed_at WHERE completed_at IS NOT NULL")
-        await Pruner(self.scoring.database, Keep(scores_days=3), rest=lambda _: asyncio.sleep(0)).run()
+        await Pruner(self.scoring.database, Keep(scores_days=3), share=1).run()
 
     async def delete_scores(self) -> None:
         await self.scoring.rows("DELETE FROM session_scores WHERE abs(hashtext(score_id::text)) % 11 = 0")
