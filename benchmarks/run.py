@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,6 +30,7 @@ from benchmarks.programs import ProgramFailed
 from benchmarks.report import Summary, as_json, print_table, summarize_rounds
 from benchmarks.scenarios import Bench, Result, Scenario, Source
 from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
+from benchmarks.stored import stored
 from benchmarks.tarsy import fill
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
@@ -36,15 +38,16 @@ from tarsy_scoring_lab.stack import Stack
 
 T = TypeVar("T")
 
-REPORT_WIDTH = 130  # columns of the widest row
+REPORT_WIDTH = 150  # columns of the widest row
 
 
-def scenarios(*, quick: bool, peer: bool, processes: int = 1) -> list[Scenario]:
+def scenarios(*, quick: bool, peer: bool, processes: int = 1, has_stored: bool = False) -> list[Scenario]:
     """
     All scenarios in order, the headline first; those that are compared follow each other.
 
     Args:
         processes: With more than one, each scenario of the service is followed by one with so many processes.
+        has_stored: Each scenario of the service is followed by one over the scores of a filled directory.
     """
     slots = 50 if quick else 200
     fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
@@ -71,6 +74,9 @@ def scenarios(*, quick: bool, peer: bool, processes: int = 1) -> list[Scenario]:
     if processes > 1:
         counts = {"service": (1, processes)}
         everything = [_with_processes(s, n) for s in everything for n in counts.get(s.kind, (1,))]
+    if has_stored:
+        over = {s: [replace(s, name=f"{s.name}-stored", is_stored=True)] for s in everything if s.kind == "service"}
+        everything = [each for s in everything for each in (s, *over.get(s, []))]
     return [s for s in everything if peer or s.kind != "peer"]
 
 
@@ -85,10 +91,14 @@ async def measure_all(
     broker: Literal["auto", "apache-kafka", "tansu"],
     repeat: int,
     peer: Peer | None,
+    directory: Path | None,
     console: Console,
 ) -> tuple[list[Summary], dict[str, Any], list[str]]:
     """
     Measure the scenarios `repeat` times in turn; returns summaries, facts for the report, and failures.
+
+    Args:
+        directory: Filled by `benchmarks.stored`; None: no scenario needs it.
 
     Raises:
         StartRefused: PostgreSQL, broker or judge did not start.
@@ -100,9 +110,11 @@ async def measure_all(
         sessions = folder / "sessions"
         sessions.mkdir()
         console.print("writing sessions, starting PostgreSQL and a broker ...")
-        async with Stack(broker=broker) as stack:
+        async with AsyncExitStack() as parts:
+            stack = await parts.enter_async_context(Stack(broker=broker))
+            filled = (await parts.enter_async_context(stored(directory)))[0] if directory else None
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
-            bench = Bench(stack, folder, sessions, peer)
+            bench = Bench(stack, folder, sessions, peer, filled)
             await _prepare(bench, wanted)
             for _ in range(repeat):  # in turn, because the speed of a machine drifts
                 rounds.append([])
@@ -168,6 +180,9 @@ def main() -> int:
     parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
     parser.add_argument("--peer", type=Path, metavar="BINARY", help="upstream's server, measured beside the service")
     parser.add_argument("--peer-model", type=Path, metavar="BINARY", help="benchmarks/peer_model, built for it")
+    parser.add_argument(
+        "--stored", type=Path, metavar="DIRECTORY", help="measure the worker also over these scores: service-*-stored"
+    )
     asked = parser.parse_args()
     if (asked.peer is None) != (asked.peer_model is None):
         parser.error("--peer and --peer-model need each other")
@@ -175,7 +190,8 @@ def main() -> int:
         if not os.access(binary, os.X_OK) or binary.is_dir():
             parser.error(f"{binary} is not a program; docs/benchmarks.md says how to build it")
     peer = Peer(asked.peer.absolute(), asked.peer_model.absolute()) if asked.peer else None
-    everything = scenarios(quick=asked.quick, peer=peer is not None, processes=asked.processes)
+    has_stored = asked.stored is not None
+    everything = scenarios(quick=asked.quick, peer=peer is not None, processes=asked.processes, has_stored=has_stored)
     patterns = asked.only.split(",") if asked.only else ["*"]
     wanted = [s for s in everything if any(fnmatch.fnmatch(s.name, p) for p in patterns)]
     if not wanted:
@@ -187,9 +203,9 @@ def main() -> int:
         console.width = REPORT_WIDTH
     try:
         summaries, about, failures = asyncio.run(
-            _until_signalled(measure_all(wanted, asked.broker, asked.repeat, peer, console))
+            _until_signalled(measure_all(wanted, asked.broker, asked.repeat, peer, asked.stored, console))
         )
-    except StartRefused as error:
+    except (StartRefused, FileNotFoundError) as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +24,14 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.outbox import IS_UNPUBLISHED
+from tarsy_scoring.records.erasure import forget_sessions
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring_lab.postgres import create_database
+from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.scripted_judge import MODEL
 from tarsy_scoring_lab.stack import Stack
 
@@ -56,6 +59,7 @@ class Scenario:
         scores: Number of scores in all.
         source: Timeline source of the sessions. The bare client posts what a worker with this source would post.
         processes: Processes of the worker; 1 for every other program.
+        is_stored: The worker's database is that of a filled directory, in place of an empty one.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Scenario:
     scores: int
     source: Source = "files"
     processes: int = 1
+    is_stored: bool = False
 
     @property
     def ideal(self) -> float | None:
@@ -123,12 +128,14 @@ class Bench:
         folder: Directory of logs and conversations.
         sessions: Directory of the session files.
         peer: TARSy's own programs, with the database `TEMPLATE` created; None: scenarios of the peer are not measured.
+        stored: A server that `benchmarks.stored` has filled; None: scenarios over it are not measured.
     """
 
     stack: Stack
     folder: Path
     sessions: Path
     peer: Peer | None = None
+    stored: EmbeddedPostgres | None = None
 
     async def measure(self, scenario: Scenario, progress: Progress) -> Result:
         """
@@ -250,6 +257,7 @@ class Bench:
         log_file = self.folder / f"{scenario.name}.log"
         is_service = scenario.kind in ("service", "plumbing")
         connection = await asyncpg.connect(env["SCORING_DATABASE_URL"], timeout=10)
+        names = [session_name(n) for n in range(scenario.scores)]
         tarsy = await asyncpg.connect(self._tarsy_url, timeout=10)
         try:
             if not is_service:
@@ -259,15 +267,17 @@ class Bench:
                 pids = {
                     "measured": process.pid,
                     "judge": asked.pid,
-                    "database": self.stack.postgres.pid,
+                    "database": (self.stored if self.stored and scenario.is_stored else self.stack.postgres).pid,
                     "broker": self.stack.kafka.pid,
                     "driver": os.getpid(),
                 }
                 async with metered(pids) as meter:
-                    count = _count_service if is_service else _count_plain
+                    count = partial(_count_service, names) if is_service else _count_plain
                     await _follow(scenario, process, log_file, lambda: count(connection), progress)
             own, of_tarsy = [await read_activity(c) - b for c, b in zip((connection, tarsy), before, strict=True)]
-            since, first_claim, completions = await (_read_service if is_service else _read_plain)(connection)
+            since, first_claim, completions = await (partial(_read_service, names) if is_service else _read_plain)(
+                connection
+            )
         finally:
             await tarsy.close()
             await connection.close()
@@ -277,7 +287,11 @@ class Bench:
     async def environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
         """Create a database for a scenario; returns its settings, with its own topics and consumer group."""
         prefix = f"{scenario.name}-{time.time_ns() // 10**6}"
-        database = await create_database(self.stack.postgres.url, prefix, template="scoring")
+        if scenario.is_stored:
+            assert self.stored is not None
+            await forget_former_run(database := self.stored.url, scenario.scores)
+        else:
+            database = await create_database(self.stack.postgres.url, prefix, template="scoring")
         return self.stack.env | {
             "SCORING_DATABASE_URL": database,
             "SCORING_TIMELINE_SOURCE": scenario.source,
@@ -326,11 +340,24 @@ class _Count:
     unpublished: int = 0
 
 
-async def _count_service(connection: asyncpg.Connection) -> _Count:
+async def forget_former_run(url: str, scores: int) -> None:
+    """Delete what an earlier scenario stored about the benchmark's sessions."""
+    database = Database(url, "public", pool_size=1)
+    await database.open()
+    try:
+        names = [session_name(n) for n in range(scores)]
+        await database.once(lambda c: forget_sessions(database, c, names))
+    finally:
+        await database.close()
+
+
+async def _count_service(names: Sequence[str], connection: asyncpg.Connection) -> _Count:
     row = await connection.fetchrow(
         "SELECT count(*) FILTER (WHERE status = 'completed'), "
         "count(*) FILTER (WHERE status NOT IN ('completed', 'pending', 'in_progress')), "
-        f"(SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}) FROM session_scores".format(schema="public")
+        f"(SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}) FROM session_scores "
+        "WHERE session_id = ANY($1)".format(schema="public"),
+        names,
     )
     assert row is not None
     return _Count(*row)
@@ -354,12 +381,14 @@ async def _count_plain(connection: asyncpg.Connection) -> _Count:
     return _Count(await connection.fetchval("SELECT count(*) FROM plain_scores"))
 
 
-async def _read_service(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
+async def _read_service(names: Sequence[str], connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
     """Unix times of the first stored request, of the first claim, and of all completions."""
     row = await connection.fetchrow(
-        "SELECT extract(epoch FROM (SELECT min(received_at) FROM scoring_requests))::float8, "
-        "extract(epoch FROM min(started_at))::float8, "
-        "array_agg(extract(epoch FROM completed_at)::float8) FROM session_scores WHERE status = 'completed'"
+        "SELECT extract(epoch FROM "
+        "(SELECT min(received_at) FROM scoring_requests WHERE session_id = ANY($1)))::float8, "
+        "extract(epoch FROM min(started_at))::float8, array_agg(extract(epoch FROM completed_at)::float8) "
+        "FROM session_scores WHERE status = 'completed' AND session_id = ANY($1)",
+        names,
     )
     assert row is not None
     return row[0], row[1], row[2]
