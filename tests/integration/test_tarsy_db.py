@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tarsy_grants import READER, grants_to
 from tarsy_scoring.errors import SessionNotFound, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.tarsy import timeline_db
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
@@ -38,8 +39,7 @@ async def test_older_deployments_lack_columns_tables_and_grants(connection: Any,
     written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
     await load_session(connection, written)
     role = f"reader_{uuid.uuid4().hex[:12]}"
-    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
-    await connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; {grants_to(READER, role)}")
     try:
         for change in (
             f"REVOKE SELECT ON llm_interactions FROM {role}",

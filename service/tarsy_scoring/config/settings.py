@@ -417,7 +417,7 @@ class Settings(_Frozen):
     bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge reads that time again.")
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
     write_back_database_url: DatabaseUrl | None = Field(
-        None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
+        None, description="TARSy's PostgreSQL, with a role that may insert scores and stages."
     )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")

@@ -194,6 +194,5 @@ WRITE_BACK_TABLES: Mapping[str, Table] = {
         written="score_id prompt_hash total_score score_analysis tool_improvement_report score_triggered_by status "
         "started_at completed_at error_message session_id stage_id failure_tags",
     ),
-    "events": _table("id", written="channel payload created_at session_id"),
 }
 """For the write-back, the only part that writes to TARSy."""

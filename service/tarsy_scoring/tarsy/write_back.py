@@ -123,8 +123,6 @@ INSERT INTO session_scores ({", ".join(_SCORE_COLUMNS)})
 VALUES ({", ".join(f"${n}" for n in range(1, len(_SCORE_COLUMNS) + 1))})
 """
 
-ADD_EVENT = "INSERT INTO events (channel, payload, created_at, session_id) VALUES ($1, $2, $3, $4) RETURNING id"
-
 NOTIFY = "SELECT pg_notify($1, $2)"
 
 
@@ -139,7 +137,7 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     if settings.write_back_database_url is None:
         raise ConfigurationError(
             f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, with a role that may "
-            "insert scores, stages and events"
+            "insert scores and stages"
         )
     url = secret_source(settings, "write_back_database_url")
     return TarsyPool(url, variable, WRITE_BACK_TABLES, is_read_only=False)
@@ -300,9 +298,14 @@ async def _write(score: Score, connection: Connection, columns: SelectLists) -> 
 
 
 async def _announce(score: Score, stage_index: int, connection: Connection) -> None:
-    """Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit."""
-    now = datetime.now(UTC)
-    common = {"session_id": score["session_id"], "timestamp": now.isoformat().replace("+00:00", "Z")}
+    """
+    Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit.
+
+    No row is added to TARSy's table `events`, from which its pages catch up after a lost connection. TARSy deletes the
+    rows of a session a minute after its end; a row of a later score would stay for hours, and deleting it takes one
+    more grant.
+    """
+    common = {"session_id": score["session_id"], "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
     stage: dict[str, Any] = common | {
         "type": "stage.status",
         "stage_id": score["stage_id"],
@@ -316,8 +319,7 @@ async def _announce(score: Score, stage_index: int, connection: Connection) -> N
         "scoring_status": "completed" if score["status"] == "completed" else "failed",
     }
     own_channel = f"session:{score['session_id']}"
-    db_event_id = await connection.fetchval(ADD_EVENT, own_channel, json.dumps(stage), now, score["session_id"])
     await connection.execute(NOTIFY, CHANNEL, json.dumps(updated))
     if len(own_channel.encode()) <= LONGEST_CHANNEL_BYTES:
-        await connection.execute(NOTIFY, own_channel, json.dumps(stage | {"db_event_id": db_event_id}))
+        await connection.execute(NOTIFY, own_channel, json.dumps(stage))
         await connection.execute(NOTIFY, own_channel, json.dumps(updated))
