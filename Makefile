@@ -17,8 +17,8 @@ demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, sco
 # Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process. Files
 # start in their order and not by their number of tests: otherwise the longest tests, alone in their files, come last.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-# Long tests: kill -9, outages, an upgrade, attacks, browsers, brokers with TLS and logins, charts.
-LONG := tests/chaos tests/upgrade tests/attack tests/browser tests/deployment tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
+# Long tests: kill -9, outages, an upgrade, attacks, browsers, brokers with TLS and logins, charts, upstream's server.
+LONG := tests/chaos tests/upgrade tests/attack tests/browser tests/deployment tests/tarsy_server tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
 test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
 
