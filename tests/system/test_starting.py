@@ -1,5 +1,6 @@
 """Starts that are refused, with status and message, and starts that wait."""
 
+import json
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -108,6 +109,31 @@ async def test_missing_grants_of_the_timeline_role_refuse_the_start(service: Ser
     assert ended.status == FAILED
     assert {table for table in required if f"SELECT on {table}" in one_sentence(ended)} == required
     assert (left_out["table"], left_out["level"]) == ("llm_interactions", "warning")
+
+
+async def test_a_source_that_refuses_the_role_keeps_the_worker_unready(
+    service: Service, tarsy_database_url: str
+) -> None:
+    """The reason is that of the source; once the source answers no restart is needed."""
+    role = f"reader_{uuid.uuid4().hex[:12]}"
+    parts = urlsplit(tarsy_database_url)
+    url = urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
+    async with connected(tarsy_database_url) as owner:
+        await owner.execute(f"CREATE ROLE {role} NOLOGIN PASSWORD '{role}'")
+        await owner.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        try:
+            worker = service.worker(SCORING_TIMELINE_SOURCE="tarsy-db", SCORING_TIMELINE_DATABASE_URL=url)
+            await worker.says("source.away")
+            await worker.says("intake.joined")
+            status, body = await worker.get("/readyz")
+            await owner.execute(f"ALTER ROLE {role} LOGIN")
+            await worker.ready()
+            await worker.stop()
+        finally:
+            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+    assert status == 503
+    assert "it refuses the role or its password" in json.loads(body)["reason"]
 
 
 async def test_missing_topics_refuse_the_start_or_are_created(service: Service) -> None:

@@ -128,6 +128,17 @@ async def test_a_refused_caller_is_waited_for_without_a_check() -> None:
     assert COOL_DOWN_S <= raised.value.due_s <= COOL_DOWN_S * (1 + SPREAD)
 
 
+async def test_readiness_needs_one_answer_of_the_source() -> None:
+    """A source that never answered may be the wrong one; one that is away later is waited for."""
+    watched = WatchedSource(Faulty([], [AWAY, None, AWAY]), Metrics())
+    seen = [watched.unanswered]
+    for _ in range(3):
+        await watched.check()
+        seen.append(watched.unanswered)
+
+    assert seen == ["the timeline source has not answered yet", str(AWAY), None, None]
+
+
 async def test_checks_become_rarer_until_the_source_answers(let_pass: Callable[[float], None]) -> None:
     """The cool-down doubles from 2 s to 30 s; begin and end of the outage are one log line each."""
     source, metrics = Faulty([], [AWAY] * 8), Metrics()

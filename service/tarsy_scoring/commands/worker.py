@@ -234,6 +234,13 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     """
     source = open_timeline_source(parts.settings)
     watched = WatchedSource(source, parts.metrics)
+
+    async def source_has_answered() -> str | None:
+        return watched.unanswered
+
+    # As a consumer group that was joined once. A later outage passes, while a source that never answered may be the
+    # wrong one: a rollout must not replace working workers then.
+    health.add(source_has_answered)
     health.note(lambda: watched.away)
     clients = create_clients(parts.settings, tracing=tracing)
     try:

@@ -50,6 +50,11 @@ class WatchedSource:
         self._unreadable: set[str] = set()
         self._row_began_at = 0.0
 
+    @property
+    def unanswered(self) -> str | None:
+        """Why the source has never answered this process; None from its first answer on, also while it is away."""
+        return None if self._answered_at > -math.inf else self.away or "the timeline source has not answered yet"
+
     async def fetch_timeline(self, session_id: str, clock: AttemptClock) -> Timeline:
         """
         Read one session; see `TimelineSource`.
