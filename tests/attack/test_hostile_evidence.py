@@ -130,7 +130,8 @@ async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: 
                 (answer.status, unsafe),
             )
             holds(f"{path}: content policy", "default-src 'none'" in policy and "unsafe" not in policy, policy)
-        holds("payloads are shown as text", "&lt;script&gt;" in pages[f"/sessions/{HOSTILE}"].text)
+        for path in (f"/sessions/{HOSTILE}", f"/sessions/{HOSTILE}/timeline"):
+            holds(f"{path}: payloads are shown as text", "&lt;script&gt;" in pages[path].text)
         for path, answer in documents.items():
             holds(f"{path}: no page", answer.status == 200 and "html" not in answer.headers["content-type"], answer)
         rows = csv.reader(io.StringIO(documents["/api/v1/scoring/export?format=csv"].text))

@@ -19,6 +19,7 @@ from tarsy_scoring.timeline.text import one_line, without_invisible
 _FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more
 _MOST_QUOTATIONS = 1_000  # each is a search of the evidence; honest analyses hold dozens
 _MOST_FAILED = 20  # each is searched in all entries, and stored with the score
+_LIST_MARKS = re.compile(r"(?:(?:[-*+•>]|#{1,6}) )+")
 _MOST_CHARACTERS, _MOST_IDS = 300, 10  # kept of a citation that does not hold
 
 
@@ -59,6 +60,20 @@ def is_ungrounded(grounding: Grounding) -> bool:
     return grounding.checked >= _FEWEST_TO_FLAG and grounding.held * 2 < grounding.checked
 
 
+def citing_sentences(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """
+    The sentences of a judge's text that name entries, in order: their ids, and the sentence on one line.
+
+    An id of the sentence may be a word that no entry has as its id (`E11000`).
+    """
+    text = without_invisible(text)
+    for sentence in _sentences(text):
+        if sentence.ids:
+            words = one_line(text[sentence.start : sentence.end])
+            marks = _LIST_MARKS.match(words)
+            yield tuple(sentence.ids), words[marks.end() :] if marks else words
+
+
 # --- citations -------------------------------------------------------------------------------------
 
 
@@ -72,6 +87,7 @@ class _Citation(NamedTuple):
 @dataclass(slots=True)
 class _Sentence:
     start: int = 0
+    end: int = 0
     ids: dict[str, None] = field(default_factory=dict)
     """The entry ids of the sentence, each once, in order."""
     quotations: list[str] = field(default_factory=list)
@@ -163,11 +179,13 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
             sentence.quotations.append(token[kind])
         if not _ends_sentence(token, sentence):
             continue
+        sentence.end = token.end()
         yield sentence
         ends_line = token[0].startswith("\n")
         if ends_line:
             items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
         sentence = _Sentence(token.end(), suggests=items_suggest and ends_line)
+    sentence.end = len(text)
     yield sentence
 
 

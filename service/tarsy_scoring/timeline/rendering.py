@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
 
 from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
@@ -54,6 +55,28 @@ class Part:
         return first + line_end + (prefix_lines(others) if others else "")
 
 
+@dataclass(frozen=True, slots=True)
+class EntryFacts:
+    """
+    Where an entry stands, and what made it, in safe words; the judge reads the same in headings.
+
+    Args:
+        stage: Number and name of its stage; empty outside of stages.
+        execution: Number and name of its agent, and the agent that it worked for; empty outside of executions.
+        agent: Name of its agent alone.
+        tool: Name of the called tool; empty where the entry is no call.
+        failed: Whether the call or the step failed, or the entry is an error.
+        at: Time of the event; None where the source has none. The judge does not see it.
+    """
+
+    stage: str = ""
+    execution: str = ""
+    agent: str = ""
+    tool: str = ""
+    failed: bool = False
+    at: datetime | None = None
+
+
 _LABELS = {
     "llm_thinking": ("Reasoning", Rank.REASONING),
     "llm_response": ("Answer", Rank.REASONING),
@@ -74,6 +97,8 @@ _LABELS = {
 
 # A call of such a tool hands in an answer; `submit_job` and `submit_form` do not.
 _SUBMITS = re.compile(r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion")
+
+_FAILED = frozenset({"failed", "timed_out"})  # statuses of steps; cancelled ones did not fail
 
 CUT_MARK = "[... cut here in the record ...]\n"
 
@@ -100,6 +125,9 @@ class Rendering:
         self._conclusions: dict[str, tuple[str, Rank]] = {}
         self._places: dict[str, str] = {}  # agent and stage of the entries that show final texts
         self._place = ""
+        self._here = EntryFacts()  # facts of the entries that are being rendered
+        self.facts: dict[str, EntryFacts] = {}
+        """Facts of each entry, in the order of their numbers."""
         self._submits = False  # the agent that is being rendered may answer for the session
         self._summarises = False  # the stage that is being rendered summarises the answer
         self._last_submission = ""
@@ -116,6 +144,7 @@ class Rendering:
         for number, stage in enumerate(timeline.shown_stages, start=1):
             self._render_stage(number, stage)
         self._summarises = False
+        self._here = EntryFacts()
         self.final_analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
         self._render_last_submission(self.final_analysis)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
@@ -132,10 +161,12 @@ class Rendering:
         """Add a heading; `text` must consist of safe names."""
         self._out.append(Part("", f"\n{text}\n"))
 
-    def _open(self, label: str) -> str:
-        """Begin an entry; `label` must consist of safe names."""
+    def _open(self, label: str, *, tool: str = "", failed: bool = False, at: datetime | None = None) -> str:
+        """Begin an entry; `label` and `tool` must consist of safe names."""
         self._count += 1
         entry = f"E{self._count}"
+        here = self._here
+        self.facts[entry] = EntryFacts(here.stage, here.execution, here.agent, tool, failed, at)
         self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
         if self._summarises:
             self.answers.add(entry)
@@ -194,7 +225,7 @@ class Rendering:
         timeline = self._timeline
         self._out.append(Part("", f"The session ended as: {self._label(timeline.status)}\n"))
         if timeline.error_message:
-            self._body(self._open("Error of the session"), timeline.error_message, Rank.REST)
+            self._body(self._open("Error of the session", failed=True), timeline.error_message, Rank.REST)
         if timeline.runbook:
             self._heading("## Runbook")
             self._body(self._open("Runbook as the session stored it"), timeline.runbook, Rank.REST)
@@ -293,8 +324,9 @@ class Rendering:
         details = f"{self._label(stage.stage_type)}, {self._label(stage.status)}"
         self._heading(f"### Stage {number}: {self._label(stage.stage_name)} ({details})")
         self._summarises = stage.stage_type == "exec_summary"
+        self._here = EntryFacts(stage=f"Stage {number}: {self._label(stage.stage_name)}")
         if stage.error_message:
-            self._body(self._open("Error of the stage"), stage.error_message, Rank.REST)
+            self._body(self._open("Error of the stage", failed=True), stage.error_message, Rank.REST)
         for execution, parent in _parents_first(stage.executions):
             agent = f"agent {execution.agent_index} {self._agent(execution)}"
             self._place = f"{agent} in stage {number}: {self._label(stage.stage_name)}"
@@ -308,12 +340,14 @@ class Rendering:
         name = self._agent(execution)
         under = f", sub-agent of {self._label(parent.agent_name)}" if parent else ""
         level = "#####" if parent else "####"
-        self._heading(f"{level} Agent {execution.agent_index} {name}{under} ({self._label(execution.status)})")
+        title = f"Agent {execution.agent_index} {name}{under}"
+        self._here = EntryFacts(self._here.stage, title, name)
+        self._heading(f"{level} {title} ({self._label(execution.status)})")
         if execution.task and not any(e.event_type == "task_assigned" for e in execution.events):
             self._body(self._open("Task"), execution.task, Rank.REST)
         self._render_events(_without_repeated_answer(execution.events))
         if execution.error_message:
-            self._body(self._open("Error of the agent"), execution.error_message, Rank.REST)
+            self._body(self._open("Error of the agent", failed=True), execution.error_message, Rank.REST)
 
     def _render_events(self, events: list[Event]) -> None:
         position = 0
@@ -336,7 +370,8 @@ class Rendering:
             label += f" ({self._label(event.skill_name)})"
         if event.status != "completed" and event.event_type != "error":
             label += f" ({self._label(event.status)})"
-        entry = self._open(label)
+        failed = event.event_type == "error" or event.status in _FAILED
+        entry = self._open(label, failed=failed, at=event.created_at)
         if event.event_type == "provider_fallback":
             return  # its text names providers and models
         text = event.content.strip()
@@ -369,7 +404,8 @@ class Rendering:
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
         failed = tool is not None and bool(tool.is_error or tool.exit_code)
-        entry = self._open(f"Tool call {name}")
+        is_failure = failed or event.status in _FAILED
+        entry = self._open(f"Tool call {name}", tool=name, failed=is_failure, at=event.created_at)
         if tool is not None:
             self._out.append(Part(entry, "Arguments: "))
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -236,6 +237,23 @@ class HistoryQuery(_Parameters):
     purpose: Literal["production", "consistency", "anchor", "shadow"] | None = Field(
         None, description="Purpose of the scores; default: every purpose."
     )
+
+
+class TimelineQuery(_Parameters):
+    """Which entries of a timeline are shown, and the score whose citations they are marked with."""
+
+    score: UUID | None = Field(None, description="A score of the session; default: its latest completed one.")
+    agent: OptionalWord = Field(None, description="Entries of agents with this name.")
+    tool: OptionalWord = Field(None, description="Calls of this tool.")
+    show: Literal["errors", "cited"] | None = Field(None, description="What failed, or what the judge cites.")
+    at: str | None = Field(None, pattern=r"^E[1-9][0-9]{0,5}$", description="The entry to open.")
+
+
+class CompareQuery(_Parameters):
+    """Two scores of one session."""
+
+    a: UUID = Field(description="The score on the left.")
+    b: UUID = Field(description="The score on the right.")
 
 
 class ReviewQuery(_Parameters):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tables import table
-from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
+from tarsy_scoring.judge.grounding import check_citations, citing_sentences, is_ungrounded
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.files import SessionFiles
@@ -243,6 +243,15 @@ HOSTILE = [
     "...",
 ]
 HOSTILE += ["a … ", '"a a a" ', "not `a a a` ", "not:\n- ", "`ls a b` ", '"kubectl a" ', "`ls a b`", "`ls - - - - `"]
+
+
+def test_citing_sentences_are_the_unit_of_a_citation() -> None:
+    """Both ends of a range count, an id behind the full stop belongs to its sentence, and list marks are left out."""
+    text = "It looked.\n\n- **Logs** of E3-E5\n  were read. It was refused. [E17] Then\u200b nothing"
+    assert list(citing_sentences(text)) == [
+        (("E3", "E5"), "**Logs** of E3-E5 were read."),
+        (("E17",), "It was refused. [E17] Then nothing"),
+    ]
 
 
 def test_a_hostile_analysis_is_read_in_linear_time() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from tarsy_scoring.web.pages.citations import texts_of
 from tarsy_scoring.web.pages.legible import cited_entries
 from tarsy_scoring.web.pages.session import ShownSession, Unreadable
 
@@ -14,16 +15,8 @@ MAX_REPLY_CHARACTERS = 50_000
 
 def cited(document: Mapping[str, Any]) -> list[str]:
     """Ids of all entries that the texts of a document cite, and of those that have a failed quotation."""
-    rubric, grounding = document["rubric"] or {}, document["grounding"] or {}
-    return cited_entries(
-        *(citation["found_in"] for citation in grounding.get("failed", ())),
-        document["score_analysis"],
-        document["missing_tools_analysis"],
-        *(tool["rationale"] for tool in document["missing_tools"]),
-        *(approach["description"] for approach in document["alternative_approaches"]),
-        *rubric.get("issues", ()),
-        *rubric.get("highlights", ()),
-    )
+    failed = (document["grounding"] or {}).get("failed", ())
+    return cited_entries(*(citation["found_in"] for citation in failed), *(text for _, text in texts_of(document)))
 
 
 def cut_entries(document: Mapping[str, Any]) -> list[str]:
@@ -68,6 +61,10 @@ def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
     return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
 
 
+def _nothing_of(session: Unreadable) -> dict[str, Any]:
+    return {"alert": None, "reason": session.reason, "advice": session.advice}
+
+
 def values(
     session_id: str,
     document: Mapping[str, Any] | None,
@@ -100,13 +97,14 @@ def values(
     return {
         "session_id": session_id,
         "doc": document,
+        "of_score": f"?score={document['score_id']}" if document else "",
         "info": session_facts(row, session),
         "newest": newest,
         "history": with_changes(history),
         "turns": turns,
         "max_reply_characters": MAX_REPLY_CHARACTERS,
         "is_awaited": document is None and isinstance(session, Unreadable) and session.is_running,
-        "session": session if isinstance(session, ShownSession) else {"alert": None, "reason": session.reason},
+        "session": session if isinstance(session, ShownSession) else _nothing_of(session),
         "anchors": session.anchors if isinstance(session, ShownSession) else frozenset(),
         "cited": cited(document) if document else [],
         **judged,

@@ -6,10 +6,10 @@ Nothing is stored.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.fence_lines import new_nonce, without_prefixes
@@ -19,6 +19,8 @@ from tarsy_scoring.web.places import NoPlace, Places
 if TYPE_CHECKING:
     from tarsy_scoring.timeline.context import FittedContext
 
+T = TypeVar("T")
+
 READ_S = 5.0  # after this the page is shown without its session
 NO_LIMIT_TOKENS = 10**12  # a page has no context window, so nothing is shortened
 MAX_ENTRY_CHARACTERS = 20_000
@@ -26,6 +28,7 @@ MAX_ENTRIES = 100
 MAX_ANALYSIS_CHARACTERS = 50_000
 MAX_REASON_CHARACTERS = 500
 ALERT = "E1"
+AWAY = "reload the page shortly; if it stays so, an operator should look at the timeline source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,17 @@ class ShownSession:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a session cannot be shown. `is_gone`: the source has none; `is_running`: it has not ended."""
+    """
+    Why a session cannot be shown, and what its reader can do.
+
+    `is_gone`: the source has none; `is_running`: it has not ended; `may_return`: another try may succeed.
+    """
 
     reason: str
+    advice: str = ""
     is_gone: bool = False
     is_running: bool = False
+    may_return: bool = False
 
 
 async def read_session(
@@ -100,23 +109,39 @@ async def read_session(
         places: One is held while the session is in memory.
         extra_patterns: The shapes of the operator's own secrets.
     """
+
+    def work(timeline: Timeline) -> ShownSession:
+        return show(replace(timeline, reference=reference), cited, cut, extra_patterns)
+
+    return await read_with(work, source, session_id, places)
+
+
+async def read_with(
+    work: Callable[[Timeline], T], source: TimelineSource | None, session_id: str, places: Places
+) -> T | Unreadable:
+    """
+    The result of `work`, done in a thread on the timeline that the source has now. A failure of the source is a result.
+
+    Args:
+        places: One is held while the session is in memory.
+    """
     if source is None:
-        return Unreadable("this process has no timeline source")
+        return Unreadable("this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it")
     try:
         async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
-            return await asyncio.to_thread(show, replace(timeline, reference=reference), cited, cut, extra_patterns)
+            return await asyncio.to_thread(work, timeline)
     except NoPlace:
-        return Unreadable("too many sessions are being shown now: reload the page shortly")
+        return Unreadable("too many sessions are being shown now", "reload the page shortly", may_return=True)
     except SessionNotFound:
-        return Unreadable("the source no longer has the session", is_gone=True)
+        return Unreadable("the source no longer has the session", is_gone=True)  # and nothing would bring it back
     except SessionNotTerminal as error:
         return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # the text names the status
     except SessionTooLarge as error:
         return Unreadable(str(error))
     except (TimelineUnavailable, TimeoutError):
-        return Unreadable("the timeline source cannot be read now")
+        return Unreadable("the timeline source cannot be read now", AWAY, may_return=True)
 
 
 def show(
