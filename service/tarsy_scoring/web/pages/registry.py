@@ -40,6 +40,6 @@ PAGES = [
 
 def routers() -> list[APIRouter]:
     """The routers of all pages, each once, with those outside of the navigation."""
-    outside = ("timeline", "scores")  # `scores` last: its addresses match those of the others
+    outside = ("timeline", "comparison", "scores")  # `scores` last: its addresses match those of the others
     modules = dict.fromkeys([*(page.module for page in PAGES), *(f"{_HERE}.{name}" for name in outside)])
     return [import_module(module).router for module in modules]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from tarsy_scoring.web.pages.citations import texts_of
 from tarsy_scoring.web.pages.legible import cited_entries
@@ -36,14 +37,23 @@ def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreada
     }
 
 
-def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None]]:
-    """Each score with the criteria hash of the score before it under that name; None if it did not change."""
-    shown: list[tuple[Mapping[str, Any], str | None]] = []
+def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None, UUID | None]]:
+    """
+    Each score with what it can be compared with.
+
+    The first is the criteria hash of the score before it under the same name; None if that did not change. The second
+    is the id of the completed score before it; None if it is not completed itself or is the first.
+    """
+    shown: list[tuple[Mapping[str, Any], str | None, UUID | None]] = []
     for place, score in enumerate(history):
-        older = (d for d in history[place + 1 :] if d["criteria_hash"] and d["criteria"] == score["criteria"])
+        earlier = history[place + 1 :]
+        older = (d for d in earlier if d["criteria_hash"] and d["criteria"] == score["criteria"])
         before = next(older, None)
         changed = before is not None and score["criteria_hash"] and before["criteria_hash"] != score["criteria_hash"]
-        shown.append((score, before["criteria_hash"] if before is not None and changed else None))
+        completed = (d["score_id"] for d in earlier if d["status"] == score["status"] == "completed")
+        shown.append(
+            (score, before["criteria_hash"] if before is not None and changed else None, next(completed, None))
+        )
     return shown
 
 
