@@ -1,4 +1,4 @@
-"""Where a score cites the entries of its session: the sentences, and what is wrong with citations that do not hold."""
+"""The places where a score cites the entries of its session, and the faults of citations that do not hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

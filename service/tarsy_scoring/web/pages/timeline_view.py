@@ -262,23 +262,28 @@ def _texts(facts: "EntryFacts", parts: Sequence["Part"], *, is_opened: bool) -> 
 
 def _labelled(parts: Sequence["Part"]) -> list[tuple[str, str, bool]]:
     """The texts of a call, each with the words in front of it and whether it is folded."""
-    texts, words = [], ""
+    from tarsy_scoring.timeline.rendering import CUT_MARK
+
+    texts: list[tuple[str, str, bool]] = []
+    words = ""
     for part in parts:
         if not part.quoted:
             words += part.text
             continue
         texts.append((words.strip().removesuffix(":"), part.quoted, _folds([part])))
         words = ""
-    if words.strip():
-        texts.append(("", words, False))
-    return texts
+    if words.strip() == CUT_MARK.strip() and texts:
+        label, text, is_folded = texts.pop()  # the mark ends the result
+        words, texts = "", [*texts, (label, text + words, is_folded)]
+    return [*texts, ("", words, False)] if words.strip() else texts
 
 
 def _folds(parts: Sequence["Part"]) -> bool:
-    """Whether these are the result of a tool or of a search: long, and the reason why a page would be long."""
+    """Whether these are a result or a list of tools: long, and rarely read from the first line to the last."""
     from tarsy_scoring.timeline.rendering import Rank
 
-    return any(part.rank in (Rank.RESULT, Rank.SUMMARISED_RESULT) for part in parts)
+    is_list = len(parts) > 1 and all(part.inline for part in parts if part.quoted)
+    return is_list or any(part.rank in (Rank.RESULT, Rank.SUMMARISED_RESULT) for part in parts)
 
 
 def _text(label: str, whole: str, most: int, *, is_folded: bool) -> Text:
