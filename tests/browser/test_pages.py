@@ -5,6 +5,7 @@ from playwright.async_api import Page, Route, expect
 from visiting import Installation, Visits
 
 from infrastructure import wait_until
+from tarsy_scoring_lab.scripted_judge import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -127,6 +128,27 @@ async def test_without_javascript_everything_but_live_works(installation: Instal
     await expect(drift).to_be_visible()
 
 
+async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Installation, visit: Visits) -> None:
+    """The entry is open, in view and marked with the sentence; the form filters, all without JavaScript."""
+    reply = Fault(kind="reply", match="cited-1", turn="analysis", content="It read the logs (E4).\n\n67")
+    installation.service.judge.script(reply)
+    await installation.score("cited-1")
+    visitor = await visit("/sessions/cited-1", java_script_enabled=False)
+    await visitor.follow(visitor.page.locator("#E4").get_by_role("link", name="in the timeline"))
+    entry = visitor.page.locator("#timeline-E4")
+    await expect(entry).to_be_in_viewport()
+    await expect(entry.locator("details")).to_have_attribute("open", "")
+    await expect(entry).to_contain_text("It read the logs (E4).")
+    entries = visitor.page.locator("article")
+    assert await entries.count() > 1
+    await visitor.page.get_by_label("Tool").select_option(index=1)
+    await visitor.show()
+    await expect(entries).to_have_count(1)
+    await expect(entry).to_contain_text("cited")
+    await visitor.screenshot("timeline")
+    installation.service.judge.clear()
+
+
 async def test_the_keyboard_is_enough(installation: Installation, visit: Visits) -> None:
     """The skip link comes first, focus is always visible, and Enter searches and scores."""
     await installation.score("keys-1")
@@ -177,14 +199,15 @@ async def test_a_screen_reader_hears_the_state_of_the_session(installation: Inst
 
 async def test_a_small_screen_never_scrolls_sideways(installation: Installation, visit: Visits) -> None:
     """Wide tables and pictures scroll within themselves."""
-    await installation.score("small-1")
+    score = (await installation.score("small-1"))["score_id"]
     visitor = await visit("/", viewport=NARROW, is_mobile=True)
-    for path in ("/", "/sessions/small-1", "/trends", "/distribution", "/missing-tools", "/failure-tags", "/drift"):
+    of_score = ("/sessions/small-1", "/sessions/small-1/timeline?at=E3", f"/scores/compare?a={score}&b={score}")
+    for path in ("/", *of_score, "/trends", "/distribution", "/missing-tools", "/failure-tags", "/drift"):
         await visitor.open(path)
         assert not await is_too_wide(visitor.page), path
         tall = await visitor.page.locator("caption:visible, th:visible, .chip:visible").evaluate_all(TALLEST)
         assert tall <= 8, f"{path}: something stands letter by letter"
-        await visitor.screenshot(f"small{path.replace('/', '-')}")
+        await visitor.screenshot(f"small{path.partition('?')[0].replace('/', '-')}")
 
 
 # --- hostile text --------------------------------------------------------------------------------------
