@@ -16,6 +16,7 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.records.session_list import CHAINS_OF_SESSIONS
+from tarsy_scoring.web.pages.words import QUESTIONS
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 VOID = {"meta", "link", "input", "br", "hr"}
@@ -92,7 +93,7 @@ def assert_sound(page: Page) -> None:
         for address in (attributes.get("src"), attributes.get("action")):
             assert address is None or re.match(r"/(?!/)", address)
     scripts = [str(script.get("src")).rpartition("/")[2] for script in page.all("script")]
-    assert set(scripts) <= {"strip.js", "live.js"}
+    assert set(scripts) <= {"strip.js", "live.js", "list.js"}
     assert len(scripts) == len(set(scripts))
     assert len(page.all("main")) == len(page.all("h1")) == 1
     labelled = {a["for"] for a in page.all("label")}
@@ -366,6 +367,38 @@ async def test_a_score_is_shown_without_its_source(database_url: str) -> None:
     assert "67 / 100" in page.text
     assert "The analysis cites E2, which cannot be shown: the timeline source cannot be read now" in page.text
     assert not page.all("a", href="#E2")
+
+
+async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with `SCORING_TARSY_URL`; the page in TARSy gets no handle on this one."""
+    score_id = await scored(api)
+    pages = ("/", "/sessions/session-1", f"/scores/{score_id}")
+    for path in pages:
+        assert "Open in TARSy" not in (await look(api, path)).text
+    monkeypatch.setattr(
+        api.app.state.context, "settings", SETTINGS.model_copy(update={"tarsy_url": "https://t.example/x/"})
+    )
+    for path in pages:
+        [link] = [a for a in (await look(api, path)).all("a") if str(a.get("href")).startswith("https:")]
+        assert link == {"href": "https://t.example/x/sessions/session-1", "rel": "noopener noreferrer"}, path
+
+
+async def test_the_list_shows_chosen_columns(api: Api) -> None:
+    await scored(api)
+    page = await look(api, "/?columns=score&columns=criteria")
+    assert 'data-name="Criteria"' in page.html
+    assert 'data-name="Chain"' not in page.html
+    assert "columns: choose from chain" in (await look(api, "/?columns=x", 422)).html.lower()
+
+
+async def test_every_page_states_its_question(api: Api) -> None:
+    """One sentence under the heading."""
+    score_id = await scored(api)
+    await api.scoring.rows("INSERT INTO scoring_criteria (criteria_hash, name, content) VALUES ('new', 'c', '{}')")
+    asked = {name: f"/{name.replace('_', '-')}" for name in QUESTIONS}
+    asked |= {"sessions": "/", "criteria": "/criteria/new", "turns": f"/scores/{score_id}"}
+    for name, path in asked.items():
+        assert QUESTIONS[name] in (await look(api, path)).text, name
 
 
 async def test_an_unknown_address_is_an_error_page(api: Api) -> None:

@@ -491,6 +491,9 @@ class Settings(_Frozen):
         "",
         description="Comma-separated groups whose users may change things; others read. Default: every user may.",
     )
+    tarsy_url: HttpUrl | None = Field(
+        None, description="TARSy's dashboard: pages link each session to its page there, `URL/sessions/SESSION_ID`."
+    )
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_read_rate_per_minute: int = Field(
         6_000, ge=1, description="Reading requests per minute and caller, in each API process."

@@ -87,9 +87,9 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
     Args:
         template: Name of a template that extends `frame.html`.
         values: Values of the template. `here` (the page's path in the navigation) and `live` are for the
-            frame.
+            frame; `tarsy_url` is the address of TARSy's dashboard where pages link to it.
     """
-    frame = {"here": "", "live": None, "pages": registry.PAGES}
+    frame = {"here": "", "live": None, "tarsy_url": None, "pages": registry.PAGES}
     html = templates().get_template(template).render(frame | values)
     return HTMLResponse(html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {}))
 

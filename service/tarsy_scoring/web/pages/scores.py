@@ -133,6 +133,7 @@ async def _score_page(
         "score.html",
         here="/",
         live=Live(f"{OF_SESSION_PREFIX}{session_id}", position),
+        tarsy_url=context.settings.tarsy_url,
         is_of_session=is_of_session,
         may_score="score" in caller.scopes,
         has_more=len(history) > HISTORY_SHOWN,

@@ -31,6 +31,7 @@ TURN_KINDS = _TEXTS["turn_kinds"]
 LAYER_RESULTS = _TEXTS["layer_results"]
 PURPOSES = _TEXTS["purposes"]
 REVIEW_REASONS = _TEXTS["review_reasons"]
+QUESTIONS = _TEXTS["questions"]
 OPEN = frozenset({"pending", "in_progress"})
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 
