@@ -201,6 +201,7 @@ async def paths(url: str) -> list[str]:
     finally:
         await connection.close()
     return [
+        "/week",
         "/missing-tools",
         "/missing-tools?since=&until=",
         "/missing-tools?chain=chain-7",

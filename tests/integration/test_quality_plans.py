@@ -11,7 +11,7 @@ from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
-from tarsy_scoring.records import labels, labels_nearby, retention, review
+from tarsy_scoring.records import labels, labels_nearby, retention, review, week
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
@@ -55,6 +55,12 @@ STATEMENTS = {
         "30, '-infinity'::timestamptz, 1000",
         {"session_scores_with_tools"},
     ),
+    "week-failed": (
+        week.FAILED,
+        "now() - interval '7 days', 2000",
+        {"session_scores_failed", "session_scores_of_session"},
+    ),
+    "week-waiting": (week.WAITING, "10000", {"session_scores_due"}),
     "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
 }
 
@@ -95,3 +101,17 @@ async def test_counting_requests_for_tools_reads_no_scores(connection: asyncpg.C
         nodes = await plan_of(connection, statement, of + more)
 
         assert {n.get("Relation Name") for n in nodes} & {"session_scores", "sessions", "score_missing_tools"} == set()
+
+
+async def test_the_week_reads_no_scores(connection: asyncpg.Connection) -> None:
+    """Its figures come from the rollups of two weeks."""
+    day = NOW.date() - timedelta(days=13)
+    of = f"NULL, NULL, NULL, NULL, DATE '{day}', 'infinity', true, '{{}}', '{{}}', DATE '{day + timedelta(days=7)}'"
+    for statement, more, index in (
+        (week.FIGURES, "", "chain_figures_by_end_day_chain_id_criteria_judge_fingerprin_key"),
+        (week.TOTALS, ", '{criteria-1}', '{60}', 75", "score_rollups_of_chains_day_idx"),
+    ):
+        nodes = await plan_of(connection, statement, of + more)
+
+        assert {n.get("Relation Name") for n in nodes} & {"session_scores", "sessions"} == set()
+        assert index in indexes(nodes), indexes(nodes)

@@ -349,6 +349,18 @@ def count_totals(measure: Measure, kind: Kind = "without") -> str:
   FROM ({not_rolled_up(measure, kind=kind)}) d"""
 
 
+def count_totals_by_chain() -> str:
+    """SELECT of numbers of the latest scores with a total that is not doubtful, by day, chain, judge and total."""
+    return f"""
+  SELECT r.day, g.chain_id, g.criteria, g.judge_fingerprint, r.total, r.latest AS number
+  FROM {{schema}}.score_groups g JOIN {{schema}}.score_rollups r USING (group_id)
+  WHERE NOT r.is_all AND {selected("g")} AND NOT g.is_doubtful AND r.day >= $5::date AND r.day < $6::date
+    AND r.latest <> 0 AND r.total <> -1
+  UNION ALL
+  SELECT d.day, d.chain_id, d.criteria, d.judge_fingerprint, d.total_score, d.number
+  FROM ({not_rolled_up("latest")}) d WHERE NOT d.is_doubtful AND d.total_score IS NOT NULL"""
+
+
 def count_days(measure: Measure, kind: Kind = "without") -> str:
     """
     SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of them.

@@ -256,6 +256,10 @@ class Reader:
                 waits |= {r["score_id"]: UNKNOWN_NAMES for r in left if known.lack(r)}
         return waits
 
+    async def holds(self) -> Holds | None:
+        """What holds chains up, at most `WAITING_S` old; None: unknown here."""
+        return None if self._waiting is None else await self._waiting()
+
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
         """Ids of sessions whose newest production score, created since `since`, failed or timed out."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since))

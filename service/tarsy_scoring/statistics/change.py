@@ -19,6 +19,7 @@ from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, FEWEST_IN_A
 ANCHORS_METHOD = "paired t over anchors"
 BORROWED_METHOD = "paired t over anchors, random effects between chains (DerSimonian-Laird)"
 WHOLE_METHOD = "Welch's t within strata"
+MOMENTS_METHOD = "Welch's t"
 AGENTS_METHOD = "the whole change less the judge's; Welch's t"
 
 # Totals are whole points; rounding hides a variance of 1/12 in each. Without this floor a judge that repeats
@@ -26,6 +27,8 @@ AGENTS_METHOD = "the whole change less the judge's; Welch's t"
 LEAST_VARIANCE = 1 / 12
 GRIDS = (10, 5, 2)  # judges that only give multiples of these hide correspondingly more
 FEWEST = f"it takes {FEWEST_FOR_AN_INTERVAL} of each, and {FEWEST_IN_A_STRATUM} in every stratum"
+
+FEWEST_TO_COMPARE = FEWEST_FOR_AN_INTERVAL  # of each group, where there are no strata
 
 Component = tuple[float, int]
 """A variance and its degrees of freedom."""
@@ -173,6 +176,37 @@ def change_within(strata: Sequence[Stratum], confidence: float, method: str = WH
         for side in (s.first, s.second)
     ]
     return change_of(weighted_change(strata), components, sum(sizes), method, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Number, sum and sum of squares of whole totals; exact up to 2**53."""
+
+    n: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        return self.sum / self.n if self.n else None
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(self.n + other.n, self.sum + other.sum, self.squares + other.squares)
+
+    @property
+    def variance(self) -> float:
+        """Unbiased, and at least `LEAST_VARIANCE`; needs two totals."""
+        return max((self.squares - self.sum * self.sum / self.n) / (self.n - 1), LEAST_VARIANCE)
+
+
+def change_of_moments(first: Moments, second: Moments, confidence: float) -> Change:
+    """The second mean minus the first, with Welch's interval; no value with fewer than `FEWEST_TO_COMPARE` totals."""
+    n = first.n + second.n
+    if min(first.n, second.n) < FEWEST_TO_COMPARE:
+        reason = f"{first.n} totals before and {second.n} after are too few; it takes {FEWEST_TO_COMPARE} of each"
+        return Change(Estimate(None, None, None, n, None, MOMENTS_METHOD, reason))
+    components = [(side.variance / side.n, side.n - 1) for side in (first, second)]
+    return change_of(second.sum / second.n - first.sum / first.n, components, n, MOMENTS_METHOD, confidence)
 
 
 def weighted_change(strata: Sequence[Stratum]) -> float:

@@ -9,7 +9,16 @@ from scipy import stats
 
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.bootstrap import chance_of, estimate_difference, estimate_mean
-from tarsy_scoring.statistics.change import Change, chance_of_change, change_within, paired_change
+from tarsy_scoring.statistics.change import (
+    FEWEST_TO_COMPARE,
+    LEAST_VARIANCE,
+    Change,
+    Moments,
+    chance_of_change,
+    change_of_moments,
+    change_within,
+    paired_change,
+)
 from tarsy_scoring.statistics.pairing import Stratum, pair_up
 
 
@@ -142,13 +151,27 @@ def test_changes_and_p_values_equal_those_of_the_t_test() -> None:
     before, after = draws(1, 30), draws(2, 20, 58, 6)
 
     within = change_within([Stratum(before, after)], 0.98)
+    from_sums = change_of_moments(*(Moments(len(g), sum(g), sum(x * x for x in g)) for g in (before, after)), 0.98)
     paired = paired_change([b - a for a, b in zip(before, after, strict=False)], 0.98)
 
     for found, theirs in (
         (within, stats.ttest_ind(after, before, equal_var=False)),
+        (from_sums, stats.ttest_ind(after, before, equal_var=False)),
         (paired, stats.ttest_rel(after, before[:20])),
     ):
         interval = theirs.confidence_interval(0.98)
         assert (found.estimate.low, found.estimate.high) == pytest.approx((interval.low, interval.high))
         assert chance_of_change(found) == pytest.approx(theirs.pvalue)
     assert chance_of_change(Change(Estimate(0.0, 0.0, 0.0, 0, 0.0, "one judge"))) == 1
+
+
+def test_too_few_totals_give_no_change() -> None:
+    few, enough = Moments(FEWEST_TO_COMPARE - 1, 40.0, 400.0), Moments(FEWEST_TO_COMPARE, 50.0, 500.0)
+    for pair in ((few, enough), (enough, few)):
+        found = change_of_moments(*pair, 0.95).estimate
+        assert (found.value, found.standard_error) == (None, None)
+    assert change_of_moments(enough, enough, 0.95).estimate.value == 0
+
+
+def test_equal_totals_have_the_variance_that_rounding_hides() -> None:
+    assert Moments(5, 250.0, 12500.0).variance == LEAST_VARIANCE

@@ -25,6 +25,7 @@ class Page:
 
 _HERE = "tarsy_scoring.web.pages"
 PAGES = [
+    Page("/week", "This week", f"{_HERE}.week"),
     Page("/", "Sessions", f"{_HERE}.sessions"),
     Page("/trends", "Trends", f"{_HERE}.insights"),
     Page("/missing-tools", "Missing tools", f"{_HERE}.missing_tools"),

@@ -1,0 +1,243 @@
+"""
+The last seven days of each chain beside the seven days before, and the scores that need a person.
+
+A session counts once, by its latest completed score without a reference, on the day of that score, as on the page of
+trends. Figures are read from the rollups; failed and pending scores from their own indexes, up to a limit.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.records.analytics import Selection, count
+from tarsy_scoring.records.rollups import FIGURES_SINCE, chain_figures, count_totals_by_chain
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.statistics.change import FEWEST_TO_COMPARE, Change, Moments, chance_of_change, change_of_moments
+
+DAYS = 7
+MOST_FAILED = 2000  # of one kind of error that are looked at
+MOST_PENDING = 10_000
+FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may be marked as better or worse
+_DEFAULT_RIGHT = DEFAULT_BANDS[-1].low
+
+# By chain, criteria, judge and week ($10: the first day of the later week).
+FIGURES = f"""
+SELECT chain_id, criteria, judge_fingerprint, day >= $10::date AS is_later, min(day) AS first_day,
+       sum(scores)::bigint AS scores, sum(outcomes)::bigint AS outcomes, sum(passed)::bigint AS passed,
+       sum(judging_usd)::float8 AS judging_usd, sum(judging_costs)::bigint AS judging_costs
+FROM ({chain_figures("latest", "without")}) f GROUP BY 1, 2, 3, 4 HAVING sum(scores) <> 0
+"""
+
+# Number, sum and sum of squares of the totals, and the number of right ones: those from the lowest total of the
+# highest band on ($11 criteria, $12 lowest totals; $13 for other criteria).
+TOTALS = f"""
+SELECT t.chain_id, t.criteria, t.judge_fingerprint, t.day >= $10::date AS is_later, sum(t.number)::bigint AS n,
+       sum(t.number * t.total)::float8 AS sum, sum(t.number * t.total * t.total)::float8 AS squares,
+       coalesce(sum(t.number) FILTER (WHERE t.total >= coalesce(b.low, $13)), 0)::bigint AS correct
+FROM ({count_totals_by_chain()}) t LEFT JOIN unnest($11::text[], $12::int[]) AS b(criteria, low) USING (criteria)
+GROUP BY 1, 2, 3, 4 HAVING sum(t.number) > 0
+"""
+
+_FAILED = "s.status IN ('failed', 'timed_out')"
+
+# Sessions whose newest score failed since $1, by chain and kind of error; the newest $2 failures of each kind count.
+# PostgreSQL steps through the index of failed scores, kind by kind.
+FAILED = f"""
+WITH RECURSIVE kinds AS (
+  SELECT min(s.error_kind) AS kind FROM {{schema}}.session_scores s WHERE {_FAILED}
+  UNION ALL
+  SELECT (SELECT min(s.error_kind) FROM {{schema}}.session_scores s WHERE {_FAILED} AND s.error_kind > k.kind)
+  FROM kinds k WHERE k.kind IS NOT NULL)
+SELECT k.kind AS error_kind, f.status, f.chain_id, count(*) AS sessions FROM kinds k, LATERAL (
+  SELECT s.session_id, s.status, s.chain_id, s.created_at FROM {{schema}}.session_scores s
+  WHERE {_FAILED} AND s.error_kind = k.kind AND s.completed_at >= $1 AND s.purpose = 'production'
+  ORDER BY s.completed_at DESC LIMIT $2) f
+WHERE NOT EXISTS (SELECT FROM {{schema}}.session_scores n WHERE n.session_id = f.session_id
+                  AND n.purpose = 'production' AND n.created_at > f.created_at)
+GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3, 1, 2
+"""
+
+# Due scores by chain, of the first $1.
+WAITING = """
+SELECT chain_id, count(*) AS scores FROM (
+  SELECT chain_id FROM {schema}.session_scores
+  WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() ORDER BY priority, next_attempt_at LIMIT $1) s
+GROUP BY 1 ORDER BY 2 DESC, 1
+"""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums over the scores of a week."""
+
+    scores: int = 0
+    outcomes: int = 0
+    passed: int = 0
+    judging_usd: float = 0.0
+    judging_costs: int = 0
+    totals: Moments = field(default_factory=Moments)
+    correct: int = 0
+
+    @property
+    def right_share(self) -> float | None:
+        """Share of totals in the highest band of their criteria."""
+        return self.correct / self.totals.n if self.totals.n else None
+
+    @property
+    def passed_share(self) -> float | None:
+        """Share of the scores with an outcome that passed."""
+        return self.passed / self.outcomes if self.outcomes else None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of judging; None: unknown for every score."""
+        return self.judging_usd if self.judging_costs else None
+
+    def add(self, other: "Figures") -> None:
+        """Add the scores of another judge."""
+        for name in ("scores", "outcomes", "passed", "judging_usd", "judging_costs", "correct"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.totals = self.totals + other.totals
+
+
+@dataclass(slots=True)
+class ChainWeek:
+    """
+    A chain in both weeks.
+
+    Args:
+        change: Of the mean total, under the judge with most scores in both weeks; None: no judge has both.
+        is_marked: Whether the change is more than chance gives, all chains of the page considered.
+        new_judges: Name of the criteria and first day of each judge that gave scores in the later week alone.
+    """
+
+    chain_id: str | None
+    now: Figures = field(default_factory=Figures)
+    before: Figures = field(default_factory=Figures)
+    change: Change | None = None
+    is_marked: bool = False
+    new_judges: list[tuple[str | None, date]] = field(default_factory=list)
+
+    @property
+    def points(self) -> float:
+        """The change in points; 0 without one."""
+        return (self.change.estimate.value or 0.0) if self.change else 0.0
+
+    @property
+    def in_words(self) -> str:
+        """The later week in one sentence, with its difference from the week before."""
+        if not self.now.scores:
+            return f"No score; {self.before.scores:,} the week before"
+        parts = [f"{self.now.scores:,} {'score' if self.now.scores == 1 else 'scores'}"]
+        if (share := self.now.right_share) is not None:
+            parts.append(f"{100 * share:.0f} % right")
+        return ", ".join([*parts, self._compared])
+
+    @property
+    def _compared(self) -> str:
+        if not self.before.scores:
+            return "none the week before"
+        if self.change is None:
+            return "not comparable with the week before: another judge"
+        if self.change.estimate.standard_error is None:
+            return f"too few to compare with the week before (it takes {FEWEST_TO_COMPARE} totals in each)"
+        if self.is_marked:
+            return f"{abs(self.points):.1f} points {'higher' if self.points > 0 else 'lower'} than the week before"
+        return "no clear difference from the week before"
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """
+    The chains, those with most scores first, and what waits.
+
+    Args:
+        since: First day of the later week, which ends today.
+        failed: Rows of `FAILED`.
+        waiting: Number of due scores by chain, up to `MOST_PENDING` together.
+    """
+
+    since: date
+    chains: list[ChainWeek]
+    failed: list[Mapping[str, Any]]
+    waiting: dict[str | None, int]
+
+    @property
+    def silent(self) -> list[ChainWeek]:
+        """Chains with scores in the week before and none since."""
+        return [chain for chain in self.chains if not chain.now.scores]
+
+
+async def read_week(database: Database, right_from: Mapping[str, int], today: date) -> Week:
+    """
+    Read the week that ends today and the week before.
+
+    Args:
+        right_from: Lowest total of the highest band by name of criteria; other criteria have that of the badges.
+        today: In UTC.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    since = today - timedelta(days=DAYS - 1)
+    both = Selection(since=_midnight(since - timedelta(days=DAYS)))
+    bands = (since, list(right_from), list(right_from.values()), _DEFAULT_RIGHT)
+    [figures], [totals], failed, waiting = await asyncio.gather(
+        count(database, both, (FIGURES, (since,)), filled=FIGURES_SINCE),
+        count(database, both, (TOTALS, bands)),
+        database.once(lambda c: c.fetch(database.sql(FAILED), _midnight(since), MOST_FAILED)),
+        database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING)),
+    )
+    chains = combine(figures, totals)
+    return Week(since, chains, [dict(r) for r in failed], {r["chain_id"]: r["scores"] for r in waiting})
+
+
+def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
+    """Chains from rows of `FIGURES` and `TOTALS`, those with most scores first, with their changes."""
+    judges: defaultdict[tuple[Any, Any, Any], tuple[Figures, Figures]] = defaultdict(lambda: (Figures(), Figures()))
+    first_days: dict[tuple[Any, Any, Any], date] = {}
+    for row in figures:
+        judge, sums = _judge(row), judges[_judge(row)][row["is_later"]]
+        for name in ("scores", "outcomes", "passed", "judging_usd", "judging_costs"):
+            setattr(sums, name, row[name])
+        if row["is_later"]:
+            first_days[judge] = row["first_day"]
+    for row in totals:
+        sums = judges[_judge(row)][row["is_later"]]
+        sums.totals, sums.correct = Moments(row["n"], row["sum"], row["squares"]), row["correct"]
+    chains: dict[str | None, ChainWeek] = {}
+    pairs: defaultdict[str | None, list[tuple[Moments, Moments]]] = defaultdict(list)
+    for judge, (before, now) in judges.items():
+        chain = chains.setdefault(judge[0], ChainWeek(judge[0]))
+        chain.before.add(before)
+        chain.now.add(now)
+        if before.totals.n and now.totals.n:
+            pairs[judge[0]].append((before.totals, now.totals))
+        if now.scores and not before.scores:
+            chain.new_judges.append((judge[1], first_days[judge]))
+    for chain in chains.values():
+        chain.new_judges = sorted(chain.new_judges, key=lambda new: new[1]) if chain.before.scores else []
+        if pairs[chain.chain_id]:
+            first, second = max(pairs[chain.chain_id], key=lambda pair: min(pair[0].n, pair[1].n))
+            chain.change = change_of_moments(first, second, 1 - FALSE_ALARMS)
+    _mark(list(chains.values()))
+    return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))
+
+
+def _mark(chains: Iterable[ChainWeek]) -> None:
+    # Bonferroni: with a limit for each chain alone, one of twenty quiet chains would be marked every week.
+    compared = [(c, c.change) for c in chains if c.change is not None and c.change.estimate.standard_error is not None]
+    for chain, change in compared:
+        chain.is_marked = chance_of_change(change) < FALSE_ALARMS / len(compared)
+
+
+def _judge(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    return row["chain_id"], row["criteria"], row["judge_fingerprint"]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

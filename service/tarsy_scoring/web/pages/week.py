@@ -1,0 +1,97 @@
+"""The page of the week: each chain beside the week before, what changed, and what needs a person."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from tarsy_scoring.drift.findings import Finding, read_findings
+from tarsy_scoring.drift.report import CAUSES, in_points
+from tarsy_scoring.queue.letter_states import newest_letters
+from tarsy_scoring.records import review
+from tarsy_scoring.records.scores import Holds
+from tarsy_scoring.records.week import DAYS, MOST_PENDING, ChainWeek, Week, read_week
+from tarsy_scoring.statistics.agreement import bands_of
+from tarsy_scoring.statistics.loading import begin_to_load
+from tarsy_scoring.web.access import Analysing
+from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.pages.rendering import page
+
+router = APIRouter(include_in_schema=False)
+
+CHAINS_SHOWN = 100
+FAILED_SHOWN = 20
+NAMES_SHOWN = 10
+FINDINGS_READ = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Due scores of a chain that wait for more than their turn."""
+
+    chain_id: str | None
+    scores: int
+    reason: str
+    text: str
+
+
+@router.get("/week")
+async def week_page(request: Request, _: Analysing) -> HTMLResponse:
+    """The last seven days of every chain, today included, and what waits for a person."""
+    begin_to_load()
+    context = context_of(request)
+    database, today = context.analytics.database, datetime.now(UTC).date()
+    right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
+    week, picks, letters, findings, holds = await asyncio.gather(
+        read_week(database, right_from, today),
+        review.drawn(database),
+        newest_letters(database, None, 1),
+        read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ),
+        context.reader.holds(),
+    )
+    unread = sum(letters.by_state.get(state, 0) for state in ("not_replayed", "still_fails"))
+    return await asyncio.to_thread(  # rendering many chains would block the event loop
+        page,
+        "week.html",
+        here="/week",
+        week=week,
+        today=today,
+        days=DAYS,
+        chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
+        alarms=[finding for finding in findings if finding.is_event],
+        to_label=picks.to_label,
+        unread=unread,
+        held=held_up(week, holds),
+        never=never_scored(context, week.chains),
+        most_waiting=MOST_PENDING,
+        failed_shown=FAILED_SHOWN,
+        names_shown=NAMES_SHOWN,
+        changes_of=lambda chain: _changes_of(chain, findings),
+        causes=CAUSES,
+        in_points=in_points,
+    )
+
+
+def held_up(week: Week, holds: Holds | None) -> list[Held]:
+    """The chains whose due scores nothing but an operator, a provider or the next day releases."""
+    found = []
+    for chain, scores in week.waiting.items():
+        if holds is not None and (hold := holds.hold(chain)):
+            found.append(Held(chain, scores, *hold))
+    return found
+
+
+def never_scored(context: AppContext, chains: Sequence[ChainWeek]) -> list[str]:
+    """Configured chains that are scored automatically and had no score in both weeks."""
+    seen = {chain.chain_id for chain in chains}
+    configured = context.settings.config.chains.items()
+    return (
+        [name for name, chain in configured if chain.enabled and name not in seen] if context.settings.enabled else []
+    )
+
+
+def _changes_of(chain: ChainWeek, findings: Sequence[Finding]) -> list[Finding]:
+    return [f for f in findings if f.is_event and f.chain_id == chain.chain_id]

@@ -1,0 +1,104 @@
+"""The page of the week: chains beside the week before, and what needs a person."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from test_pages_served import Page, look
+
+from api_site import SETTINGS, Api, open_api
+from builders import DEFAULT_CRITERIA
+from stored import store_score
+from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.events import Origin
+from tarsy_scoring.queue.letter_states import note_failure
+from tarsy_scoring.records.rollup_keeping import RollupKeeper
+
+NOW = datetime.now(UTC).replace(hour=0, minute=0, second=1, microsecond=0)
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url) as opened:
+        yield opened
+
+
+async def scores(api: Api, chain: str, totals: list[int], days_ago: int, **columns: Any) -> None:
+    for number, total in enumerate(totals):
+        session = f"{chain.strip('<>()/')}-{days_ago}-{number}"
+        at = NOW - timedelta(days=days_ago)
+        await store_score(api.scoring, session, total, at=at, session={"chain_id": chain}, **columns)
+
+
+def row_of(page: Page, chain: str) -> str:
+    """The cells of a chain, without tags."""
+    [row] = [r for r in page.html.partition("<tbody>")[2].split("<tr>") if f">{chain}</a>" in r]
+    return " ".join(Page(f"<table><tr>{row}</table>").text.split())
+
+
+async def test_a_chain_stands_beside_its_week_before(api: Api) -> None:
+    """Totals of six days ago count in this week, those of seven days ago in the week before."""
+    for days in (0, 6):
+        await scores(api, "worse", [50, 52, 48, 62, 51], days, outcome="fail", usage={"cost_usd": 0.5})
+    for days in (7, 13):
+        await scores(api, "worse", [80, 82, 78, 81, 79], days, outcome="pass", usage={"cost_usd": 0.25})
+    await scores(api, "worse", [10, 10], 14)
+    await scores(api, "same", [50, 60, 70, 55, 65], 1)
+    await scores(api, "same", [51, 60, 69, 55, 66], 8)
+    await scores(api, "few", [50], 1)
+    await scores(api, "few", [90], 8)
+
+    for is_folded in (False, True):
+        if is_folded:
+            await RollupKeeper(api.scoring.database).run_once()
+        page = await look(api, "/week")
+        worse = row_of(page, "worse")
+        assert "10 scores, 20 % right, 27.4 points lower than the week before" in worse
+        for cell in ("10 10 before", "52.6 -27.4 80.0 before", "20 % 100 % before", "0 % 100 % before", "$5.00 $2.50"):
+            assert cell in worse
+        assert "no clear difference from the week before" in row_of(page, "same")
+        assert "too few to compare with the week before" in row_of(page, "few")
+
+
+async def test_another_judge_is_a_change_and_no_difference(api: Api) -> None:
+    await scores(api, "kubernetes", [50, 52, 48, 62, 51], 1, judge_fingerprint="judge-2")
+    await scores(api, "kubernetes", [80, 82, 78, 81, 79], 8)
+
+    row = row_of(await look(api, "/week"), "kubernetes")
+
+    assert "not comparable with the week before: another judge" in row
+    assert f"Another judge since {(NOW - timedelta(days=1)).date()} ({DEFAULT_CRITERIA})" in row
+
+
+async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure counts until its session has a newer score; failures of the week before do not count."""
+    monkeypatch.setitem(SETTINGS.config.chains, "planned", ChainSettings())
+    monkeypatch.setitem(SETTINGS.config.chains, "off", ChainSettings(enabled=False))
+    empty = await look(api, "/week")
+    await scores(api, "silent", [50], 8)
+    failed = {"status": "failed", "error_kind": "refused"}
+    in_evil = {"session": {"chain_id": EVIL}}
+    for session, days in (("a", 1), ("b", 2), ("retried", 2), ("old", 8)):
+        await store_score(api.scoring, session, at=NOW - timedelta(days=days), **in_evil, **failed)
+    await store_score(api.scoring, "retried", 60, at=NOW - timedelta(days=1), **in_evil)
+    await note_failure(api.scoring.database, Origin("session-completed", 0, 7, 0), InvalidMessage("not_json", "x"))
+
+    page = await look(api, "/week")
+
+    assert "No score was completed since" in empty.text
+    assert "tarsy-scoring backfill" in empty.text
+    assert "the score of 2 sessions failed. The judge refused to answer." in page.text
+    assert EVIL not in page.html
+    assert "silent : No score; 1 the week before" in page.text
+    assert "Configured, but without a score for 14 days: planned." in page.text
+    assert "1 message is a dead letter" in page.text
+    assert page.all("a", href="/dead-letters")
+
+
+async def test_a_quiet_week_says_that_nothing_waits(api: Api) -> None:
+    await scores(api, "kubernetes", [60], 1)
+    await api.scoring.rows("DELETE FROM review_picks")
+    assert "Nothing: no score waits for a label" in (await look(api, "/week")).text
