@@ -1,0 +1,64 @@
+"""The week of a chain: what is compared, what is marked, and what it says."""
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.records.week import ChainWeek, Week, combine
+from tarsy_scoring.web.pages.week import Held, held_up
+
+DAY = date(2026, 3, 5)
+
+
+def rows(
+    chain: str, totals: list[int], *, is_later: bool, judge: str = "judge-1"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rows of `FIGURES` and `TOTALS` of one judge in one week."""
+    key = {"chain_id": chain, "criteria": "c", "judge_fingerprint": judge, "is_later": is_later}
+    figures = {"scores": len(totals), "outcomes": 0, "passed": 0, "judging_usd": 0.0, "judging_costs": 0}
+    sums = {"n": len(totals), "sum": float(sum(totals)), "squares": float(sum(t * t for t in totals)), "correct": 0}
+    return key | figures | {"first_day": DAY}, key | sums
+
+
+def weeks(*found: tuple[dict[str, Any], dict[str, Any]]) -> dict[str | None, ChainWeek]:
+    figures, totals = zip(*found, strict=True)
+    return {chain.chain_id: chain for chain in combine(figures, totals)}
+
+
+def pair(chain: str, before: list[int], now: list[int]) -> tuple[Any, Any]:
+    return rows(chain, before, is_later=False), rows(chain, now, is_later=True)
+
+
+@pytest.mark.parametrize(("others", "is_marked"), [(0, True), (9, False)], ids=["alone", "among-ten"])
+def test_a_difference_is_judged_among_all_chains(others: int, is_marked: bool) -> None:
+    """With p = 0.02 one chain is clear by itself, and one of ten chains is not."""
+    quiet = [row for n in range(others) for row in pair(f"quiet-{n}", [50, 60, 70, 55, 65], [51, 60, 69, 55, 65])]
+    found = weeks(*pair("k", [50, 60, 70, 55, 65], [66, 76, 86, 71, 81]), *quiet)["k"]
+    assert found.is_marked is is_marked
+    assert ("16.0 points higher" in found.in_words) is is_marked
+
+
+def test_totals_are_compared_under_one_judge() -> None:
+    """That with most scores in both weeks; the mean of all judges may differ for their scales alone."""
+    found = weeks(
+        *pair("k", [50, 60, 70, 55, 65], [50, 60, 70, 55, 65]),
+        rows("k", [90] * 50, is_later=True, judge="milder"),
+    )["k"]
+    assert (found.points, found.is_marked, found.now.scores) == (0.0, False, 55)
+    assert found.new_judges == [("c", DAY)]
+
+
+def test_the_first_judge_of_a_chain_is_no_change() -> None:
+    found = weeks(rows("k", [60], is_later=True))["k"]
+    assert (found.new_judges, found.in_words) == ([], "1 score, 0 % right, none the week before")
+
+
+def test_only_chains_that_are_held_up_wait_for_a_person() -> None:
+    class Holds:
+        def hold(self, chain_id: str | None) -> tuple[str, str] | None:
+            return ("pause", "paused by ada") if chain_id == "k" else None
+
+    week = Week(DAY, [], [], {"k": 3, None: 2})
+    assert held_up(week, Holds()) == [Held("k", 3, "pause", "paused by ada")]
+    assert held_up(week, None) == []
