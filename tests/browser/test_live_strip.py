@@ -138,7 +138,7 @@ async def test_a_name_leads_to_the_sessions_of_its_chain(visit: Visits) -> None:
     visitor, socket = await open_page(visit)
     await socket.send(of_chain("a&status=failed #1"))
     await visitor.follow(visitor.page.locator(ROWS).get_by_role("link"))
-    await expect(visitor.page.get_by_label("Chain")).to_have_value("a&status=failed #1")
+    await expect(visitor.page.get_by_role("combobox", name="Chain")).to_have_value("a&status=failed #1")
 
 
 @pytest.mark.parametrize("path", ["/", "/trends"])
