@@ -34,7 +34,9 @@ RUN groupadd --gid 10001 scoring \
 COPY --from=build /opt/tarsy-scoring /opt/tarsy-scoring
 ENV PATH=/opt/tarsy-scoring/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp \
+    USER=scoring
 # A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 WORKDIR /tmp

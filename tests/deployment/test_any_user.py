@@ -1,0 +1,90 @@
+"""The programs of the image start under any user id, as OpenShift assigns them: without a name, in group 0."""
+
+import os
+import re
+import shutil
+import sys
+
+import aiohttp
+import pytest
+from test_dockerfile import argument
+
+from infrastructure import wait_until
+from processes import PATIENCE_S, Process, Service, service
+
+__all__ = ["service"]
+
+UID = 1_000_710_000
+# The user may read all files, as those of the image can be read by all, and has no other right of root: the
+# interpreter of the tests may be installed in a folder of root.
+CAPABILITIES = "-all,+dac_read_search"
+AS_ANY_USER = (
+    *(shutil.which("setpriv") or "setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", "--no-new-privs"),
+    *(f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}", f"--bounding-set={CAPABILITIES}"),
+)
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can take another user id, with setpriv"
+)
+
+
+def start(service: Service, *command: str, **env: str) -> Process:
+    """Start a command under the user id, with the variables of the image and those of the installation alone."""
+    image = dict(re.findall(r"(\w+)=(\S+)", argument("ENV"))) | {"PATH": os.defpath}
+    here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = Process(
+        [*AS_ANY_USER, sys.executable, "-m", "tarsy_scoring", *command],
+        image | here | service.env | env,
+        service.folder,
+        command[0],
+    )
+    service.processes.append(process)
+    return process
+
+
+async def test_the_user_has_no_name_and_cannot_write(service: Service) -> None:
+    """The other tests of this file would prove nothing under a user who has a name or the rights of root."""
+    program = "import os, pwd; open('/written', 'w')"
+    process = Process([*AS_ANY_USER, sys.executable, "-c", program], {}, service.folder, "write")
+    assert await process.ended() == 1
+    assert "PermissionError" in process.log
+    program = "import os, pwd; pwd.getpwuid(os.getuid())"
+    process = Process([*AS_ANY_USER, sys.executable, "-c", program], {}, service.folder, "name")
+    assert await process.ended() == 1
+    assert f"uid not found: {UID}" in process.log
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one process", "two processes"])
+async def test_a_worker_scores_under_any_user(service: Service, options: tuple[str, ...]) -> None:
+    await service.announce(*service.add_sessions(2))
+    worker = start(service, "worker", *options)
+    await worker.ready()
+    await service.all_end(2, without_backoff=True)
+    assert await worker.stop() == 0
+
+
+async def test_the_api_serves_under_any_user(service: Service) -> None:
+    api = start(service, "api", SCORING_API_PORT="0")
+    address = (await api.says("api.listening"))["address"]
+
+    async def is_ready() -> bool:
+        async with aiohttp.ClientSession() as session, session.get(f"{address}/readyz") as answer:
+            return answer.status == 200
+
+    await wait_until(is_ready, PATIENCE_S, "the API is ready")
+    assert await api.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "command", [("migrate",), ("check-config",), ("pause", "--list")], ids=lambda command: command[0]
+)
+async def test_commands_run_under_any_user(service: Service, command: tuple[str, ...]) -> None:
+    ended = start(service, *command)
+    assert await ended.ended() == 0, ended.log
+
+
+async def test_a_database_url_may_lack_the_user(service: Service) -> None:
+    """The driver then takes the name of the process's user, which is none here, and the image has one in USER."""
+    refused = start(service, "pause", "--list", SCORING_DATABASE_URL="postgresql://127.0.0.1:1/scoring")
+    assert await refused.ended() != 0
+    assert "Traceback" not in refused.log
+    assert "127.0.0.1" in refused.log
