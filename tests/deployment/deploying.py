@@ -13,7 +13,7 @@ from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm" / "tarsy-scoring"
-VALUE_SETS = {path.stem: path for path in (Path(__file__).parent / "values").glob("*.yaml")}
+VALUE_SETS = {path.name.removesuffix("-values.yaml"): path for path in (CHART / "ci").iterdir()}
 # What a grace period has beyond the limits of a stop's steps: transactions that are cut off roll back.
 MARGIN_S = 10
 NOT_SETTINGS = {"config", "unknown_variables"}

@@ -55,6 +55,12 @@ def variables(container: Object) -> dict[str, Object]:
     return found
 
 
+def phase(hook: Object) -> str:
+    """When helm runs a hook."""
+    when: str = hook["metadata"]["annotations"]["helm.sh/hook"]
+    return when
+
+
 # --- rendered objects are valid ------------------------------------------------------------------------
 
 
@@ -205,17 +211,18 @@ def test_the_chart_refers_to_secrets_and_creates_none(chart: Objects) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "secrets"),
-    [("worker", {"OPENAI_API_KEY", "SPARE_KEY"}), ("intake", {"SCORING_WRITE_BACK_DATABASE_URL"})],
+    ("components", "secrets"),
+    [({"worker", "test"}, {"OPENAI_API_KEY", "SPARE_KEY"}), ({"intake"}, {"SCORING_WRITE_BACK_DATABASE_URL"})],
     ids=["the judge's keys", "write-back"],
 )
-def test_one_component_alone_has_a_secret(charts: dict[str, Objects], component: str, secrets: set[str]) -> None:
+def test_few_components_have_a_secret(charts: dict[str, Objects], components: set[str], secrets: set[str]) -> None:
+    """Workers alone ask a judge; `helm test` sees whether they have what they need."""
     holders = {
         item["metadata"]["name"]
         for item, _, container in charts["everything"].containers()
         if secrets & set(variables(container))
     }
-    assert holders == {f"scoring-{component}"}
+    assert holders == {f"scoring-{component}" for component in components}
 
 
 def test_few_pods_take_in_and_many_judge(charts: dict[str, Objects]) -> None:
@@ -280,34 +287,51 @@ def test_grace_is_longer_than_a_stop(chart: Objects) -> None:
 
 
 def test_hooks_use_no_object_of_the_release(chart: Objects) -> None:
-    """Before an installation none of the chart's ConfigMaps, accounts and volume claims exists."""
-    for item in chart.hooks:
+    """Before an installation none of the chart's ConfigMaps, accounts and volume claims exists; `test` runs later."""
+    for item in [hook for hook in chart.hooks if phase(hook) != "test"]:
         spec = item["spec"]["template"]["spec"]
         assert "serviceAccountName" not in spec
         assert all(set(volume) <= {"name", "emptyDir", "secret"} for volume in spec["volumes"])
         assert "configMap" not in json.dumps(item)
         assert "envFrom" not in spec["containers"][0]
+    for item in chart.hooks:
+        assert item["kind"] == "Job"
         assert item["metadata"]["annotations"]["helm.sh/hook-delete-policy"].startswith("before-hook-creation")
-    assert {item["kind"] for item in chart.hooks} <= {"Job"}
+
+
+def test_helm_test_looks_at_the_systems_as_a_worker_does(chart: Objects) -> None:
+    """With a worker's variables and files, except its metrics; it runs once, and its log stays until the next run."""
+    [job] = [hook for hook in chart.hooks if phase(hook) == "test"]
+    [(spec, container)] = [(spec, c) for item, spec, c in chart.containers() if item is job]
+    worker = chart.one("Deployment", "scoring-worker")["spec"]["template"]["spec"]
+    assert container["args"] == ["doctor", "--no-judge"]
+    theirs = {n: v for n, v in variables(worker["containers"][0]).items() if not n.startswith("SCORING_METRICS_")}
+    assert variables(container) == theirs
+    assert container["volumeMounts"] == worker["containers"][0]["volumeMounts"]
+    assert spec["serviceAccountName"] == worker["serviceAccountName"]
+    assert (job["spec"]["backoffLimit"], spec["restartPolicy"]) == (0, "Never")
+    assert job["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
 
 def test_migrations_run_before_and_after_a_release(charts: dict[str, Objects]) -> None:
     phases = {
-        item["metadata"]["annotations"]["helm.sh/hook"]: item["spec"]["template"]["spec"]["containers"][0]["args"]
+        phase(item): item["spec"]["template"]["spec"]["containers"][0]["args"]
         for item in charts["minimal"].hooks
+        if phase(item) != "test"
     }
     assert phases == {
         "pre-install,pre-upgrade": ["migrate", "--phase", "pre"],
         "post-install,post-upgrade": ["migrate", "--phase", "post"],
     }
-    assert not charts["bridge"].hooks  # migrations.enabled: false
+    assert [phase(item) for item in charts["bridge"].hooks] == ["test"]  # migrations.enabled: false
 
 
 def test_a_migration_may_take_hours_and_go_around_a_pooler(charts: dict[str, Objects]) -> None:
     """It builds indexes of large tables, which no limit may interrupt, and which need a session of their own."""
     for name, secret in (("minimal", "scores"), ("everything", "scores-direct")):
-        assert charts[name].hooks
-        for job in charts[name].hooks:
+        migrations = [item for item in charts[name].hooks if phase(item) != "test"]
+        assert len(migrations) == 2
+        for job in migrations:
             assert job["spec"]["activeDeadlineSeconds"] >= 12 * 3600
             [url] = [
                 variable["valueFrom"]["secretKeyRef"]["name"]

@@ -99,7 +99,7 @@ def test_pods_can_leave_the_user_to_the_cluster(render: RenderObjects) -> None:
 
 
 def test_every_pod_has_placement_values(charts: dict[str, Objects]) -> None:
-    """Every pod template, migrations and prune included, has node selectors, annotations and extra mounts."""
+    """Every pod template, migrations, prune and test included, has node selectors, annotations and extra mounts."""
     placed = set()
     for _, template in charts["everything"].templates():
         placed.add(template["metadata"]["labels"]["app.kubernetes.io/component"])
@@ -109,4 +109,4 @@ def test_every_pod_has_placement_values(charts: dict[str, Objects]) -> None:
         assert "nodeAffinity" in spec["affinity"]
         assert template["metadata"]["annotations"]["example.com/team"] == "sre"
         assert {"name": "more", "mountPath": "/more", "readOnly": True} in spec["containers"][0]["volumeMounts"]
-    assert placed == {"intake", "worker", "api", "bridge", "insights", "migrations", "prune"}
+    assert placed == {"intake", "worker", "api", "bridge", "insights", "migrations", "prune", "test"}

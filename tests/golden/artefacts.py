@@ -249,7 +249,7 @@ def _keys(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def helm(surroundings: Surroundings) -> dict[str, Content]:
-    """The objects that the chart renders for each file in tests/deployment/values."""
+    """The objects that the chart renders for each file in its folder `ci`."""
     from deploying import CHART, VALUE_SETS, find_helm
 
     program = find_helm()
