@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas docs docs-serve requirements clean
+.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas docs docs-serve packages requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ docs: $(VENV)/.docs  ## build the documentation as a site in build/site; a broke
 docs-serve: $(VENV)/.docs  ## show the documentation on http://127.0.0.1:8000 while you write it
 	@$(MKDOCS) serve --config-file .ci/mkdocs.yml
 
+packages: $(VENV)/.release  ## build wheels and source distributions of both packages in build/dist, and check their descriptions
+	@rm -rf build/dist
+	@$(BIN)/python -m hatchling build -d build/dist
+	@cd service/tarsy_scoring_lab && ../../$(BIN)/python -m hatchling build -d ../../build/dist
+	@$(BIN)/twine check --strict build/dist/*
+
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
 # The dependencies of the lab without tarsy-scoring itself, which need not be on a package index.
 LAB := $(VENV)/lab.in
@@ -77,12 +83,13 @@ requirements:  ## pin the requirements again
 	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
-
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"], sep="\n")' > $(VENV)/docs.in
-	$(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/docs.txt $(VENV)/docs.in
+	for group in docs release; do \
+	  $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]], sep="\n")' $$group > $(VENV)/$$group.in; \
+	  $(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/$$group.txt $(VENV)/$$group.in || exit 1; \
+	done
 
 clean:  ## remove the files that targets created
-	rm -rf $(VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site build/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; run make PYTHON=python3.11 ...")'
@@ -104,4 +111,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml service/tarsy_scoring_lab/pypr
 $(VENV)/.docs: requirements/docs.txt | $(BIN)/python
 	@echo "installing MkDocs into $(VENV) ..."
 	@$(PIP) -r requirements/docs.txt
+	@touch $@
+
+$(VENV)/.release: requirements/release.txt | $(BIN)/python
+	@echo "installing the programs of a release into $(VENV) ..."
+	@$(PIP) -r requirements/release.txt
 	@touch $@

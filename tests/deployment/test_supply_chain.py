@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from deploying import REPOSITORY
+
+from tarsy_scoring import __version__
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 # YAML 1.1 reads the key `on` as true.
@@ -46,8 +49,55 @@ def test_jobs_have_only_the_rights_they_name() -> None:
         for step in steps(workflow):
             assert not step.get("uses", "").startswith("actions/checkout@") or not step["with"]["persist-credentials"]
             assert "${{" not in step.get("run", "")  # text of an event would become part of a script
-    writers = [name for name, job in LOADED["release"]["jobs"].items() if "write" in job["permissions"].values()]
-    assert writers == ["image"]
+    written = {
+        (workflow, name): {right for right, kind in job["permissions"].items() if kind == "write"}
+        for workflow, loaded in LOADED.items()
+        for name, job in loaded["jobs"].items()
+    }
+    assert {job: rights for job, rights in written.items() if rights} == {
+        ("release", "image"): {"packages", "id-token", "attestations"},
+        ("release", "packages"): {"id-token", "attestations"},
+        ("release", "chart"): {"packages", "id-token"},
+        ("release", "docs"): {"contents"},
+        ("release", "announce"): {"contents"},
+    }
+
+
+def test_nothing_is_published_before_the_checks() -> None:
+    """Every job waits for `check`, and the release is announced when all parts of it are published."""
+    jobs = LOADED["release"]["jobs"]
+    needs = {
+        name: [job.get("needs", [])] if isinstance(job.get("needs"), str) else job.get("needs", [])
+        for name, job in jobs.items()
+    }
+    assert needs.pop("check") == []
+    assert set(needs.pop("announce")) == set(needs)
+    assert {name: waits for name, waits in needs.items() if waits != ["check"]} == {"chart": ["image"]}
+
+
+def test_packages_are_checked_and_published_without_a_stored_token() -> None:
+    packages = LOADED["release"]["jobs"]["packages"]
+    assert packages["environment"] == "pypi"
+    assert "secrets." not in json.dumps(LOADED)
+    runs = "\n".join(step.get("run", "") for step in packages["steps"])
+    assert runs.index("make packages") < runs.index("pypi_attestations sign") < runs.index("twine upload")
+    assert "--attestations build/dist/*" in runs
+    [provenance] = [step for step in packages["steps"] if "attest-build-provenance" in step.get("uses", "")]
+    assert provenance["with"]["subject-path"] == "build/dist/*"
+
+
+def test_the_chart_is_published_with_the_version_of_the_tag_and_signed() -> None:
+    [run] = [step["run"] for step in LOADED["release"]["jobs"]["chart"]["steps"] if "run" in step]
+    assert '--version "$version" --app-version "$version"' in run
+    assert run.index("helm package") < run.index("helm push") < run.index("cosign sign --yes")
+
+
+def test_every_part_has_the_same_version() -> None:
+    """Both packages, the chart, and the program; the release workflow compares the tag with one of them."""
+    chart = yaml.safe_load((REPOSITORY / "helm" / "tarsy-scoring" / "Chart.yaml").read_text())
+    projects = [REPOSITORY / "pyproject.toml", REPOSITORY / "service" / "tarsy_scoring_lab" / "pyproject.toml"]
+    versions = [tomllib.loads(path.read_text())["project"]["version"] for path in projects]
+    assert {*versions, chart["version"], chart["appVersion"]} == {__version__}
 
 
 def test_release_is_audited_described_and_signed() -> None:
@@ -104,3 +154,30 @@ def test_policy_is_linked() -> None:
     assert "SECURITY.md" in (REPOSITORY / "docs" / "security.md").read_text()
     policy = (REPOSITORY / "SECURITY.md").read_text()
     assert all(word in policy for word in ("private advisory", "Supported versions", "90 days"))
+
+
+FORMS = sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_have_the_shape_that_github_shows(form: Path) -> None:
+    """GitHub hides a form with an unknown key, a repeated id or a field without a label, and tests nothing before."""
+    document = yaml.safe_load(form.read_text())
+    assert set(document) == {"name", "description", "labels", "body"}
+    fields = [field for field in document["body"] if field["type"] != "markdown"]
+    assert (
+        len({field["id"] for field in fields}) == len({field["attributes"]["label"] for field in fields}) == len(fields)
+    )
+    allowed = {
+        "markdown": {"value"},
+        "textarea": {"label", "description", "render"},
+        "input": {"label", "description"},
+        "dropdown": {"label", "description", "options"},
+    }
+    for field in document["body"]:
+        assert set(field["attributes"]) <= allowed[field["type"]]
+        assert set(field) <= {"type", "id", "attributes", "validations"}
+        if options := field["attributes"].get("options"):
+            assert all(isinstance(option, str) for option in options)
+            assert len(set(options)) == len(options)
+    assert any(field.get("validations") == {"required": True} for field in fields)
