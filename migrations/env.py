@@ -57,6 +57,7 @@ def run_on(connection: Connection) -> None:
         version_table=VERSION_TABLE,
         version_table_schema=schema,
         transaction_per_migration=True,
+        on_version_apply=context.config.attributes.get("on_version_apply"),
     )
     with context.begin_transaction():
         # CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if the schema exists.

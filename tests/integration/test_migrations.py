@@ -5,7 +5,9 @@ import json
 import multiprocessing
 import shutil
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -183,6 +185,22 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
             await scoring.rows(add, "production", "pending")
         await scoring.rows(add, "shadow", "pending")
         await scoring.rows(add, "production", "cancelled")
+
+
+async def test_a_watch_sees_each_revision_that_is_done(empty_database_url: str) -> None:
+    seen: list[int | str] = []
+
+    @contextmanager
+    def watch(_what: str, revisions: int) -> Iterator[Callable[[int], None]]:
+        seen.append(f"of {revisions}")
+        yield seen.append
+
+    await migrated(empty_database_url, watch=watch)
+    await migrated(empty_database_url, down=REVISIONS[-3], watch=watch)
+    await migrated(empty_database_url, down=REVISIONS[-3], watch=watch)
+
+    every = range(1, len(REVISIONS) + 1)
+    assert seen == [f"of {len(REVISIONS)}", *every, "of 2", 1, 2, "of 0"]
 
 
 async def test_a_schema_of_its_own_is_migrated_alone(empty_database_url: str) -> None:

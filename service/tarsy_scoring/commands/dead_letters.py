@@ -13,10 +13,12 @@ import click
 from tarsy_scoring.commands.shared import (
     FAILED,
     audited,
+    json_option,
     plain,
     plain_lines,
     print_json,
     print_text,
+    progress_bar,
     run,
     settings_of_environment,
 )
@@ -91,7 +93,7 @@ def list_dead_letters(as_json: bool) -> None:
 
 @dead_letters.command("show")
 @click.argument("place")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def show_dead_letter(place: str, as_json: bool) -> None:
     """Show one dead letter and the beginning of its message."""
     _require_places([place])
@@ -113,14 +115,15 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 @dead_letters.command("replay")
 @click.argument("places", nargs=-1, metavar="[PLACE]...")
 @click.option("--all", "everything", is_flag=True, help="Every message that was not replayed since it failed last.")
-def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
+@json_option
+def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """
     Send dead letters to their original topic again.
 
     They keep their original identity. Replaying a message that was processed since changes nothing. One that
     still fails becomes a dead letter again. With --all each message is sent once, and those replayed since they
     failed last are left out. A letter that cannot be sent does not stop the others, and a letter about an erased
-    session is not sent.
+    session is not sent. Exit status 1: one was not sent. --json has the numbers, and the reasons in `not_replayed`.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
@@ -138,7 +141,10 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     for why in refused:
         click.echo(f"not replayed: {plain(why)}", err=True)
     sent = chosen - len(refused)
-    click.echo(f"replayed: {sent} of {chosen}" if refused else f"replayed: {sent}")
+    if as_json:
+        print_json({"replayed": sent, "replayed_before": done if everything else 0, "not_replayed": refused})
+    else:
+        click.echo(f"replayed: {sent} of {chosen}" if refused else f"replayed: {sent}")
     sys.exit(FAILED if refused else 0)
 
 
@@ -152,24 +158,30 @@ async def _replay(settings: Settings, letters: Sequence[DeadLetter]) -> list[str
         async with open_migrated_parts(settings) as parts:
             await audited(parts.database, "replay", letters=len(letters))
             erased = await erased_hashes(parts.database)
-            for letter in letters:
-                topic = letter.origin.topic if letter.origin else ""
-                if silent[topic] >= SILENT_MOST:
-                    refused.append(f"dead letter {letter.place}: topic {topic} takes nothing; try again later")
-                    continue
-                try:
-                    with _naming_brokers(settings, "cannot replay a letter of"):
-                        await replay(
-                            publisher, parts.database, letter, topics=topics, is_erased=lambda b: is_about(b, erased)
-                        )
-                    silent[topic] = 0
-                except BrokerAway as error:
-                    silent[topic] += 1
-                    refused.append(f"dead letter {letter.place}: {error}")
-                except TooLarge as error:
-                    refused.append(f"dead letter {letter.place}: {error}")
-                except InvalidMessage as error:
-                    refused.append(str(error))
+            with progress_bar("replaying", len(letters)) as show:
+                for number, letter in enumerate(letters):
+                    show(number)
+                    topic = letter.origin.topic if letter.origin else ""
+                    if silent[topic] >= SILENT_MOST:
+                        refused.append(f"dead letter {letter.place}: topic {topic} takes nothing; try again later")
+                        continue
+                    try:
+                        with _naming_brokers(settings, "cannot replay a letter of"):
+                            await replay(
+                                publisher,
+                                parts.database,
+                                letter,
+                                topics=topics,
+                                is_erased=lambda b: is_about(b, erased),
+                            )
+                        silent[topic] = 0
+                    except BrokerAway as error:
+                        silent[topic] += 1
+                        refused.append(f"dead letter {letter.place}: {error}")
+                    except TooLarge as error:
+                        refused.append(f"dead letter {letter.place}: {error}")
+                    except InvalidMessage as error:
+                        refused.append(str(error))
     finally:
         await publisher.stop()
     return refused

@@ -4,26 +4,31 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import settings_of_environment
-from tarsy_scoring.postgres.migrate import migrate as migrate_tables
-from tarsy_scoring.postgres.url import check_url
+from tarsy_scoring.commands.shared import json_option, print_json, progress_bar, settings_of_environment
 
 
 @click.command()
 @click.option("--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up revision.")
 @click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
-def migrate(phase: Any, down: str | None) -> None:
+@json_option
+def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     """
     Create the tables, or migrate them to the newest revision.
 
     They are in the database of SCORING_DATABASE_URL. Run `--phase pre` before a rollout and `--phase post`
-    after it. Safe to repeat and to run concurrently.
+    after it. Safe to repeat and to run concurrently. --json lists the revisions as `applied` or `undone`.
     """
+    from tarsy_scoring.postgres.migrate import migrate as migrate_tables
+    from tarsy_scoring.postgres.url import check_url
+
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
     database_url = settings.require_database()
     check_url(database_url, "SCORING_DATABASE_URL")
-    done = migrate_tables(database_url, settings.database_schema, phase=phase, down=down)
+    done = migrate_tables(database_url, settings.database_schema, phase=phase, down=down, watch=progress_bar)
     what = "undone" if down else "applied"
+    if as_json:
+        print_json({what: done})
+        return
     click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")

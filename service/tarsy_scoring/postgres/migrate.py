@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Literal
 
 import asyncpg
@@ -16,10 +19,17 @@ from tarsy_scoring.postgres.revisions import migrations_dir, revisions, stored_r
 from tarsy_scoring.postgres.url import place_of
 
 Phase = Literal["pre", "post"]
+Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Shows the progress: gets a name and the number of revisions, gives a function that sets the number done."""
 
 
 def migrate(
-    database_url: str, schema: str = "public", *, phase: Phase | None = None, down: str | None = None
+    database_url: str,
+    schema: str = "public",
+    *,
+    phase: Phase | None = None,
+    down: str | None = None,
+    watch: Watch | None = None,
 ) -> list[str]:
     """
     Upgrade the tables to the newest revision, or downgrade them to `down` (`base` removes all of them).
@@ -35,6 +45,7 @@ def migrate(
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
             None upgrade to the newest.
+        watch: Shows the progress.
 
     Returns:
         The revisions applied (or undone), in order.
@@ -55,12 +66,14 @@ def migrate(
     try:
         before = asyncio.run(_read_revision(database_url, schema))
         if down is not None:
-            command.downgrade(config, down)
+            with _watching(config, watch, _height(numbers, before) - _height(numbers, down)):
+                command.downgrade(config, down)
         elif before is None or before in numbers:
             pending = known[_height(numbers, before) :]
             stop = next((n for n, r in enumerate(pending) if phase == "pre" and r.phase == "post"), len(pending))
             if stop:
-                command.upgrade(config, pending[stop - 1].number)
+                with _watching(config, watch, stop):
+                    command.upgrade(config, pending[stop - 1].number)
         after = asyncio.run(_read_revision(database_url, schema))
     except asyncpg.ClientConfigurationError as error:
         raise misconfigured(database_url, error) from error
@@ -70,6 +83,18 @@ def migrate(
         raise StartRefused(f"cannot migrate the database at {place}: {error}") from error
     low, high = sorted((_height(numbers, before), _height(numbers, after)))
     return numbers[low:high]
+
+
+@contextmanager
+def _watching(config: Config, watch: Watch | None, revisions: int) -> Iterator[None]:
+    """Show how many revisions are done, while `migrations/env.py` runs them."""
+    if watch is None:
+        yield
+        return
+    done = count(1)
+    with watch("migrating", revisions) as show:
+        config.attributes["on_version_apply"] = lambda **_: show(next(done))
+        yield
 
 
 async def _read_revision(database_url: str, schema: str) -> str | None:
