@@ -14,7 +14,6 @@ import click
 from tarsy_scoring import __version__
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
-from tarsy_scoring.postgres.database import DatabaseAway
 
 # The commands under the headings of the help. A command `name` is the function `name` of the module `commands.name`,
 # imported when it is called. The first sentence of its help stands here as well, so that a list of the commands imports
@@ -85,15 +84,22 @@ def main() -> NoReturn:
         status = error.exit_code
     except ConfigurationError as error:
         status = _complain(str(error), ASKED_WRONGLY)
-    except (ScoringError, DatabaseAway) as error:
-        status = _complain(str(error), FAILED)
-    except BaseExceptionGroup as group:
-        status = _complain_of_group(group)
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
         status = FAILED
+    except BaseExceptionGroup as group:
+        status = _complain_of_group(group)
+    except _foreseeable() as error:
+        status = _complain(str(error), FAILED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _foreseeable() -> tuple[type[Exception], ...]:
+    """The errors of which a sentence says enough. Only a command that failed imports those of the database."""
+    from tarsy_scoring.postgres.database import DatabaseAway
+
+    return ScoringError, DatabaseAway
 
 
 def _complain(message: str, status: int) -> int:
@@ -103,7 +109,7 @@ def _complain(message: str, status: int) -> int:
 
 def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
     """Report the first foreseeable error of a task group; re-raise an unforeseeable one with its traceback."""
-    foreseen, rest = group.split((ScoringError, DatabaseAway))
+    foreseen, rest = group.split(_foreseeable())
     if rest is not None:
         raise rest
     assert foreseen is not None

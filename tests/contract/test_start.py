@@ -1,8 +1,10 @@
 """Modules that a process does not load at its start: each takes time and memory, and few processes need it."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -15,12 +17,23 @@ HTTP_SERVER = ("fastapi", "starlette", "uvicorn")
 PAGES = ("jinja2", "markdown_it", "nh3")
 RULES_OF_TEXT = ("tarsy_scoring.timeline.fence", "tarsy_scoring.timeline.masking", "tarsy_scoring.timeline.injection")
 FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
+DATABASE_AND_BROKER = ("asyncpg", "aiokafka", "tarsy_scoring.postgres.database", "tarsy_scoring.wiring")
+CALLS = ("aiohttp", "tenacity", "prometheus_client")
+LOOKED = {"event_type": "llm_thinking", "content": "Look at the log."}
+EXECUTION = {"execution_id": "e1", "agent_name": "a", "events": [LOOKED]}
+SESSION = {
+    "session_id": "one",
+    "status": "completed",
+    "alert_data": "The disk of web-1 is full.",
+    "final_analysis": "Its log is not rotated.",
+    "stages": [{"stage_id": "s1", "stage_type": "investigation", "executions": [EXECUTION]}],
+}
 
 
 def loaded_by(program: str) -> set[str]:
     """The modules that a new process has loaded at the end of a program."""
     program += "\nimport sys; print(*sys.modules, sep='\\n')"
-    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENAI_API_KEY": "no-key"}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
     return set(ended.stdout.split())
 
@@ -56,6 +69,42 @@ def test_a_list_of_the_commands_loads_none_of_them() -> None:
 
     commands = {f"tarsy_scoring.commands.{name.replace('-', '_')}" for name in COMMANDS}
     assert loaded.isdisjoint(commands)
+    assert sorted(loaded.intersection(("asyncio", "pydantic", "rich", "structlog", "yaml", *DATABASE_AND_BROKER))) == []
+
+
+def test_the_help_of_no_command_loads_what_few_need() -> None:
+    helps = f"""
+import tarsy_scoring.cli
+for name in {[*COMMANDS]}:
+    tarsy_scoring.cli.cli.main([name, "--help"], standalone_mode=False)
+"""
+    loaded = loaded_by(helps)
+
+    assert sorted(loaded.intersection(("scipy", *HTTP_SERVER, *PAGES, *FEW_NEED))) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "unneeded"),
+    [
+        pytest.param("--dry-run", PAGES, id="dry run"),
+        pytest.param("--no-judge", ("genai_prices",), id="no judge"),
+    ],
+)
+def test_scoring_a_file_without_a_model_loads_no_client(option: str, unneeded: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither of the database, of the broker, nor of a judge."""
+    file = tmp_path / "session.json"
+    file.write_text(json.dumps(SESSION), encoding="utf-8")
+
+    loaded = loaded_by(f"""
+import tarsy_scoring.cli
+try:
+    tarsy_scoring.cli.cli.main(["score", {str(file)!r}, {option!r}], standalone_mode=False)
+except SystemExit as end:
+    assert not end.code
+""")
+
+    clients = (*NUMBERS, *HTTP_SERVER, *DATABASE_AND_BROKER, *CALLS, "openai", "sqlalchemy", "rich.progress")
+    assert sorted(loaded.intersection((*clients, *unneeded))) == []
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *LAB_COMMANDS])

@@ -18,8 +18,8 @@ from tarsy_scoring.config.secret_files import FIELDS, secret_files
 from tarsy_scoring.config.settings import SECRETS_FROM_FILES, GateSettings, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
+from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.gates.run import run_command
-from tarsy_scoring.wiring import contain_commands
 from unit.test_gating import PATIENCE_S, PYTHON, SECRET, allowed, results, run, work_dir
 
 __all__ = ["work_dir"]  # the fixture

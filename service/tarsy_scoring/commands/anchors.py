@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +25,9 @@ from tarsy_scoring.drift import anchors as anchor_sessions
 from tarsy_scoring.drift.anchors import Anchor, State
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 # States that a manual run retries. A session that is gone from the source would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")
@@ -61,7 +64,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
     if note is not None and len(note) > MAX_NOTE:
         raise click.BadParameter(f"at most {MAX_NOTE:,} characters, not {len(note):,}", param_hint="--note")
 
-    async def work(parts: Parts) -> tuple[list[str], list[str]]:
+    async def work(parts: "Parts") -> tuple[list[str], list[str]]:
         if refused := await anchor_sessions.unfit(parts.database, sessions):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_SHOWN])
             more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
@@ -92,7 +95,7 @@ def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -
 def remove(sessions: list[str], as_json: bool) -> None:
     """Remove anchors. Their judgements stay stored but no longer count."""
 
-    async def work(parts: Parts) -> list[str]:
+    async def work(parts: "Parts") -> list[str]:
         await audited(parts.database, "anchor_remove", sessions=len(sessions))
         return await anchor_sessions.remove(parts.database, sessions, by=asker())
 
@@ -133,7 +136,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
     settings = settings_of_environment()
 
-    async def work(parts: Parts) -> int:
+    async def work(parts: "Parts") -> int:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})

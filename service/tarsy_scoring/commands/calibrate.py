@@ -3,8 +3,10 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 
 from tarsy_scoring.commands.shared import (
     FAILED,
@@ -20,7 +22,9 @@ from tarsy_scoring.records.known_causes import read_pairs
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.calibration import COLUMNS, Calibration, Label, LabelledScore, read_labels
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 BandsByHash = dict[str, tuple[Band, ...]]
 
@@ -52,7 +56,7 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
 
     unread: tuple[str, ...] = ()
 
-    async def work(parts: Parts) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
+    async def work(parts: "Parts") -> tuple[list[Label], list[LabelledScore], BandsByHash]:
         nonlocal unread
         names, bands = await known_criteria(parts.database)
         if criteria is not None:
@@ -67,7 +71,8 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
         sessions = sorted({label.session_id for label in labels})
         return labels, await scores_by_judge(parts.database, sessions, criteria), bands
 
-    labels, scores, bands = run_on_parts(work)
+    with Console(stderr=True).status("reading ..."):  # prints nothing where stderr is no terminal
+        labels, scores, bands = run_on_parts(work)
     if unread:
         known = ", ".join(name for names in COLUMNS.values() for name in names)
         click.echo(f"columns that are not read: {plain(', '.join(unread))} (known: {known})", err=True)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import click
@@ -34,10 +34,11 @@ from tarsy_scoring.missing_tools.built import Excluded, read_built
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.judgements import scores_by_label, session_labels
 from tarsy_scoring.statistics.agreement import spread
-from tarsy_scoring.statistics.bootstrap import estimate_mean
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 # Options that only one of the two modes has: parameter of `compare`, and its name at the command line.
 _LABEL_OPTIONS = {
@@ -165,7 +166,7 @@ def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
 
 
 async def _read_label(
-    parts: Parts, label: str, chain: str | None, since: datetime | None, exclude: Excluded | None
+    parts: "Parts", label: str, chain: str | None, since: datetime | None, exclude: Excluded | None
 ) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
     Read every scored session with the label, earliest first, and the judgements of anchors.
@@ -250,6 +251,8 @@ def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) 
     """JSON document: every pair and the summary of the differences."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
+    from tarsy_scoring.statistics.bootstrap import estimate_mean  # with numpy
+
     found = [p.difference for p in pairs if p.difference is not None]
     return {
         "run_id": run_id,

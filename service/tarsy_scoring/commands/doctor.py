@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from tarsy_scoring.commands.shared import (
     FAILED,
@@ -22,8 +23,9 @@ from tarsy_scoring.doctor.checks import Check, NotChecked, Result, failure, run_
 from tarsy_scoring.doctor.database import database_checks
 from tarsy_scoring.doctor.sessions import judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.wiring import ROLES, check_settings, contain_commands
+from tarsy_scoring.wiring import ROLES, check_settings
 
 
 @click.command()
@@ -38,7 +40,8 @@ def doctor(no_judge: bool, as_json: bool) -> None:
     """
     try:
         settings = settings_of_environment()
-        results = run(examine(settings, with_judge=not no_judge))
+        with Console(stderr=True).status("checking ..."):  # prints nothing where stderr is no terminal
+            results = run(examine(settings, with_judge=not no_judge))
     except ConfigurationError as error:
         results = [failure("settings", str(error))]
     if as_json:

@@ -24,10 +24,10 @@ from tarsy_scoring.missing_tools.built import read_built
 from tarsy_scoring.records.export import count_scores, export_scores, written
 from tarsy_scoring.records.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import Parts
 
 if TYPE_CHECKING:
     from tarsy_scoring.web.queries import ExportQuery
+    from tarsy_scoring.wiring import Parts
 
 
 @click.command()
@@ -96,14 +96,16 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
         raise click.BadParameter(message, param_hint=f"--{name}") from None
 
 
-async def _write(parts: Parts, query: "ExportQuery") -> int:
+async def _write(parts: "Parts", query: "ExportQuery") -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
     chosen = replace(query.chosen, left_out=await read_built(parts.database, query.exclude))
     batches = export_scores(parts.reader, chosen)
     done = 0
-    # On a terminal the export itself shows progress.
-    with nullcontext(lambda _: None) if file.isatty() else progress_bar("exporting", None) as show:
+    # On a terminal the export itself shows progress. Only a bar that is seen is worth the count.
+    is_seen = sys.stderr.isatty() and not file.isatty()
+    total = await count_scores(parts.database, chosen) if is_seen else None
+    with progress_bar("exporting", total) if is_seen else nullcontext(lambda _: None) as show:
         async for text, scores in written(batches, query.format):
             file.write(text)
             show(done := done + scores)
@@ -111,7 +113,7 @@ async def _write(parts: Parts, query: "ExportQuery") -> int:
     return 0
 
 
-async def _write_training(parts: Parts, query: "ExportQuery") -> int:
+async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
     """
     Write a chat for each score.
 

@@ -1,6 +1,7 @@
 """`pause` and `resume`: stop and restart judging for everything, a chain or a provider."""
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +17,9 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.rules import Pause
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 SEEN = "workers see it within seconds"
 
@@ -40,7 +43,7 @@ def pause(chain: str | None, provider: str | None, reason: str | None, only_list
         raise click.UsageError("--list shows all pauses; it goes with no other option than --json")
     _require_provider(settings, provider)
 
-    async def work(parts: Parts) -> list[Pause]:
+    async def work(parts: "Parts") -> list[Pause]:
         if not only_list:
             await audited(parts.database, "pause", chain=chain, provider=provider)
             await parts.limits.pause(chain, provider, asker(), reason)
@@ -72,7 +75,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     """
     settings = settings_of_environment()
 
-    async def work(parts: Parts) -> tuple[int, list[Pause]]:
+    async def work(parts: "Parts") -> tuple[int, list[Pause]]:
         await audited(parts.database, "resume", chain=chain, provider=provider)
         return await parts.limits.resume(chain, provider), await parts.limits.pauses()
 

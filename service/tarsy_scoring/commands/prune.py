@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,9 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import COUNT_LIMIT, SHARE, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500
@@ -58,7 +60,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
         raise click.UsageError("--deleted-upstream follows TARSy's deletions and excludes --keep")
     days = None if keep is None else _days(keep)
 
-    async def work(parts: Parts) -> Mapping[str, int]:
+    async def work(parts: "Parts") -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
         pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back, share=share)
@@ -83,7 +85,7 @@ def _days(text: str) -> int:
     return days
 
 
-async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
+async def _follow_deletions(parts: "Parts", *, yes: bool) -> Mapping[str, int]:
     """Erase the sessions that TARSy has deleted, or only count them; returns their number."""
     sessions = open_tarsy_sessions(parts.settings)
     number = 0

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from datetime import datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -26,7 +26,9 @@ from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out
 from tarsy_scoring.missing_tools.report_judge import read_analyses
 from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.records.approaches import MOST_READ, read_approaches
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 
 @click.group(no_args_is_help=True)
@@ -134,7 +136,7 @@ def missing_tools(
     settings = settings_of_environment()
     selection = Selection(chain=chain, since=since)
 
-    async def work(parts: Parts) -> ToolReport:
+    async def work(parts: "Parts") -> ToolReport:
         made = await make_report(parts.database, selection, cast(ToolSort, sort), limit)
         if not with_judge:
             return made

@@ -1,10 +1,14 @@
 """`rollups`: counts the daily rollups again that pages about many scores read."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tarsy_scoring.commands.shared import counted, json_option, print_json, progress_bar, run_on_parts
 from tarsy_scoring.records.rollup_keeping import Rebuilt, RollupKeeper
-from tarsy_scoring.wiring import Parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
 
 
 @click.group()
@@ -23,7 +27,7 @@ def rebuild(as_json: bool) -> None:
     day is a transaction of its own; an interrupted run leaves exact counts, and the next one begins anew.
     """
 
-    async def work(parts: Parts) -> Rebuilt:
+    async def work(parts: "Parts") -> Rebuilt:
         keeper = RollupKeeper(parts.database)
         with progress_bar("counting days", await keeper.days()) as show:
             return await keeper.rebuild(show)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
@@ -25,8 +25,8 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
+from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.queue.references import reference_of
 from tarsy_scoring.queue.score_parts import Reference as ReferencePart
 from tarsy_scoring.scoring import offline
@@ -35,7 +35,9 @@ from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
-from tarsy_scoring.wiring import contain_commands
+
+if TYPE_CHECKING:
+    from tarsy_scoring.judge.llm import JudgeClient
 
 
 @click.command()
@@ -122,7 +124,11 @@ def _score(
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
-        clients = create_clients(settings) if with_judge else {}
+        clients: dict[str, JudgeClient] = {}
+        if with_judge:
+            from tarsy_scoring.judge.llm import create_clients
+
+            clients = create_clients(settings)
         try:
             return await offline.score_offline(
                 settings, registry, clients, timeline, chain, with_judge=with_judge, reference=reference

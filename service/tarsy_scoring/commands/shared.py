@@ -12,19 +12,13 @@ from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from pydantic_core import to_json
 
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.postgres.url import check_url
-from tarsy_scoring.queue import audit
-from tarsy_scoring.telemetry.logging import set_up_logging
-from tarsy_scoring.timeline.text import one_line, without_invisible
-
+# The list of the commands and every help import this module, so functions import what only they use.
 if TYPE_CHECKING:
+    from tarsy_scoring.config.settings import Settings
     from tarsy_scoring.judge.criteria import CriteriaRegistry
     from tarsy_scoring.postgres.database import Database
+    from tarsy_scoring.queue.audit import Change
     from tarsy_scoring.wiring import Parts
 
 T = TypeVar("T")
@@ -51,13 +45,16 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-def settings_of_environment() -> Settings:
+def settings_of_environment() -> "Settings":
     """
     Load the settings and configure logging with them.
 
     Raises:
         ConfigurationError: See `load_settings`.
     """
+    from tarsy_scoring.config.load import load_settings
+    from tarsy_scoring.telemetry.logging import set_up_logging
+
     settings = load_settings()
     set_up_logging(settings.log_level, settings.log_format)
     return settings
@@ -67,11 +64,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in a new event loop of uvloop."""
     import uvloop
 
+    from tarsy_scoring.queue import audit
+
     with audit.coming_from(audit.Origin("cli", socket.gethostname())):
         return uvloop.run(work)
 
 
-def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | None = None) -> T:
+def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: "Settings | None" = None) -> T:
     """
     Run `work` with the parts of a migrated database in a new event loop.
 
@@ -92,23 +91,31 @@ def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | N
     return run(main())
 
 
-async def audited(database: "Database", change: audit.Change, **details: Any) -> None:
+async def audited(database: "Database", change: "Change", **details: Any) -> None:
     """Record a change of this command before it is made. Raises: DatabaseAway."""
+    from tarsy_scoring.queue import audit
+
     await audit.note(database, change, by=asker(), **details)
 
 
 def plain_lines(text: str) -> str:
     """Untrusted text without control, colour or direction characters; keeps lines and their indentation."""
+    from tarsy_scoring.timeline.text import without_invisible
+
     return "".join(c if c.isprintable() or c == "\n" else " " for c in without_invisible(text))
 
 
 def plain(text: str) -> str:
     """Untrusted text on one line, without control, colour or direction characters."""
+    from tarsy_scoring.timeline.text import one_line
+
     return one_line(text)
 
 
 def print_json(value: Any, *, on_one_line: bool = False) -> None:
     """Print one JSON document: indented on a terminal, else on one line; foreign text cannot control the terminal."""
+    from pydantic_core import to_json
+
     text = to_json(value, indent=2 if sys.stdout.isatty() and not on_one_line else None).decode()
     # JSON itself leaves C1 control characters and direction characters as they are.
     click.echo("".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text))
@@ -170,6 +177,8 @@ def asker() -> str:
 
 def session_id(name: str) -> str:
     """Require a well-formed session id; for `type` of an argument. Raises: click.BadParameter."""
+    from tarsy_scoring.events import SESSION_ID_PATTERN
+
     if not SESSION_ID_PATTERN.fullmatch(name):
         raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
     return name
@@ -230,8 +239,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
-def check_database_urls(settings: Settings) -> None:
+def check_database_urls(settings: "Settings") -> None:
     """Reject malformed database URLs. Raises: ConfigurationError: a URL can never work."""
+    from tarsy_scoring.config.settings import variable_of
+    from tarsy_scoring.postgres.url import check_url
+
     # Without this check, a connection attempt would fail as if the database were away, and be repeated.
     for name in ("database_url", "timeline_database_url", "write_back_database_url"):
         if (url := getattr(settings, name)) is not None:

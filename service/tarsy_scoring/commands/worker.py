@@ -11,6 +11,7 @@ from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_
 from tarsy_scoring.config.settings import Processes, Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
+from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
@@ -42,7 +43,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, contain_commands, open_parts, require_migrated
+from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts, require_migrated
 
 log = structlog.get_logger()
 

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
 from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading, cut
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
@@ -110,6 +108,8 @@ def clipped(text: str) -> str:
 
 def markdown(report: ToolReport) -> str:
     """Render the report as Markdown."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(  # noqa: S701 - Markdown, in which `plain` escapes
         loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

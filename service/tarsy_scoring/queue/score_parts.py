@@ -74,7 +74,8 @@ Count = Annotated[int, Field(ge=0)]
 class Part(BaseModel):
     """Base of all parts; `model_requested` and `model_served` are ordinary fields here."""
 
-    model_config = ConfigDict(protected_namespaces=())
+    # Built at first use: a command of the command line imports these models and uses few.
+    model_config = ConfigDict(protected_namespaces=(), defer_build=True)
 
 
 class LatestAttempt(Part):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
@@ -16,7 +16,6 @@ from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn, Verdict
@@ -31,6 +30,9 @@ from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
+
+if TYPE_CHECKING:
+    from tarsy_scoring.judge.llm import JudgeClient  # it imports the HTTP client, which only a judge needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _tokens(messages: Sequence[Message]) -> int:
 async def score_offline(
     settings: Settings,
     registry: CriteriaRegistry,
-    clients: dict[str, JudgeClient],
+    clients: "dict[str, JudgeClient]",
     timeline: Timeline,
     chain_id: str | None,
     *,
