@@ -7,13 +7,16 @@ A foreseeable error prints one sentence on stderr, never a traceback.
 import gc
 import sys
 from importlib import import_module
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
 from tarsy_scoring import __version__
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # The commands under the headings of the help. A command `name` is the function `name` of the module `commands.name`,
 # imported when it is called. The first sentence of its help stands here as well, so that a list of the commands imports
@@ -58,6 +61,7 @@ HEADINGS = {
     },
     "Rarely needed": {
         "anchors": "Sessions that every judge judges, to detect a changed judge.",
+        "completion": "Print the script that completes commands in bash, zsh or fish.",
         "insights": "Publish rolling figures of every chain, until SIGTERM.",
         "judge-bench": "Measure how well judges tell right conclusions from wrong.",
         "rollups": "Daily counts of scores that pages and reports read.",
@@ -132,6 +136,14 @@ class CommandsOnDemand(click.Group):
         for heading, commands in HEADINGS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        """The commands that begin so, from the list and not from their modules, and then options."""
+        from click.shell_completion import CompletionItem
+
+        commands = {name: summary for listed in HEADINGS.values() for name, summary in listed.items()}
+        items = [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None if there is none of that name."""

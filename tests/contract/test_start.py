@@ -64,8 +64,16 @@ def test_a_start_loads_only_what_it_needs(start: str, unneeded: tuple[str, ...])
     assert sorted(loaded.intersection(unneeded)) == []
 
 
-def test_a_list_of_the_commands_loads_none_of_them() -> None:
-    loaded = loaded_by("import tarsy_scoring.cli\ntarsy_scoring.cli.cli.main(['--help'], standalone_mode=False)")
+@pytest.mark.parametrize(
+    "listing",
+    [
+        pytest.param("cli.main(['--help'], standalone_mode=False)", id="help"),
+        pytest.param("ShellComplete(cli, {}, 'tarsy-scoring', '_').get_completions([], 'r')", id="completion"),
+    ],
+)
+def test_a_list_of_the_commands_loads_none_of_them(listing: str) -> None:
+    shell = "from click.shell_completion import ShellComplete"
+    loaded = loaded_by(f"{shell}\nfrom tarsy_scoring.cli import cli\n{listing}")
 
     commands = {f"tarsy_scoring.commands.{name.replace('-', '_')}" for name in COMMANDS}
     assert loaded.isdisjoint(commands)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
 from tarsy_scoring.commands.shared import (
@@ -45,7 +46,7 @@ def anchors() -> None:
 @click.option(
     "--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw N sessions of the last 90 days at random."
 )
-@click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="With --sample: only sessions of this chain.")
 @click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
 @json_option
 def add(sessions: list[str], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from tarsy_scoring.commands.completion import criteria_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     json_option,
@@ -32,7 +33,7 @@ BandsByHash = dict[str, tuple[Band, ...]]
 @click.command()
 @click.argument("labels_file", metavar="[LABELS.csv]", required=False, type=click.Path(path_type=Path))
 @click.option("--references", is_flag=True, help="Compare with the judgements against references instead of labels.")
-@click.option("--criteria", metavar="NAME", help="Only scores under these criteria.")
+@click.option("--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under these criteria.")
 @json_option
 def calibrate(labels_file: Path | None, references: bool, criteria: str | None, as_json: bool) -> None:
     """

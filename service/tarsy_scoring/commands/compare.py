@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     counted,
@@ -74,12 +75,18 @@ class Pair:
 @sessions_argument(required=False)
 @click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
 @click.option("--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A.")
-@click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option(
     "--since", type=moment, metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date)."
 )
 @click.option("--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too.")
-@click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
+@click.option(
+    "--criteria",
+    shell_complete=criteria_names,
+    nargs=2,
+    metavar="A B",
+    help="Judge the sessions under both; a difference is B minus A.",
+)
 @exclude_option
 @run_options
 @json_option

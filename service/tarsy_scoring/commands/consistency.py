@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import click
 
+from tarsy_scoring.commands.completion import criteria_names
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     json_option,
@@ -27,7 +28,12 @@ from tarsy_scoring.statistics.agreement import bands_of, flip_rate, spread
 @click.command()
 @click.argument("session", type=session_id)
 @click.option("-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="How many judgements.")
-@click.option("--criteria", metavar="NAME", help="Judge under these criteria instead of the chain's.")
+@click.option(
+    "--criteria",
+    shell_complete=criteria_names,
+    metavar="NAME",
+    help="Judge under these criteria instead of the chain's.",
+)
 @run_options
 @json_option
 def consistency(

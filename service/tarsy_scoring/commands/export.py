@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
+from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     audited,
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl.")
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
 @click.option("--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this.")
 @click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
-@click.option("--criteria", metavar="NAME", help="Only scores under criteria of this name.")
+@click.option(
+    "--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under criteria of this name."
+)
 @click.option("--alert-type", metavar="TYPE", help="Only scores of sessions of this alert type.")
 @click.option("--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable.")
 @click.option("--flag", metavar="FLAG", help="Only scores with this flag.")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from tarsy_scoring.commands.completion import criteria_names, provider_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     counted,
@@ -78,10 +79,20 @@ class Bench:
 @click.command(cls=_ListsOfNames)
 @click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
 @click.option(
-    "--criteria", "criteria_names", multiple=True, required=True, metavar="NAME...", help="Criteria to judge by."
+    "--criteria",
+    "criteria_names",
+    shell_complete=criteria_names,
+    multiple=True,
+    required=True,
+    metavar="NAME...",
+    help="Criteria to judge by.",
 )
 @click.option(
-    "--providers", multiple=True, metavar="NAME...", help="Providers to ask; default: the first one of `defaults`."
+    "--providers",
+    shell_complete=provider_names,
+    multiple=True,
+    metavar="NAME...",
+    help="Providers to ask; default: the first one of `defaults`.",
 )
 @click.option(
     "--samples", type=click.IntRange(1, 100), default=1, show_default=True, help="Judgements per session and judge."

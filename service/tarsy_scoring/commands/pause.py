@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tarsy_scoring.commands.completion import chain_names, provider_names
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
@@ -25,8 +26,15 @@ SEEN = "workers see it within seconds"
 
 
 @click.command()
-@click.option("--chain", type=not_blank, metavar="NAME", help="Only the scores of this chain.")
-@click.option("--provider", metavar="NAME", help="Only calls of this provider; with --chain, only for that chain.")
+@click.option(
+    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only the scores of this chain."
+)
+@click.option(
+    "--provider",
+    shell_complete=provider_names,
+    metavar="NAME",
+    help="Only calls of this provider; with --chain, only for that chain.",
+)
 @click.option("--reason", metavar="TEXT", help="Stored with the pause and shown beside it.")
 @click.option("--list", "only_list", is_flag=True, help="List the pauses; change nothing.")
 @json_option
@@ -63,9 +71,18 @@ def pause(chain: str | None, provider: str | None, reason: str | None, only_list
 
 @click.command()
 @click.option(
-    "--chain", type=not_blank, metavar="NAME", help="Every pause of this chain, also those of one provider for it."
+    "--chain",
+    shell_complete=chain_names,
+    type=not_blank,
+    metavar="NAME",
+    help="Every pause of this chain, also those of one provider for it.",
 )
-@click.option("--provider", metavar="NAME", help="Every pause of this provider, also those for one chain.")
+@click.option(
+    "--provider",
+    shell_complete=provider_names,
+    metavar="NAME",
+    help="Every pause of this provider, also those for one chain.",
+)
 @json_option
 def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     """

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     FiniteRange,
@@ -37,7 +38,7 @@ def report() -> None:
 
 
 @report.command("drift")
-@click.option("--chain", metavar="NAME", help="Only this chain, with its current state.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only this chain, with its current state.")
 @click.option("--since", type=moment, metavar="TIME", help="Only findings since then (RFC 3339, or a date).")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of findings.")
 @json_option
@@ -58,7 +59,7 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
 
 @report.command("approaches")
 @click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches.")
 @json_option
 def approaches(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
@@ -82,7 +83,7 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
 
 @report.command("missing-tools")
 @click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--sort",
     type=click.Choice(["sessions", "points_lost"]),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
@@ -47,8 +48,15 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
 @click.option("--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind.")
 @click.option("--since", type=moment, metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
-@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
-@click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
+@click.option(
+    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
+)
+@click.option(
+    "--criteria",
+    shell_complete=criteria_names,
+    metavar="NAME",
+    help="Score under these criteria instead of the chain's.",
+)
 @click.option("--without-reference", is_flag=True, help="Judge without the stored references of the sessions.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
 @click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
@@ -128,7 +136,9 @@ def rescore(
 @click.option(
     "--since", type=moment, metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date)."
 )
-@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
+@click.option(
+    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
+)
 @click.option(
     "--all",
     "takes_all",

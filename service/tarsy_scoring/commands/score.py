@@ -12,6 +12,7 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 
+from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     asker,
@@ -45,7 +46,12 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the score document.")
 @click.option("--no-judge", is_flag=True, help="Skip the judge: no total.")
 @click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; call no model.")
-@click.option("--chain", metavar="NAME", help="Use the settings of this chain instead of the session's own.")
+@click.option(
+    "--chain",
+    shell_complete=chain_names,
+    metavar="NAME",
+    help="Use the settings of this chain instead of the session's own.",
+)
 @click.option(
     "--reference",
     "reference_file",
