@@ -180,6 +180,32 @@ def test_everything_stays_within_the_picture() -> None:
                     assert 0 <= y <= height
 
 
+def test_each_place_of_a_trend_shows_its_nearest_day() -> None:
+    """Without gaps, also over days without scores; a day of two judges has a line for each."""
+    picture = trend_picture([day(0, "a"), day(4, "a", count=1), day(4, "b", average=70.25)], "Scores")
+    first, second = stops = of_class(picture, "stop")
+    left, width = float(first.get("x", "")), float(first.get("width", ""))
+    assert left + width == pytest.approx(float(second.get("x", "")), abs=0.1)
+    middles = [float(stop.get("data-at", "")) for stop in stops]
+    assert left + width == pytest.approx(sum(middles) / 2, abs=0.1)
+    assert [(stop[0].text or "").splitlines() for stop in stops] == [
+        ["Mon 2026-01-05", "judge 1: average 60.0, 50 to 70, 3 scores"],
+        [
+            "Fri 2026-01-09",
+            "judge 1: average 60.0, 50 to 70, 1 score",
+            "judge 2: average 70.2, 60 to 80, 3 scores",
+        ],
+    ]
+    root = parsed(picture)
+    assert [e.get("class") for e in list(root)[-2:]] == ["stop", "stop"], "nothing lies above them"
+
+
+def test_each_row_of_bars_shows_its_label_in_full() -> None:
+    picture = bar_picture([Bar("x" * 60, 0.5, "5"), Bar("b", 1, "10")], "Bars")
+    assert [stop[0].text for stop in of_class(picture, "stop")] == [f"{'x' * 60}: 5", "b: 10"]
+    assert [float(stop.get("y", "")) for stop in of_class(picture, "stop")] == [0, 30]
+
+
 def test_a_trend_is_described_in_words() -> None:
     text = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
     assert text == (

@@ -1,12 +1,13 @@
 """The page of better approaches that judges named."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
-from tarsy_scoring.records.approaches import MOST_READ, read_approaches
+from tarsy_scoring.records.approaches import MOST_READ, Approaches, read_approaches
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.pages.period import period_page, requested_period
+from tarsy_scoring.web.pages.downloads import approach_sheet, csv_file, download_form
+from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 
 router = APIRouter(include_in_schema=False)
 
@@ -19,5 +20,15 @@ async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "approaches.html", form)
-    found = await read_approaches(context_of(request).analytics.database, form.selection, APPROACHES_SHOWN)
-    return await period_page(request, "approaches.html", form, found=found, most_read=MOST_READ)
+    return await period_page(request, "approaches.html", form, found=await _read(request, form), most_read=MOST_READ)
+
+
+@router.get("/approaches.csv")
+async def approaches_file(request: Request, _: Analysing) -> Response:
+    """The approaches of the page, as CSV."""
+    found = await _read(request, download_form(request))
+    return csv_file("approaches", approach_sheet(found.approaches))
+
+
+async def _read(request: Request, form: PeriodForm) -> Approaches:
+    return await read_approaches(context_of(request).analytics.database, form.selection, APPROACHES_SHOWN)

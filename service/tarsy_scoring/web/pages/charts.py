@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 from markupsafe import Markup
@@ -102,7 +103,8 @@ def trend_picture(days: Sequence[TrendPoint], title: str) -> Markup:
     """
     Draw average totals per day with the range from lowest to highest, and bars with the number of scores.
 
-    A dashed line and a word mark each day on which a judge begins, except the first day of the picture.
+    A dashed line and a word mark each day on which a judge begins, except the first day of the picture. `charts.js`
+    shows the values of the nearest day.
 
     Args:
         days: In any order, each day and judge once. Without days the result is empty.
@@ -123,14 +125,45 @@ def trend_picture(days: Sequence[TrendPoint], title: str) -> Markup:
         most=_most_a_day(days),
         dates=_dates(scale),
         beginnings=_beginnings(runs, numbers, scale),
-        hint=_hint,
+        stops=_day_stops(days, numbers, scale),
     )
 
 
-def _hint(day: TrendPoint, number: int) -> str:
-    """The numbers of a point, for the pointer."""
-    totals = f"average {day.average:.1f}, {day.minimum:.0f} to {day.maximum:.0f}"
-    return f"{day.day}, judge {number}: {totals}, {_counted(day.count, 'score')}"
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A part of a picture that the pointer or the keyboard chooses, `at` its middle, and the values shown there."""
+
+    left: float
+    at: float
+    right: float
+    text: str
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+
+def _day_stops(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: "_Scale") -> list[Stop]:
+    """One stop per day with scores; together they fill the width, so that each place belongs to its nearest day."""
+    by_day: defaultdict[date, list[TrendPoint]] = defaultdict(list)
+    for point in sorted(days, key=lambda d: (d.day, numbers[judge_of(d)])):
+        by_day[point.day].append(point)
+    middles = [scale.middle(day) for day in by_day]
+    borders = [scale.left, *((one + next_) / 2 for one, next_ in pairwise(middles)), scale.right]
+    return [
+        Stop(borders[n], middles[n], borders[n + 1], _hint(day, points, numbers))
+        for n, (day, points) in enumerate(by_day.items())
+    ]
+
+
+def _hint(day: date, points: Iterable[TrendPoint], numbers: Mapping[str, int]) -> str:
+    """The numbers of a day, a line per judge."""
+    of_judges = (
+        f"judge {numbers[judge_of(p)]}: average {p.average:.1f}, {p.minimum:.0f} to {p.maximum:.0f}, "
+        f"{_counted(p.count, 'score')}"
+        for p in points
+    )
+    return "\n".join([f"{day:%a} {day}", *of_judges])
 
 
 def describe_trend(days: Sequence[TrendPoint]) -> str:

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from markupsafe import Markup
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from tarsy_scoring.drift.findings import Finding
-from tarsy_scoring.drift.report import CAUSES, STATES, in_points, read_report
+from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, in_points, read_report
 from tarsy_scoring.records import analytics
 from tarsy_scoring.web.access import Analysing
-from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.charts import WIDTH, draw
+from tarsy_scoring.web.pages.downloads import csv_file, download_form, finding_sheet, trend_sheet
 from tarsy_scoring.web.pages.insights_view import trend_view
-from tarsy_scoring.web.pages.period import period_page, requested_period
+from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 from tarsy_scoring.web.pages.words import Tone
 
 router = APIRouter(include_in_schema=False)
@@ -36,9 +37,7 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
         return await period_page(request, "drift.html", form)
     context, chosen = context_of(request), form.selection
     database = context.analytics.database
-    report = await read_report(
-        database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
-    )
+    report = await _read(context, form)
     newest = next((f for f in report.findings if f.is_event), None)
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
@@ -60,6 +59,28 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     )
 
 
+@router.get(f"{PAGE}.csv")
+async def findings_file(request: Request, _: Analysing) -> Response:
+    """The findings of the page, with the parts of each change, as CSV."""
+    report = await _read(context_of(request), download_form(request))
+    return csv_file("drift", finding_sheet(report.findings))
+
+
+@router.get(f"{PAGE}/totals.csv")
+async def totals_file(request: Request, _: Analysing) -> Response:
+    """The totals per day of the chosen chain, else of all scores, as CSV; every score counts."""
+    form = download_form(request)
+    points = await analytics.totals_made(context_of(request).analytics.database, form.selection)
+    return csv_file("totals", trend_sheet(points))
+
+
+async def _read(context: AppContext, form: PeriodForm) -> DriftReport:
+    chosen, database = form.selection, context.analytics.database
+    return await read_report(
+        database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
+    )
+
+
 def parts_picture(finding: Finding) -> Markup:
     """The whole change and its parts on one scale of points, each a dot with its interval."""
     parts = {"Whole change": finding.whole, "Judge's part": finding.judge, "Agents' part": finding.agents}
@@ -78,6 +99,7 @@ def parts_picture(finding: Finding) -> Markup:
         title="The change in points, and its parts",
         description="; ".join(f"{row['label']}: {row['text']}" for row in rows) + ".",
         height=len(rows) * _ROW,
+        row_height=_ROW,
         rows=rows,
         left=left,
         right=right,

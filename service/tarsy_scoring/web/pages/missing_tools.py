@@ -6,16 +6,17 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from tarsy_scoring.missing_tools.ledger import State
+from tarsy_scoring.missing_tools.ledger import Ledger, State
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.records.analytics import ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.pages.downloads import csv_file, download_form, tool_sheet
 from tarsy_scoring.web.pages.forms import form_fields, read_as
-from tarsy_scoring.web.pages.period import SORT, period_page, requested_period
+from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period
 from tarsy_scoring.web.queries import Moment
 
 router = APIRouter(include_in_schema=False)
@@ -41,11 +42,22 @@ async def missing_tools_page(request: Request, caller: Analysing) -> HTMLRespons
         request,
         "missing_tools.html",
         form,
-        found=await ledger.look_up(request, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN),
+        found=await _look_up(request, form),
         states=STATES,
         in_words=demand_in_words,
         may_edit="score" in caller.scopes,
     )
+
+
+@router.get(f"{PAGE}.csv")
+async def missing_tools_file(request: Request, _: Analysing) -> Response:
+    """The tools of the page and the chains that asked for them, as CSV."""
+    found = await _look_up(request, download_form(request, SORT))
+    return csv_file("missing-tools", tool_sheet(found.entries))
+
+
+async def _look_up(request: Request, form: PeriodForm) -> Ledger:
+    return await ledger.look_up(request, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN)
 
 
 def _start_of_day(value: Any) -> Any:
