@@ -1,5 +1,5 @@
-// Shows the values of the nearest day or row of a chart: beside the pointer, and with a slider below the chart for the
-// keyboard and for screen readers. Without this script each of these places has its values as a tooltip.
+// Shows the values of the nearest day or row of a chart beside the pointer. A chart whose values stand nowhere in words
+// gets a slider below it, for the keyboard and for screen readers. Without this script the values are tooltips.
 
 const GAP = 12; // pixels between a place and its values
 
@@ -18,33 +18,30 @@ class Reader {
     });
     this.rule = chart.querySelector(".rule");
     this.tip = element("div", { className: "tip", hidden: true, ariaHidden: "true" });
-    this.slider = element("input", { type: "range", min: "0", max: String(stops.length - 1), value: String(stops.length - 1) });
-    this.place();
-    this.listen();
-  }
-
-  place() {
     const frame = element("div", { className: "chart-frame" });
-    this.chart.replaceWith(frame);
-    frame.append(this.chart, this.tip);
-    const label = element("label", { className: "reader", textContent: `${this.chart.dataset.stops} ` });
-    label.append(this.slider);
-    (frame.closest(".scroll") ?? frame).after(label);
-    this.describe(this.stops.length - 1);
-  }
-
-  listen() {
+    chart.replaceWith(frame);
+    frame.append(chart, this.tip);
+    this.scroll = frame.closest(".scroll") ?? frame;
+    if (chart.dataset.slider) this.addSlider(chart.dataset.slider);
     for (const kind of ["pointermove", "pointerdown"]) {
-      this.chart.addEventListener(kind, (event) => {
-        const at = this.stops.indexOf(event.target);
+      chart.addEventListener(kind, (event) => {
+        const at = stops.indexOf(event.target);
         if (at >= 0) this.show(at);
       });
     }
-    this.chart.addEventListener("pointerleave", () => this.hide());
-    this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
-    this.slider.addEventListener("focus", () => this.show(Number(this.slider.value)));
-    this.slider.addEventListener("blur", () => this.hide());
+    chart.addEventListener("pointerleave", () => this.hide());
     addEventListener("keydown", (event) => event.key === "Escape" && this.hide());
+  }
+
+  addSlider(name) {
+    const last = String(this.stops.length - 1);
+    this.slider = element("input", { type: "range", min: "0", max: last, value: last });
+    const label = element("label", { className: "reader", textContent: name });
+    label.append(this.slider);
+    this.scroll.after(label);
+    this.describe(this.stops.length - 1);
+    for (const kind of ["input", "focus"]) this.slider.addEventListener(kind, () => this.show(Number(this.slider.value)));
+    this.slider.addEventListener("blur", () => this.hide());
   }
 
   describe(at) {
@@ -53,33 +50,37 @@ class Reader {
   }
 
   show(at) {
-    this.describe(at);
     const stop = this.stops[at];
-    this.stops.forEach((one) => one.classList.toggle("on", one === stop && !one.dataset.at));
-    if (this.rule && stop.dataset.at) {
+    this.stops.forEach((one) => one.classList.toggle("on", one === stop && !this.rule));
+    if (this.rule) {
       for (const end of ["x1", "x2"]) this.rule.setAttribute(end, stop.dataset.at);
       this.rule.classList.add("on");
     }
     this.tip.textContent = this.texts[at];
     this.tip.hidden = false;
-    this.moveTip(stop);
-    if (document.activeElement === this.slider) this.tip.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = stop.getBoundingClientRect();
+    if (this.slider) this.describe(at);
+    if (document.activeElement === this.slider) this.scrollTo(box);
+    this.moveTip(stop.getBoundingClientRect());
   }
 
-  // The values stand on the side of the rule that has more room; those of a row stand below or above it.
-  moveTip(stop) {
-    const [whole, box] = [this.chart.getBoundingClientRect(), stop.getBoundingClientRect()];
-    const width = this.tip.offsetWidth;
-    if (stop.dataset.at) {
-      const x = (Number(stop.dataset.at) / this.chart.viewBox.baseVal.width) * whole.width;
-      this.tip.style.left = `${x < whole.width / 2 ? x + GAP : x - GAP - width}px`;
-      this.tip.style.top = `${whole.height * 0.12}px`;
-    } else {
-      const below = box.bottom - whole.top;
-      const fits = below + this.tip.offsetHeight <= whole.height;
-      this.tip.style.left = `${whole.width / 3}px`;
-      this.tip.style.top = `${fits ? below : box.top - whole.top - this.tip.offsetHeight}px`;
-    }
+  scrollTo(box) {
+    const seen = this.scroll.getBoundingClientRect();
+    if (box.left < seen.left || box.right > seen.right) this.scroll.scrollLeft += box.left - seen.left - seen.width / 2;
+  }
+
+  // Beside a day, on the side with more room; below a row, or above the last one. Always in the part that is seen.
+  moveTip(box) {
+    const [whole, seen] = [this.chart.getBoundingClientRect(), this.scroll.getBoundingClientRect()];
+    const { offsetWidth: width, offsetHeight: height } = this.tip;
+    const middle = (box.left + box.right) / 2;
+    const right = middle < (seen.left + seen.right) / 2;
+    let left = this.rule ? (right ? middle + GAP : middle - GAP - width) : seen.left + seen.width / 3;
+    left = Math.max(seen.left, Math.min(left, seen.right - width));
+    const below = box.bottom - whole.top;
+    const row = below + height <= whole.height ? below : box.top - whole.top - height;
+    this.tip.style.left = `${left - whole.left}px`;
+    this.tip.style.top = `${this.rule ? whole.height / 8 : row}px`;
   }
 
   hide() {
@@ -89,7 +90,7 @@ class Reader {
   }
 }
 
-for (const chart of document.querySelectorAll("svg.chart[data-stops]")) {
+for (const chart of document.querySelectorAll("svg.chart")) {
   const stops = [...chart.querySelectorAll(".stop")];
   if (stops.length) new Reader(chart, stops);
 }
