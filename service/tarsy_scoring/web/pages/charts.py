@@ -27,6 +27,7 @@ _MOST_DATES = 8
 _STEPS_DAYS = (1, 2, 7, 14, 28, 91, 182, 364)  # between two dates below the picture
 _WIDEST_BAR = 14.0
 _LONGEST_LABEL = 28
+_BAR_ROOM = 240.0
 
 
 def draw(picture: str, **values: Any) -> Markup:
@@ -317,7 +318,9 @@ def bar_picture(bars: Sequence[Bar], title: str) -> Markup:
         return Markup("")
     rows = [(shorten(bar.label), bar) for bar in bars]
     description = "; ".join(f"{label}: {bar.text}" for label, bar in rows) + "."
-    return draw("bars", title=title, description=description, rows=rows)
+    left = 1.1 * LETTER * max(len(label) for label, _ in rows) + 10
+    width = left + _BAR_ROOM + 1.1 * LETTER * max(len(bar.text) for bar in bars) + 10
+    return draw("bars", title=title, description=description, rows=rows, left=left, room=_BAR_ROOM, width=width)
 
 
 def shorten(label: str) -> str:

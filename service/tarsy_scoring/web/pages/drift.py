@@ -13,7 +13,7 @@ from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, in_points, r
 from tarsy_scoring.records import analytics
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.pages.charts import WIDTH, draw
+from tarsy_scoring.web.pages.charts import draw
 from tarsy_scoring.web.pages.downloads import csv_file, download_form, finding_sheet, trend_sheet
 from tarsy_scoring.web.pages.insights_view import trend_view
 from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
@@ -25,7 +25,7 @@ FINDINGS_SHOWN = 50
 PAGE = "/drift"
 TONES: Mapping[str | None, Tone] = {"judge": "fair", "agents": "weak", "both": "weak"}
 
-_ROW, _LABEL_WIDTH, _VALUE_WIDTH = 30.0, 130.0, 190.0
+_WIDTH, _ROW, _LABEL_WIDTH, _VALUE_WIDTH = 470.0, 30.0, 100.0, 180.0
 _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point look large
 
 
@@ -89,7 +89,7 @@ def parts_picture(finding: Finding) -> Markup:
         for n, (label, part) in enumerate(parts.items())
     ]
     scale = _scale_of([abs(e) for part in parts.values() for e in (part.value, part.low, part.high) if e is not None])
-    left, right = _LABEL_WIDTH, WIDTH - _VALUE_WIDTH
+    left, right = _LABEL_WIDTH, _WIDTH - _VALUE_WIDTH
 
     def place(points: float) -> float:
         return left + (points + scale) / (2 * scale) * (right - left)
@@ -105,6 +105,7 @@ def parts_picture(finding: Finding) -> Markup:
         right=right,
         place=place,
         ends=(-scale, 0.0, scale),
+        width=_WIDTH,
     )
 
 

@@ -18,7 +18,7 @@ class Reader {
     });
     this.rule = chart.querySelector(".rule");
     this.tip = element("div", { className: "tip", hidden: true, ariaHidden: "true" });
-    const frame = element("div", { className: "chart-frame" });
+    const frame = element("div", { className: chart.matches(".narrow") ? "chart-frame narrow" : "chart-frame" });
     chart.replaceWith(frame);
     frame.append(chart, this.tip);
     this.scroll = frame.closest(".scroll") ?? frame;
