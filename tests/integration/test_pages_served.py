@@ -383,7 +383,7 @@ async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch
     )
     for path in pages:
         [link] = [a for a in (await look(api, path)).all("a") if str(a.get("href")).startswith("https:")]
-        assert link == {"href": "https://t.example/x/sessions/session-1", "rel": "noopener noreferrer"}, path
+        assert (link["href"], link["rel"]) == ("https://t.example/x/sessions/session-1", "noopener noreferrer"), path
 
 
 async def test_the_list_shows_chosen_columns(api: Api) -> None:

@@ -75,6 +75,7 @@ async def test_another_judge_is_a_change_and_no_difference(api: Api) -> None:
 
 async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure counts until its session has a newer score; failures of the week before do not count."""
+    assert "Nothing: no score waits for a label" in (await look(api, "/week")).text
     monkeypatch.setitem(SETTINGS.config.chains, "planned", ChainSettings())
     monkeypatch.setitem(SETTINGS.config.chains, "off", ChainSettings(enabled=False))
     empty = await look(api, "/week")
@@ -90,6 +91,7 @@ async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch:
 
     assert "No score was completed since" in empty.text
     assert "tarsy-scoring backfill" in empty.text
+    assert "Configured, but without a score for 14 days: planned." in empty.text
     assert "the score of 2 sessions failed. The judge refused to answer." in page.text
     assert EVIL not in page.html
     assert "silent : No score; 1 the week before" in page.text
@@ -98,7 +100,8 @@ async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch:
     assert page.all("a", href="/dead-letters")
 
 
-async def test_a_quiet_week_says_that_nothing_waits(api: Api) -> None:
-    await scores(api, "kubernetes", [60], 1)
-    await api.scoring.rows("DELETE FROM review_picks")
-    assert "Nothing: no score waits for a label" in (await look(api, "/week")).text
+async def test_scores_to_label_are_counted(api: Api) -> None:
+    await scores(api, "kubernetes", [60, 70], 1)
+    page = await look(api, "/week")
+    assert "2 scores wait for a label" in page.text
+    assert page.all("a", href="/review")

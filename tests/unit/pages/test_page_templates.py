@@ -331,7 +331,7 @@ def test_a_list_shows_the_chosen_columns() -> None:
 
 
 def test_a_list_links_to_tarsy_if_its_address_is_known() -> None:
-    link = '<a href="https://tarsy.example/sessions/s-1" rel="noopener noreferrer">'
+    link = '<a class="elsewhere" href="https://tarsy.example/sessions/s-1" rel="noopener noreferrer">'
     assert link in list_page(b"", listed("s-1", "completed", 40), tarsy_url="https://tarsy.example/")
     assert "tarsy.example" not in list_page(b"", listed("s-1", "completed", 40))
 

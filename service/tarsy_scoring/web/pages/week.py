@@ -40,14 +40,18 @@ class Held:
 
 @router.get("/week")
 async def week_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The last seven days of every chain, today included, and what waits for a person."""
+    """
+    The last seven days of every chain, today included, and what waits for a person.
+
+    Makes the draws of the review queue that are due, like the page of reviews, so that their number is right.
+    """
     begin_to_load()
     context = context_of(request)
     database, today = context.analytics.database, datetime.now(UTC).date()
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
     week, picks, letters, findings, holds = await asyncio.gather(
         read_week(database, right_from, today),
-        review.drawn(database),
+        review.queue(database),
         newest_letters(database, None, 1),
         read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ),
         context.reader.holds(),
@@ -61,7 +65,6 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         today=today,
         days=DAYS,
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
-        alarms=[finding for finding in findings if finding.is_event],
         to_label=picks.to_label,
         unread=unread,
         held=held_up(week, holds),
