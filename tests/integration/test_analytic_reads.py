@@ -22,6 +22,7 @@ JSON = "/api/v1/scoring"
 POOL = 2
 ANALYTIC = [
     *(
+        "/week",
         "/",
         "/trends",
         "/distribution",

@@ -5,7 +5,6 @@ A session counts once, by its latest completed score without a reference, on the
 trends. Figures are read from the rollups; failed and pending scores from their own indexes, up to a limit.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -186,12 +185,11 @@ async def read_week(database: Database, right_from: Mapping[str, int], today: da
     since = today - timedelta(days=DAYS - 1)
     both = Selection(since=_midnight(since - timedelta(days=DAYS)))
     bands = (since, list(right_from), list(right_from.values()), _DEFAULT_RIGHT)
-    [figures], [totals], failed, waiting = await asyncio.gather(
-        count(database, both, (FIGURES, (since,)), filled=FIGURES_SINCE),
-        count(database, both, (TOTALS, bands)),
-        database.once(lambda c: c.fetch(database.sql(FAILED), _midnight(since), MOST_FAILED)),
-        database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING)),
-    )
+    # One after the other: a page that holds several connections at once would take them from other pages.
+    [figures] = await count(database, both, (FIGURES, (since,)), filled=FIGURES_SINCE)
+    [totals] = await count(database, both, (TOTALS, bands))
+    failed = await database.once(lambda c: c.fetch(database.sql(FAILED), _midnight(since), MOST_FAILED))
+    waiting = await database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING))
     chains = combine(figures, totals)
     return Week(since, chains, [dict(r) for r in failed], {r["chain_id"]: r["scores"] for r in waiting})
 

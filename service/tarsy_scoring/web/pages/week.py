@@ -49,13 +49,11 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     context = context_of(request)
     database, today = context.analytics.database, datetime.now(UTC).date()
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
-    week, picks, letters, findings, holds = await asyncio.gather(
-        read_week(database, right_from, today),
-        review.queue(database),
-        newest_letters(database, None, 1),
-        read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ),
-        context.reader.holds(),
-    )
+    week = await read_week(database, right_from, today)
+    picks = await review.queue(database)
+    letters = await newest_letters(database, None, 1)
+    findings = await read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ)
+    holds = await context.reader.holds() if week.waiting else None
     unread = sum(letters.by_state.get(state, 0) for state in ("not_replayed", "still_fails"))
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
