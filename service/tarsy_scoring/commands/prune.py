@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tarsy_scoring.commands.shared import (
+    FiniteRange,
     asker,
     audited,
     json_option,
@@ -37,7 +38,7 @@ _LONGEST_DAYS = 36_500
 @click.option("--yes", is_flag=True, help="Delete; without it, the rows are only counted.")
 @click.option(
     "--share",
-    type=click.FloatRange(0.01, 1),
+    type=FiniteRange(0.01, 1),
     default=SHARE,
     show_default=True,
     help="Share of the time to spend in deletions; 1 does not rest, for a time without workers.",

@@ -176,8 +176,8 @@ def test_the_picture_puts_every_part_on_one_scale() -> None:
 
     assert "Judge&#39;s part: -8.0 (-9.5 to -6.5)" in picture
     assert picture.count("<circle") == 3
-    assert ">+10<" in picture
-    assert 'cx="330"' in str(parts_picture(a_finding(judge=estimate(0.0))))
+    assert ">+10 points<" in picture
+    assert 'cx="195"' in str(parts_picture(a_finding(judge=estimate(0.0))))
     unknown = str(parts_picture(a_finding(whole=estimate(None), agents=estimate(None))))
     assert (unknown.count("<circle"), "Whole change: unknown" in unknown) == (1, True)
 
