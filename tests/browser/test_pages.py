@@ -149,6 +149,27 @@ async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Insta
     installation.service.judge.clear()
 
 
+async def test_the_page_of_a_score_shows_its_timeline_when_it_is_opened(
+    installation: Installation, visit: Visits
+) -> None:
+    """It filters and opens entries in place, and the focus moves to what was asked for."""
+    await installation.score("unfolds-1")
+    visitor = await visit("/sessions/unfolds-1")
+    timeline = visitor.page.locator("#timeline")
+    await timeline.locator("summary").first.press("Enter")
+    entries = timeline.locator("article")
+    await expect(entries).to_have_count(5)
+    await timeline.get_by_label("Tool").select_option(index=1)
+    await timeline.get_by_role("button", name="Show", exact=True).press("Enter")
+    await expect(entries).to_have_count(1)
+    await expect(visitor.page.locator("#timeline-first")).to_be_focused()
+    await timeline.get_by_role("link", name="E4", exact=True).first.press("Enter")
+    await expect(visitor.page.locator("#timeline-E4")).to_be_focused()
+    await expect(entries.locator("details")).to_have_attribute("open", "")
+    assert visitor.page.url.endswith("/sessions/unfolds-1")
+    await visitor.screenshot("timeline-unfolded")
+
+
 async def test_the_keyboard_is_enough(installation: Installation, visit: Visits) -> None:
     """The skip link comes first, focus is always visible, and Enter searches and scores."""
     await installation.score("keys-1")

@@ -107,7 +107,7 @@ async def test_citations_are_marks(api: Api) -> None:
     assert "shortened for the judge" in article(page, "E3")
     assert "Cited under E3: “the pod is gone”" in article(page, "E4")
     assert "The score cites E99, which the session does not have" in page.text
-    assert page.all("a", href=f"?score={score}&at=E2#timeline-E2")
+    assert page.all("a", href=f"{TIMELINE}?score={score}&at=E2#timeline-E2")
     assert entries(await look(api, f"{TIMELINE}?show=cited")) == ["E2", "E3", "E4"]
 
 

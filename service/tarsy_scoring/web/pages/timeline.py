@@ -54,7 +54,7 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
         doc=document,
         timeline=found,
         kinds=SHOWN,
-        **_form_values(form, document),
+        **_form_values(session_id, form, document),
     )
 
 
@@ -109,13 +109,14 @@ def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Probl
     return Problem(404, "No timeline", detail)
 
 
-def _form_values(form: Form[TimelineQuery], document: dict[str, Any] | None) -> dict[str, Any]:
+def _form_values(session_id: str, form: Form[TimelineQuery], document: dict[str, Any] | None) -> dict[str, Any]:
     """The filters as given, and the start of addresses that keep them (`kept`) or only the score (`plain`)."""
     score = {"score": str(document["score_id"])} if document else {}
+    path = f"/sessions/{session_id}/timeline?"
     kept = score | {name: form.values[name] for name in ("agent", "tool", "show") if form.values[name]}
     return {
         "form": form.values,
         "is_narrowed": len(kept) > len(score),
-        "kept": "?" + "".join(f"{urlencode({name: value})}&" for name, value in kept.items()),
-        "plain": "?" + "".join(f"{urlencode({name: value})}&" for name, value in score.items()),
+        "kept": path + "".join(f"{urlencode({name: value})}&" for name, value in kept.items()),
+        "plain": path + "".join(f"{urlencode({name: value})}&" for name, value in score.items()),
     }
