@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas docs docs-serve packages requirements clean
+.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas screenshots docs docs-serve packages requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md, docs/routes.
 
 # Without `--quiet`, which hides the warnings from `--strict` as well.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+screenshots: $(VENV)/.dev  ## take the pictures of the documentation again (docs/images): after changing a page
+	@WRITE_PICTURES=1 $(BIN)/python -m pytest -q tests/browser/test_every_page.py -k a_picture $(ARGS)
+
 docs: $(VENV)/.docs  ## build the documentation as a site in build/site; a broken link is an error
 	@$(MKDOCS) build --strict --config-file .ci/mkdocs.yml
 	@echo "the site is in build/site"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/questions").glob("*.md"))
-LINKS = re.compile(r"\]\(([^)\s:]+)\)")
+LINKS = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s:]+)\)")  # without pictures: test_pictures.py
 REFERENCES = {
     "did-my-prompt-change-help.md": "comparing.md",
     "did-the-judge-change.md": "anchors.md",
