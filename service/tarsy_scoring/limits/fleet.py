@@ -42,6 +42,7 @@ from tarsy_scoring.limits.rules import (
     state_of_budget,
 )
 from tarsy_scoring.limits.second_turns import is_learned, reservation_usd, second_turn_share, with_share
+from tarsy_scoring.limits.spent_budgets import SpentBudget, spent_budgets
 from tarsy_scoring.limits.tables import LimitTables
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
@@ -187,6 +188,10 @@ class Limits:
             for key, limit in limits.items()
             if limit is not None
         }
+
+    async def spent_budgets(self) -> list[SpentBudget]:
+        """See `spent_budgets.spent_budgets`."""
+        return await spent_budgets(self._database, self._settings, self._least_usd)
 
     # --- pauses ------------------------------------------------------------------------------------------
 

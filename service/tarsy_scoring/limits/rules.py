@@ -316,7 +316,9 @@ class DayBudget:
         reserved: The unsettled part of `charged`.
         is_moving: Whether running calls may still release part of their reservation.
         whose: The owner, in words for messages.
+        was_spent: Whether a call was refused until the next day before.
         added: USD reserved in this transaction, in addition to `charged`.
+        is_spent: Whether a call is refused until the next day in this transaction.
     """
 
     day: date
@@ -326,7 +328,9 @@ class DayBudget:
     reserved: Decimal
     is_moving: bool
     whose: str
+    was_spent: bool = False
     added: Decimal = Decimal()
+    is_spent: bool = False
 
     @classmethod
     def of(cls, row: Mapping[str, Any], settings: Settings) -> "DayBudget":
@@ -344,6 +348,7 @@ class DayBudget:
             reserved=row["reserved_usd"],
             is_moving=row["reserved_for_s"] is not None and row["reserved_for_s"] < longest_s,
             whose=whose,
+            was_spent=row["spent_at"] is not None,
         )
 
     @property
@@ -430,6 +435,8 @@ class LockedState:
             due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
+            for budget in budgets:
+                budget.is_spent |= not (permit.call.is_second_turn or budget.may_have_later(usd))
             if permit.call.is_second_turn:
                 due_s = min(due_s, LEARNED_DUE_S * random.uniform(0.8, 1.2))  # noqa: S311
         turn = "second turn" if permit.call.is_second_turn else "call"
