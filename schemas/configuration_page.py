@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarsy_scoring.config import settings
+from tarsy_scoring.config.destinations import DestinationSettings
 from tarsy_scoring.config.settings import (
     SECRETS_FROM_FILES,
     ChainSettings,
@@ -83,7 +84,7 @@ GROUPS = {
     "PostgreSQL": ("database_",),
     "Kafka": ("kafka_", "create_topics", "topic_"),
     "Timeline sources": ("timeline_", "max_session_"),
-    "HTTP": ("api_", "metrics_", "trusted_"),
+    "HTTP": ("api_", "metrics_", "public_url", "trusted_"),
     "Logs and traces": ("log_", "traces"),
     "Work and its limits": ("",),
 }
@@ -120,8 +121,10 @@ def _yaml() -> Iterator[str]:
     yield _table("key", _keys(ProviderSettings))
     yield "### `defaults` and `chains.NAME`: how sessions are scored\n"
     yield _table("key", _keys(ChainSettings))
+    yield "### `destinations.NAME`: a receiver\n"
+    yield _table("key", _keys(DestinationSettings))
     yield "### The rest\n"
-    yield _table("key", _keys(Config, skip=("providers", "defaults", "chains")))
+    yield _table("key", _keys(Config, skip=("providers", "defaults", "chains", "destinations")))
 
 
 def _keys(model: type[BaseModel], prefix: str = "", skip: Iterable[str] = ()) -> Iterator[tuple[str, str, str, str]]:

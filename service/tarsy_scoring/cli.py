@@ -52,6 +52,7 @@ HEADINGS = {
     "Manage": {
         "check-config": "Show the settings in force and report errors in them.",
         "doctor": "Check database, brokers, topics, source and judge.",
+        "notify": "Send a test message to a webhook or a channel.",
         "pause": "Stop judging: everything, or the chain or provider named.",
         "resume": "Lift pauses: all, or those of the chain or provider named.",
         "dead-letters": "List, show and replay messages that could not be processed.",

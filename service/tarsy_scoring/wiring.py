@@ -166,10 +166,8 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     settings.require_database()
     if "intake" in roles or "relay" in roles:
         settings.require_kafka()
-    if "relay" in roles and settings.write_back:
-        from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
-
-        open_write_back_tarsy(settings)
+    if "relay" in roles:
+        _check_receivers(settings, environ)
     if settings.kafka_bootstrap_servers:
         check_login(settings)
     registry = load_criteria(settings.config.criteria_dirs)
@@ -221,8 +219,27 @@ def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | Non
     return None
 
 
+def _check_receivers(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Raises: ConfigurationError: An address or a secret of the write-back or a destination cannot be used."""
+    if settings.write_back:
+        from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
+
+        open_write_back_tarsy(settings)
+    if not settings.config.destinations:
+        return
+    from tarsy_scoring.deliveries.destinations import open_destinations
+
+    for destination in open_destinations(settings, environ):
+        if _is_in_clear(destination.sender.address()):
+            log.warning("settings.destination_in_clear", destination=destination.name, advice="use https")
+
+
 def _warn_of_clear_text(provider: str, base_url: str) -> None:
     """Sessions and keys can be read on the way to a judge that is not asked over TLS."""
-    place = urlsplit(base_url)
-    if place.scheme.lower() == "http" and not is_loopback(place.hostname or ""):
+    if _is_in_clear(base_url):
         log.warning("settings.judge_in_clear", provider=provider, advice="use https")
+
+
+def _is_in_clear(url: str) -> bool:
+    place = urlsplit(url)
+    return place.scheme.lower() == "http" and not is_loopback(place.hostname or "")

@@ -29,6 +29,7 @@ SECRETS_THAT_EXIST = {
     "scores-reader",
     "tarsy",
     "judge",
+    "oncall",
     "api-tokens",
     "proxy",
     "proxy-keys",
@@ -391,7 +392,7 @@ def test_the_api_answers_to_the_names_of_its_service_and_ingress(charts: dict[st
 
 
 def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -> None:
-    """No pod is reachable by default, only workers reach judges, only intake writes back, ports are the values'."""
+    """No pod is reachable by default, only workers reach judges, only intake sends to others, ports are the values'."""
     chart = charts["secured"]
     everyone = chart.one("NetworkPolicy", "scoring")["spec"]
     assert everyone["policyTypes"] == ["Ingress", "Egress"]
@@ -408,10 +409,14 @@ def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -
     assert served["from"][0] == {"podSelector": {}}
     assert len(served["from"]) == 2
     assert scraped["from"] == worker["ingress"][0]["from"]
-    (writes,) = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
+    writes, sends = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
     assert writes == {
         "ports": [{"port": 6432, "protocol": "TCP"}],
         "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],
+    }
+    assert sends == {
+        "ports": [{"port": 8443, "protocol": "TCP"}],
+        "to": [{"ipBlock": {"cidr": "198.51.100.8/32"}}],
     }
 
 

@@ -83,6 +83,8 @@ INSERT INTO changes (changed_by, change, session_id, score_id) VALUES ('alice', 
 INSERT INTO bridge_bookmark (since, settled_before) VALUES (now(), now());
 INSERT INTO bridge_announced VALUES ('session-1', gen_random_uuid(), now());
 INSERT INTO write_back_bookmark (position) VALUES (7);
+INSERT INTO notices (event_id, type, details) VALUES (gen_random_uuid(), 'drift', '{{}}');
+INSERT INTO delivery_bookmarks VALUES ('oncall', 7, 1);
 INSERT INTO erasures (erased_by, why, session_hash, scores) VALUES ('ada', 'asked', 'h', 1);
 INSERT INTO score_labels (score_id, session_id, labelled_by, agrees) VALUES ('{score}', 'session-1', 'ada', true);
 INSERT INTO review_days VALUES ('2026-03-01');

@@ -21,6 +21,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.brokers import broker_checks
 from tarsy_scoring.doctor.checks import Check, NotChecked, Result, failure, run_checks
 from tarsy_scoring.doctor.database import database_checks
+from tarsy_scoring.doctor.destinations import destination_checks
 from tarsy_scoring.doctor.sessions import judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates.containment import contain_commands
@@ -64,6 +65,7 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
         examine_database(settings),
         run_checks(broker_checks(settings)),
         run_checks(source_checks(settings)),
+        run_checks(destination_checks(settings)),
         run_checks(judge_checks(settings, with_judge=with_judge)),
     )
     of_tokens = [examine_tokens(settings.api_tokens_file)] if settings.api_tokens_file else []

@@ -9,6 +9,8 @@ import structlog
 
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
 from tarsy_scoring.config.settings import Processes, Settings
+from tarsy_scoring.deliveries.destinations import open_destinations
+from tarsy_scoring.deliveries.loop import Deliveries
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.gates.containment import contain_commands
@@ -198,6 +200,10 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         ending = [kafka]
         if write_back is not None:
             ending.append(service.create_task(write_back.run(judged)))
+        if "relay" in roles and parts.settings.config.destinations:
+            destinations = open_destinations(parts.settings, os.environ)
+            deliveries = Deliveries(parts.settings, parts.database, parts.limits, destinations, parts.metrics)
+            ending.append(service.create_task(deliveries.run(judged)))
         if "relay" in roles:
             ending.append(service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)))
             ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))

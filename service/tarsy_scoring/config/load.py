@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -53,6 +53,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     path = environ.get("SCORING_CONFIG")
     values["config"] = config = _load_config(Path(path) if path else None, environ)
     keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
+    keys |= {name for d in config.destinations.values() for name in (d.url_env, d.secret_env) if name}
     known = {*_known_variables(), *keys, *(f"{key}_FILE" for key in keys)}
     values["unknown_variables"] = tuple(sorted(v for v in environ if v.startswith(_PREFIX) and v not in known))
     try:
@@ -100,6 +101,30 @@ def read_api_key(
     raise ConfigurationError(
         f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
         f"set it (or {wanted.api_key_env}_FILE), or write `api_key_env: null` for an endpoint without keys"
+    )
+
+
+def read_destination_secret(
+    settings: Settings, destination: str, key: Literal["url", "secret"], environ: Mapping[str, str] | None = None
+) -> str | WatchedSecret:
+    """
+    The address of a destination, or its secret; watched where it is in a file.
+
+    Raises:
+        ConfigurationError: The variable is not set, or the file cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    wanted = settings.config.destinations[destination]
+    path: Path | None = getattr(wanted, f"{key}_file")
+    if path is not None:
+        return WatchedSecret(path, f"destinations.{destination}.{key}_file")
+    variable: str = getattr(wanted, f"{key}_env")
+    if value := environ.get(variable):
+        return value
+    if file := environ.get(variable + "_FILE"):
+        return WatchedSecret(Path(file), variable + "_FILE")
+    raise ConfigurationError(
+        f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE"
     )
 
 

@@ -8,7 +8,6 @@ of `docs/configuration.md`.
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,8 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from tarsy_scoring.config.destinations import DestinationName, DestinationSettings
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate, compile_pattern, not_blank
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
+from tarsy_scoring.config.urls import is_plain_http
 from tarsy_scoring.errors import ConfigurationError
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -40,28 +41,18 @@ SessionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/?#@\[\]]*)(?::\d{1,5})?"
 _POSTGRESQL_URL = re.compile(rf"postgres(?:ql)?://(?:[^/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?]|$)")
-_HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
 _BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(?P<port>\d{1,5}))?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
-def _is_plain_http(url: str) -> bool:
-    """Whether a URL is host and path only: a user, a password or a query would be lost or break calls."""
-    try:
-        place = urlsplit(url)
-        return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
-    except ValueError:
-        return False
-
-
 def _http_url(value: str) -> str:
-    if not _is_plain_http(value):
+    if not is_plain_http(value):
         raise ValueError("expected https://host:port, without user or password in it")
     return value
 
 
 def _judge_url(value: str) -> str:
-    if not _is_plain_http(value):
+    if not is_plain_http(value):
         raise ValueError(
             "expected https://host:port/path, without user, password or query in it: a key comes from "
             "api_key_env or api_key_file, what else a request must carry from extra_headers"
@@ -324,6 +315,9 @@ class Config(_Frozen):
     defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
     chains: dict[str, ChainSettings] = Field(default_factory=dict, description="Overrides per chain.")
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
+    destinations: dict[DestinationName, DestinationSettings] = Field(
+        default_factory=dict, description="Where notifications and scores are sent, by name."
+    )
     agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(
         default_factory=dict, description="Prices of the models of the agents by model name, for the cost of sessions."
     )
@@ -473,6 +467,10 @@ class Settings(_Frozen):
     api_hosts: str = Field(
         "",
         description="Comma-separated host names that the API answers to, probes apart. Default: those of loopback.",
+    )
+    public_url: HttpUrl | None = Field(
+        None,
+        description="Address of the pages as people reach them, for the links in notifications; default: no links.",
     )
     trusted_proxies: str = Field("", description="Comma-separated CIDRs of proxies that name users.")
     trusted_proxy_secret: SecretStr | None = Field(

@@ -10,7 +10,6 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -19,6 +18,7 @@ from yarl import URL
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.urls import proxy_of_environment
 from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.errors import ConfigurationError
 
@@ -137,7 +137,7 @@ class Connection:
             connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=KEEPALIVE_S, ssl=self._tls),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-            proxy=self._proxy or _proxy_of_environment(self._url),
+            proxy=self._proxy or proxy_of_environment(str(self._url)),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
@@ -169,19 +169,6 @@ def _proxy(provider: str, settings: ProviderSettings) -> URL | None:
     if proxy.scheme not in ("http", "https") or not proxy.host:
         raise ConfigurationError(f"providers.{provider}.proxy: expected http://host:port or https://host:port")
     return proxy
-
-
-def _proxy_of_environment(url: URL) -> URL | None:
-    """
-    The proxy for this URL by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`.
-
-    With `trust_env` the session would read them in a thread for each request, which takes longer than the request.
-    """
-    if proxy_bypass(f"{url.host}:{url.port}"):
-        return None
-    proxies = getproxies()
-    given = proxies.get(url.scheme) or proxies.get("all")
-    return URL(given) if given else None
 
 
 def _tls(provider: str, settings: ProviderSettings) -> ssl.SSLContext | bool:

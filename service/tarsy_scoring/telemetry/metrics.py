@@ -105,6 +105,9 @@ class Metrics:
     events_cut: Counter
     write_backs: Counter
     write_back_backlog: Gauge
+    deliveries: Counter
+    delivery_backlog: Gauge
+    destination_away: Gauge
 
     # --- the WebSocket gateway ---
 

@@ -1,0 +1,30 @@
+"""Rules for the HTTP addresses of settings, and the proxies through which they are reached."""
+
+import re
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+_HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
+
+
+def is_plain_http(url: str) -> bool:
+    """Whether a URL is host and path only: a user, a password or a query would be lost or break calls."""
+    try:
+        place = urlsplit(url)
+        return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
+    except ValueError:
+        return False
+
+
+def proxy_of_environment(url: str) -> str | None:
+    """
+    The proxy for this URL by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`.
+
+    With `trust_env` an HTTP client would read them in a thread for each request, which takes longer than the request.
+    """
+    place = urlsplit(url)
+    port = place.port or {"http": 80, "https": 443}[place.scheme]
+    if proxy_bypass(f"{place.hostname}:{port}"):
+        return None
+    proxies = getproxies()
+    return proxies.get(place.scheme) or proxies.get("all")

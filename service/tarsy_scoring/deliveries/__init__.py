@@ -1,0 +1,1 @@
+"""Notifications and scores for other systems: webhooks, Slack and Langfuse."""

@@ -1,0 +1,101 @@
+"""Opens the configured destinations: each with its address and secrets, which are read again when they change."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tarsy_scoring.config.destinations import DestinationSettings
+from tarsy_scoring.config.load import read_destination_secret
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.watched_secret import WatchedSecret, current
+from tarsy_scoring.deliveries.messages import Message, langfuse_messages, slack_message, webhook_message
+from tarsy_scoring.deliveries.notices import Notice, is_notified_of, takes_score
+from tarsy_scoring.deliveries.sender import Sender
+from tarsy_scoring.errors import ConfigurationError
+
+LEAST_SECRET = 16  # characters of the key of signatures
+SLACK_LINES = 20  # notices in one message of a channel, which takes about one message a second
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A destination of the configuration, ready to send to; connects to nothing before its first message."""
+
+    name: str
+    settings: DestinationSettings
+    sender: Sender
+    secret: str | WatchedSecret | None = field(repr=False)
+    public_url: str | None
+
+    @property
+    def batch(self) -> int:
+        """Notices that one message may hold."""
+        return SLACK_LINES if self.settings.type == "slack" else 1
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it keeps scores, however old; people are notified of what is new."""
+        return self.settings.type == "langfuse"
+
+    def wants(self, notice: Notice) -> bool:
+        """Whether something is sent about the notice."""
+        return (takes_score if self.is_record else is_notified_of)(notice, self.settings)
+
+    def messages(self, notices: Sequence[Notice]) -> list[Message]:
+        """The messages about notices that it wants, at most `batch`, signed now."""
+        if self.settings.type == "slack":
+            return [slack_message(notices, self.public_url)]
+        [notice] = notices
+        secret = current(self.secret) or ""  # required at the start
+        if self.settings.type == "langfuse":
+            return langfuse_messages(notice, self.settings, secret, self.public_url)
+        return [webhook_message(notice, self.settings, secret, int(time.time()), self.public_url)]
+
+
+def open_destinations(
+    settings: Settings, environ: Mapping[str, str], names: Iterable[str] | None = None
+) -> list[Destination]:
+    """
+    Destinations, in the order of the file; connects to nothing.
+
+    Args:
+        names: Default: all.
+
+    Raises:
+        ConfigurationError: An address, a secret or a CA file is missing or cannot be used.
+    """
+    return [_open(name, settings, environ) for name in (settings.config.destinations if names is None else names)]
+
+
+def _open(name: str, settings: Settings, environ: Mapping[str, str]) -> Destination:
+    wanted = settings.config.destinations[name]
+    where = f"destinations.{name}"
+    secret: str | WatchedSecret | None = None
+    if wanted.type != "slack":
+        secret = read_destination_secret(settings, name, "secret", environ)
+        _require_secret(where, wanted, current(secret) or "")
+    if wanted.base_url is not None:
+        base_url = wanted.base_url
+        return Destination(name, wanted, Sender(name, wanted, lambda: base_url), secret, settings.public_url)
+    url = read_destination_secret(settings, name, "url", environ)
+    _require_address(where, wanted, current(url) or "")
+    sender = Sender(name, wanted, lambda: current(url) or "")
+    return Destination(name, wanted, sender, secret, settings.public_url)
+
+
+def _require_address(where: str, wanted: DestinationSettings, url: str) -> None:
+    """Raises: ConfigurationError: It is no address; never quotes it."""
+    schemes = ("https",) if wanted.type == "slack" else ("https", "http")
+    try:
+        place = urlsplit(url)
+        is_fit = place.scheme in schemes and bool(place.hostname) and place.port != 0 and "@" not in place.netloc
+    except ValueError:
+        is_fit = False
+    if not (is_fit and url.isascii() and url.isprintable() and " " not in url):
+        raise ConfigurationError(f"{where}: its address is no {schemes[0]}://host/path without user and password")
+
+
+def _require_secret(where: str, wanted: DestinationSettings, secret: str) -> None:
+    if wanted.type == "webhook" and len(secret) < LEAST_SECRET:
+        raise ConfigurationError(f"{where}: its secret is shorter than {LEAST_SECRET} characters")
