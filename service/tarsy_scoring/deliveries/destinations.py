@@ -35,7 +35,7 @@ class Destination:
 
     @property
     def is_record(self) -> bool:
-        """Whether it keeps scores, however old; people are notified of what is new."""
+        """Whether it keeps scores, however old; people are notified of new ones alone."""
         return self.settings.type == "langfuse"
 
     def wants(self, notice: Notice) -> bool:

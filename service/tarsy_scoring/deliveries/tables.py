@@ -70,7 +70,7 @@ FROM {schema}.delivery_bookmarks b, {schema}.relay_position r
 WHERE b.destination = ANY($1::text[]) AND b.held_by = $2 AND b.held_until > now()
 """
 
-# Add what is not among the notices yet.
+# Add those that are not among the notices yet.
 NOTE = f"""
 {insert_of("notices", ("event_id", "type", "chain_id", "details", "noticed_at"))} v
 WHERE NOT EXISTS (SELECT FROM {{schema}}.notices n WHERE n.event_id = v.event_id) ORDER BY noticed_at
