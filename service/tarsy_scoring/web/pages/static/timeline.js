@@ -16,7 +16,7 @@ function read(address, focus) {
   request.setRequestHeader("Accept", "text/html");
   request.responseType = "document";
   request.timeout = MOST_MS;
-  said.textContent = "Reading the timeline…";
+  tell("Reading the timeline…", false);
   request.onload = () => show(request, focus);
   request.onerror = request.ontimeout = () => fail("The timeline could not be read: close this and open it again.");
   request.send();
@@ -29,12 +29,18 @@ function show(request, focus) {
     return;
   }
   content.replaceChildren(...[...body.childNodes].map((node) => document.importNode(node, true)));
-  said.textContent = content.querySelector("[data-count]")?.textContent ?? "";
+  tell(content.querySelector("[data-count]")?.textContent ?? "", true);
   if (focus) document.getElementById(focus)?.focus();
 }
 
+// Only screen readers need a text that the content shows as well.
+function tell(text, isShown) {
+  said.textContent = text;
+  said.classList.toggle("unseen", isShown);
+}
+
 function fail(why) {
-  said.textContent = why;
+  tell(why, false);
   details.addEventListener("toggle", begin);
 }
 
