@@ -12,6 +12,7 @@ from tarsy_scoring.commands import compare, consistency, rescore
 from tarsy_scoring.commands.judging import Judgement
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
+from tarsy_scoring.doctor.checks import Result, failure
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.score_fields import no_results
@@ -33,6 +34,18 @@ def judgement(session_id: str, total: int | None, status: str = "completed", **c
 def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str, Any]) -> list[str]:
     print_text(template, document)
     return capsys.readouterr().out.splitlines()
+
+
+def test_doctor_says_in_which_order_to_correct_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks stand in the order in which they need each other, so a fault comes before its effects."""
+    ok = Result("database", "ok", "PostgreSQL 17")
+    failed = [failure(name, "it is absent; create it") for name in ("tables", "topics")]
+
+    several = shown(capsys, "doctor.txt", {"checks": [failed[0], ok, failed[1]]})
+    one = shown(capsys, "doctor.txt", {"checks": [ok, failed[1]]})
+
+    assert several[-2:] == ["1 ok, 2 failed, 0 skipped", "correct them in this order: tables, topics"]
+    assert one[-1] == "1 ok, 1 failed, 0 skipped"
 
 
 def test_score_prints_interaction_and_findings() -> None:
