@@ -1,5 +1,6 @@
 """Helpers of the deployment tests: paths, known variables, rendered objects, and a parser for commands."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
@@ -54,6 +56,21 @@ def parse(arguments: Sequence[str]) -> str:
         raise click.UsageError(f"no command is called {name}")
     command.make_context(name, list(rest))
     return name
+
+
+def go_module(module: str, checksum: str) -> Path:
+    """The folder of a Go module of this checksum, by Go's module proxy; skips the test without Go or network."""
+    if shutil.which("go") is None:
+        pytest.skip(f"there is no go to fetch {module} with")
+    command = ["go", "mod", "download", "-json", module]
+    try:
+        # Outside the repository, so that Go finds no go.mod.
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        pytest.skip(f"go cannot fetch {module}")
+    downloaded = json.loads(found.stdout)
+    assert downloaded["Sum"] == checksum
+    return Path(downloaded["Dir"])
 
 
 def find_helm() -> str | None:

@@ -8,12 +8,30 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yamale
 import yaml
-from deploying import CHART, MARGIN_S, VALUE_SETS, Object, Objects, Render, known_variables, parse, secret_variables
+from deploying import (
+    CHART,
+    MARGIN_S,
+    VALUE_SETS,
+    Object,
+    Objects,
+    Render,
+    go_module,
+    known_variables,
+    parse,
+    secret_variables,
+)
+from yamllint import linter
+from yamllint.config import YamlLintConfig
 
 from tarsy_scoring.commands.worker import END_S, STOP_S
 from tarsy_scoring.web.server import LONGEST_STOP_S
 
+CHART_TESTING, CHART_TESTING_SUM = (
+    "github.com/helm/chart-testing/v3@v3.14.0",
+    "h1:OpvIyKdogEeeLK/LIWx3T/M4EC/mkYx4OUw64EODaB8=",
+)
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 CUSTOM = yaml.safe_load((Path(__file__).parent / "custom_resources.yaml").read_text())
 CUSTOM_GROUPS = {
@@ -68,6 +86,15 @@ def phase(hook: Object) -> str:
 @pytest.mark.parametrize("name", sorted(VALUE_SETS))
 def test_lint_finds_nothing(helm: Render, name: str) -> None:
     helm("lint", "--strict", str(CHART), "--values", str(VALUE_SETS[name]))
+
+
+def test_the_rules_of_chart_testing_hold() -> None:
+    """Its schema of Chart.yaml and its rules of YAML, as `ct lint` applies them beside `helm lint`."""
+    rules = go_module(CHART_TESTING, CHART_TESTING_SUM) / "etc"
+    yamale.validate(yamale.make_schema(rules / "chart_schema.yaml"), yamale.make_data(CHART / "Chart.yaml"))
+    style = YamlLintConfig(file=str(rules / "lintconf.yaml"))
+    for name in ("Chart.yaml", "values.yaml"):
+        assert list(linter.run((CHART / name).read_text(), style, name)) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -18,7 +18,7 @@ import asyncpg
 import jsonschema
 import pytest
 import yaml
-from deploying import MARGIN_S, REPOSITORY, known_variables, parse
+from deploying import MARGIN_S, REPOSITORY, go_module, known_variables, parse
 from prometheus_client import CollectorRegistry
 
 from infrastructure import Postgres, wait_until
@@ -76,24 +76,9 @@ def settings_of(service: str, environment: Environment) -> tuple[Settings, Envir
 
 @pytest.fixture(scope="module")
 def specification() -> dict[str, Any]:
-    """The specification's JSON schema through Go's module proxy; skips without Go or network."""
-    if shutil.which("go") is None:
-        pytest.skip("there is no go to fetch the compose specification with")
-    try:
-        # Outside the repository, so that Go finds no go.mod.
-        found = subprocess.run(
-            ["go", "mod", "download", "-json", SPECIFICATION],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            cwd="/",
-            check=True,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        pytest.skip(f"go cannot fetch {SPECIFICATION}")
-    module = json.loads(found.stdout)
-    assert module["Sum"] == SPECIFICATION_SUM
-    schema: dict[str, Any] = json.loads((Path(module["Dir"]) / "schema" / "compose-spec.json").read_text())
+    """The specification's JSON schema."""
+    module = go_module(SPECIFICATION, SPECIFICATION_SUM)
+    schema: dict[str, Any] = json.loads((module / "schema" / "compose-spec.json").read_text())
     return schema
 
 
