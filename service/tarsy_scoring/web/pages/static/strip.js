@@ -154,7 +154,7 @@ function show() {
   const focused = document.activeElement;
   wanted.forEach((row, place) => rows.children[place] !== row && rows.insertBefore(row, rows.children[place] ?? null));
   if (rows.contains(focused)) focused.focus({ preventScroll: true }); // a moved row loses the focus
-  const total = plural(lines.size, "chain", "chains");
+  const total = lines.size ? plural(lines.size, "chain", "chains") : ""; // a drift finding alone shows no chain
   if (counted.textContent !== total) counted.textContent = total;
   showDrift();
   strip.querySelector(".scroll").hidden = !lines.size;
