@@ -33,8 +33,9 @@ class RecordedReplies:
         by_session = {each["session_id"]: each["replies"] for each in _read("examples", "judgements")}
         self._by_alert: dict[str, Mapping[str, str]] = {}
         for session in example_sessions():
-            alert = build_context(parse_session(session), new_nonce(), _ROOM_TOKENS).alert
-            self._by_alert[read_transcript(alert).alert] = by_session[session["session_id"]]
+            for is_masked in (False, True):  # an alert may hold an injection, which the masked turn does not show
+                context = build_context(parse_session(session), new_nonce(), _ROOM_TOKENS, mask_injections=is_masked)
+                self._by_alert[read_transcript(context.alert).alert] = by_session[session["session_id"]]
 
     def reply_to(self, task: Task, messages: Messages) -> str | None:
         """The recorded reply; None for other sessions, criteria with other bands, answers in JSON, and reminders."""

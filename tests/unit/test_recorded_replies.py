@@ -9,6 +9,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_outcome, extract_total
 from tarsy_scoring.scoring.offline import plan_judgement
+from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import parse_session
 from tarsy_scoring_lab.recorded_replies import RecordedReplies, example_sessions
 from tarsy_scoring_lab.scripted_replies import Messages, read_task
@@ -43,9 +44,10 @@ def test_each_example_has_both_turns(session: dict[str, Any]) -> None:
 
 def test_the_example_with_orders_to_the_judge_has_another_reply_where_they_are_masked() -> None:
     (session,) = (each for each in example_sessions() if each["session_id"] == "demo-hostile-logs")
-    messages = opening(session)
-    masked = [(role, content + "\n[instruction removed]") for role, content in messages]
-    assert reply_to(masked) not in (None, reply_to(messages))
+    """Also in the alert, by which the reply is found."""
+    context = build_context(parse_session(session), "0123456789abcdef", 100_000, mask_injections=True)
+    masked = [(m.role, m.content) for m in REGISTRY.get("investigation").open_conversation(context)]
+    assert reply_to(masked) not in (None, reply_to(opening(session)))
 
 
 def test_other_sessions_and_other_criteria_have_none() -> None:
