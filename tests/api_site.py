@@ -53,14 +53,14 @@ async def open_api(
     source: TimelineSource | None = None,
     of: Policy | None = None,
     *,
-    settings: Settings = SETTINGS,
+    settings: Settings | None = None,
     pool_size: int = 10,
     read_s: float = 20,
 ) -> AsyncIterator[Api]:
     """The application on a migrated database. Without a source it knows only sessions of stored requests."""
     async with open_scoring(url, of or policy(), pool_size=pool_size, read_s=read_s) as scoring:
         parts = scoring.inbox, scoring.leases, scoring.reader, scoring.analytics
-        site = AppContext(settings, load_criteria(), *parts, Metrics(), source)
+        site = AppContext(settings or SETTINGS, load_criteria(), *parts, Metrics(), source)
         app = create_app(site)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=AS_ALICE) as client:
