@@ -88,7 +88,7 @@ requirements:  ## pin the requirements again
 	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 	for group in docs release; do \
 	  $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]], sep="\n")' $$group > $(VENV)/$$group.in; \
-	  $(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/$$group.txt $(VENV)/$$group.in || exit 1; \
+	  $(COMPILE) --no-strip-extras --constraint=requirements/dev.txt --output-file=requirements/$$group.txt $(VENV)/$$group.in || exit 1; \
 	done
 
 clean:  ## remove the files that targets created
