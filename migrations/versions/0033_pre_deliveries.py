@@ -25,11 +25,11 @@ CREATE TABLE notices (
 
 -- Up to which scoring event and which notice a destination has everything, and which process delivers to it.
 CREATE TABLE delivery_bookmarks (
-  destination text PRIMARY KEY,
-  position    bigint NOT NULL,
-  notice_id   bigint NOT NULL,
-  held_by     uuid,
-  held_until  timestamptz NOT NULL DEFAULT '-infinity'
+  destination      text PRIMARY KEY,
+  position         bigint NOT NULL,
+  notice_id        bigint NOT NULL,
+  lease_owner      uuid,
+  lease_expires_at timestamptz NOT NULL DEFAULT '-infinity'
 );
 
 ALTER TABLE budget_days ADD COLUMN spent_at timestamptz

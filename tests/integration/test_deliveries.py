@@ -325,7 +325,7 @@ async def test_one_process_delivers_and_another_takes_over(scoring: Scoring, sta
     assert await first.deliver() is False
     await complete(scoring, "one")
     assert await second.deliver() is None
-    await scoring.rows("UPDATE delivery_bookmarks SET held_until = now() - interval '1 s'")  # its process died
+    await scoring.rows("UPDATE delivery_bookmarks SET lease_expires_at = now() - interval '1 s'")  # its process died
     assert await second.deliver() is True
     assert await first.deliver() is False  # by its own clock it still holds the bookmark; there is nothing left
     assert len(receiver.received) == 1
@@ -353,7 +353,7 @@ async def test_a_destination_that_is_away_holds_only_itself_up(
         "delivery.delivered",
         "delivery.resumed",
     ]
-    assert await scoring.value("SELECT count(*) FROM delivery_bookmarks WHERE held_until > now()") == 0
+    assert await scoring.value("SELECT count(*) FROM delivery_bookmarks WHERE lease_expires_at > now()") == 0
 
 
 async def test_a_silent_destination_is_given_up_in_time(
@@ -380,7 +380,7 @@ async def test_neither_address_nor_secret_stand_in_logs_or_errors(
             await dead.deliver()
         loop._Standing("oncall", Metrics()).note_away(away.value)
         receiver.answers.append(400)
-        await scoring.rows("UPDATE delivery_bookmarks SET held_until = now() - interval '1 s'")
+        await scoring.rows("UPDATE delivery_bookmarks SET lease_expires_at = now() - interval '1 s'")
         await (await start()).deliver()
     said = str(logs) + str(away.value) + repr(away.value.__cause__)
     assert "could not be reached" in said

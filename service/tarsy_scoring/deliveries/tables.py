@@ -51,15 +51,15 @@ ORDER BY notice_id LIMIT $2
 
 # Take a bookmark that no other process ($2: this one) holds, or hold it longer.
 HOLD = f"""
-UPDATE {{schema}}.delivery_bookmarks SET held_by = $2, held_until = now() + interval '{HOLD_S} s'
-WHERE destination = $1 AND (held_by = $2 OR held_until < now()) RETURNING destination
+UPDATE {{schema}}.delivery_bookmarks SET lease_owner = $2, lease_expires_at = now() + interval '{HOLD_S} s'
+WHERE destination = $1 AND (lease_owner = $2 OR lease_expires_at < now()) RETURNING destination
 """
 
-RELEASE = "UPDATE {schema}.delivery_bookmarks SET held_until = '-infinity' WHERE held_by = $1"
+RELEASE = "UPDATE {schema}.delivery_bookmarks SET lease_expires_at = '-infinity' WHERE lease_owner = $1"
 
 MOVE: dict[Stream, str] = {
     stream: f"UPDATE {{schema}}.delivery_bookmarks SET {stream} = greatest({stream}, $3) "
-    "WHERE destination = $1 AND held_by = $2 RETURNING destination"
+    "WHERE destination = $1 AND lease_owner = $2 RETURNING destination"
     for stream in STREAMS
 }
 
@@ -67,7 +67,7 @@ BACKLOG = """
 SELECT b.destination,
        r.position - b.position + (SELECT count(*) FROM {schema}.notices n WHERE n.notice_id > b.notice_id) AS events
 FROM {schema}.delivery_bookmarks b, {schema}.relay_position r
-WHERE b.destination = ANY($1::text[]) AND b.held_by = $2 AND b.held_until > now()
+WHERE b.destination = ANY($1::text[]) AND b.lease_owner = $2 AND b.lease_expires_at > now()
 """
 
 # Add those that are not among the notices yet.
