@@ -25,7 +25,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.outbox import IS_UNPUBLISHED
+from tarsy_scoring.queue.backlog import UNPUBLISHED_EVENTS
 from tarsy_scoring.records.erasure import forget_sessions
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.context import build_context
@@ -355,7 +355,7 @@ async def _count_service(names: Sequence[str], connection: asyncpg.Connection) -
     row = await connection.fetchrow(
         "SELECT count(*) FILTER (WHERE status = 'completed'), "
         "count(*) FILTER (WHERE status NOT IN ('completed', 'pending', 'in_progress')), "
-        f"(SELECT count(*) FROM scoring_events e WHERE {IS_UNPUBLISHED}) FROM session_scores "
+        f"(SELECT events FROM ({UNPUBLISHED_EVENTS}) e) FROM session_scores "
         "WHERE session_id = ANY($1)".format(schema="public"),
         names,
     )
