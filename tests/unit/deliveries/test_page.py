@@ -54,6 +54,16 @@ def test_a_receiver_drops_what_was_changed(is_genuine: Callable[..., bool]) -> N
     assert not is_genuine("another-secret!!", message.headers, message.body)
 
 
+@pytest.mark.parametrize("at", [None, "", "soon", "-1", "²", "9" * 5000])
+def test_a_receiver_drops_what_lacks_a_header(is_genuine: Callable[..., bool], at: str | None) -> None:
+    """A request without a signature or with a time that is no number is refused without an exception."""
+    message = webhook_message(NOTICE, WEBHOOK, SECRET, int(time.time()), None)
+    time_only = {name: value for name, value in message.headers.items() if name != "X-Scoring-Signature"}
+    foreign = {name: value for name, value in message.headers.items() if name != "X-Scoring-Timestamp"}
+    assert not is_genuine(SECRET, time_only, message.body)
+    assert not is_genuine(SECRET, foreign if at is None else foreign | {"X-Scoring-Timestamp": at}, message.body)
+
+
 def test_the_destinations_of_the_page_are_valid() -> None:
     for destination in yaml.safe_load(code("yaml"))["destinations"].values():
         DestinationSettings(**destination)
