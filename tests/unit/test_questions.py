@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/questions").glob("*.md"))
 LINKS = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s:]+)\)")  # without pictures: test_pictures.py
 REFERENCES = {
+    "did-a-chain-get-worse.md": "anchors.md",
     "did-my-prompt-change-help.md": "comparing.md",
     "did-the-judge-change.md": "anchors.md",
     "which-tool-should-we-build.md": "missing-tools.md",
