@@ -78,6 +78,17 @@ async def test_they_are_left_out_of_exports(api: Api, run: Run) -> None:
     assert {json.loads(line)["score"]["session_id"] for line in lines} == {"late", "other"}
 
 
+async def test_exports_leave_out_suspected_injections(api: Api, run: Run) -> None:
+    """Alone and together with built tools; other flags stay."""
+    await store_score(api.scoring, "steered", 90, flags=["coverage_low", "injection_suspected"])
+    await store_score(api.scoring, "narrow", 90, flags=["coverage_low"])
+
+    assert await exported(api, exclude="injection_suspected") == {"early", "merged", "late", "other", "narrow"}
+    both = await run(export, "--exclude", "injection_suspected", "--exclude", "tool_built")
+    assert {json.loads(line)["score"]["session_id"] for line in both.output.splitlines()} == {"late", "other", "narrow"}
+    assert (await api.get("export", exclude="everything")).status_code == 422
+
+
 async def test_they_are_left_out_of_comparisons(api: Api, run: Run) -> None:
     found = json.loads((await run(compare, "--label", "guidance", "--exclude", "tool_built", "--json")).output)
 

@@ -1,6 +1,6 @@
 """Filters of lists and exports, and the request that each method sends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
@@ -8,6 +8,7 @@ from urllib.parse import quote
 from uuid import UUID, uuid4
 
 _API = "/api/v1/scoring"
+_Excluded = Literal["tool_built", "injection_suspected"]
 PAGE = 200  # the most sessions that the API gives at once
 
 
@@ -44,7 +45,7 @@ class ExportFilters(_Filters, total=False):
     purpose: Literal["production", "consistency", "anchor", "shadow"]
     latest: bool
     labelled: bool
-    exclude: Literal["tool_built"]
+    exclude: _Excluded | Sequence[_Excluded]
 
 
 @dataclass(frozen=True, slots=True)

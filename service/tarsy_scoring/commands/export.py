@@ -15,7 +15,6 @@ from tarsy_scoring.commands.shared import (
     FAILED,
     audited,
     counted,
-    exclude_option,
     moment,
     plain,
     progress_bar,
@@ -50,7 +49,13 @@ if TYPE_CHECKING:
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
 @click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
 @click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
-@exclude_option
+@click.option(
+    "--exclude",
+    type=click.Choice(["tool_built", "injection_suspected"]),
+    multiple=True,
+    help="tool_built: without scores that asked for a tool which was built after they were made. "
+    "injection_suspected: without scores with this flag. Repeatable.",
+)
 @click.option("--with-session", is_flag=True, help="Training material: each line has the masked session as a chat.")
 def export(since: datetime | None, until: datetime | None, with_session: bool, **options: Any) -> None:
     """
@@ -62,7 +67,8 @@ def export(since: datetime | None, until: datetime | None, with_session: bool, *
     With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation as the
     judge read it, masked and up to the final analysis, which is the answer; `session_id`, `total_score`, and
     `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the timeline source as well. Exit
-    status 1: sessions were left out; each is named on stderr with the reason.
+    status 1: scores were left out; stderr names the session of each with the reason. Those whose session the source no
+    longer has share a line with their number and the first session.
     """
     times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
     query = _query({name: value for name, value in options.items() if value not in (None, ())} | times)
@@ -102,7 +108,7 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
 async def _write(parts: "Parts", query: "ExportQuery") -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
-    chosen = replace(query.chosen, left_out=await read_built(parts.database, query.exclude))
+    chosen = replace(query.chosen, left_out=await read_built(parts.database, query.built))
     batches = export_scores(parts.reader, chosen)
     done = 0
     # On a terminal the export itself shows progress. Only a bar that is seen is worth the count.
@@ -127,12 +133,12 @@ async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
         ConfigurationError: No timeline source is configured.
         TimelineUnavailable, StartRefused: The source is away or lacks something; lines written before are valid.
     """
-    file, left_out = sys.stdout.buffer, 0
+    file, left_out, gone = sys.stdout.buffer, 0, []
     source = open_timeline_source(parts.settings)
     try:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
-        chosen = replace(query.chosen, left_out=await read_built(parts.database, query.exclude))
+        chosen = replace(query.chosen, left_out=await read_built(parts.database, query.built))
         total = await count_scores(parts.database, chosen)
         batches = export_scores(parts.reader, chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
@@ -140,11 +146,16 @@ async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
             done = 0
             async for line in lines:
                 file.write(line.text)
-                if line.why_not:
-                    left_out += 1
+                left_out += bool(line.why_not)
+                if line.is_gone:
+                    gone.append(line.why_not)
+                elif line.why_not:
                     click.echo(f"left out: {plain(line.why_not)}", err=True)
                 show(done := done + 1)
         file.flush()
+        if gone:
+            many = f"{counted(len(gone), 'score')} whose sessions the source no longer has; the first is "
+            click.echo(f"left out: {many if len(gone) > 1 else ''}{plain(gone[0])}", err=True)
     finally:
         await source.close()
     return left_out

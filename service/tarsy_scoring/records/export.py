@@ -29,11 +29,12 @@ _CHOSEN = f"""s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
   AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))
-  AND {has_no_built_tool("s", "$16", "$17")}"""
+  AND {has_no_built_tool("s", "$16", "$17")}
+  AND NOT s.flags ?| $18::text[]"""
 EXPORT = f"""{DOCUMENT}
 WHERE {_CHOSEN}
-  AND ($18::timestamptz IS NULL OR s.created_at <= $18 AND (s.created_at < $18 OR s.score_id > $19))
-ORDER BY s.created_at DESC, s.score_id LIMIT $20
+  AND ($19::timestamptz IS NULL OR s.created_at <= $19 AND (s.created_at < $19 OR s.score_id > $20))
+ORDER BY s.created_at DESC, s.score_id LIMIT $21
 """
 NUMBER = f"""
 SELECT count(*) FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id) WHERE {_CHOSEN}
@@ -62,6 +63,7 @@ class Chosen:
         only_latest: Of several completed scores of a session, only the latest.
         only_labelled: Only scores that people have labelled.
         left_out: Without scores that asked for these tools before they were built.
+        without_flags: Without scores that have one of these flags.
     """
 
     filters: Filters
@@ -69,13 +71,14 @@ class Chosen:
     only_latest: bool = False
     only_labelled: bool = False
     left_out: BuiltTools = NO_TOOLS
+    without_flags: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """$1 to $17 of the statements."""
+        """$1 to $18 of the statements."""
         filters = replace(self.filters, status=self.filters.status or "completed")
         chosen = self.purpose, self.only_latest, self.only_labelled
-        return *filters.arguments, *chosen, *self.left_out.arguments
+        return *filters.arguments, *chosen, *self.left_out.arguments, list(self.without_flags)
 
 
 async def count_scores(database: Database, chosen: Chosen) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import CallerRefused, TimelineUnavailable, Unscorable
+from tarsy_scoring.errors import CallerRefused, SessionNotFound, TimelineUnavailable, Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.export import ExportedScore
@@ -37,10 +37,12 @@ class Line:
     Args:
         text: Encoded, with its line end; empty if the score is left out.
         why_not: Why it is left out; empty if it is not.
+        is_gone: It is left out because the source does not have its session.
     """
 
     text: bytes = b""
     why_not: str = ""
+    is_gone: bool = False
 
 
 class NoFinalAnalysis(Unscorable):
@@ -74,7 +76,8 @@ async def training_lines(
                     raise
                 if isinstance(error, TimelineUnavailable):
                     await source.check()
-                yield Line(why_not=f"session {session_id}: {error}")
+                is_gone = isinstance(error, SessionNotFound)
+                yield Line(why_not=f"session {session_id}: {error}", is_gone=is_gone)
 
 
 async def _fetch(source: TimelineSource, session_id: str) -> Timeline:

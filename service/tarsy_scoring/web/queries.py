@@ -148,7 +148,12 @@ class ExportQuery(_ScoreFilters):
     purpose: Purpose = Field("production", description="Purpose of the score.")
     latest: bool = Field(False, description="Only the latest completed score of each session.")
     labelled: bool = Field(False, description="Only scores that people have labelled.")
-    exclude: Exclude = None
+    exclude: list[Literal["tool_built", "injection_suspected"]] = Field(
+        [],
+        max_length=2,
+        description="`tool_built`: without scores that asked for a tool which was built after they were made; "
+        "`injection_suspected`: without scores with this flag. May be repeated.",
+    )
 
     @model_validator(mode="after")
     def _require_completed_for_latest(self) -> Self:
@@ -159,7 +164,13 @@ class ExportQuery(_ScoreFilters):
     @property
     def chosen(self) -> Chosen:
         """The parameters as scores to export."""
-        return Chosen(self.filters(self.status), self.purpose, self.latest, self.labelled)
+        flags = tuple(sorted(set(self.exclude) - {"tool_built"}))
+        return Chosen(self.filters(self.status), self.purpose, self.latest, self.labelled, without_flags=flags)
+
+    @property
+    def built(self) -> Excluded | None:
+        """The choice to leave out scores that asked for built tools, as `read_built` takes it."""
+        return "tool_built" if "tool_built" in self.exclude else None
 
     @property
     def audited(self) -> dict[str, Any]:

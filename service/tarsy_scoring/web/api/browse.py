@@ -92,7 +92,7 @@ async def export(request: Request, caller: Analysing, query: Annotated[ExportQue
     """
     await audit.note(context_of(request).inbox.database, "export", by=caller.name, **query.audited)
     reader = context_of(request).analytics
-    chosen = replace(query.chosen, left_out=await read_built(reader.database, query.exclude))
+    chosen = replace(query.chosen, left_out=await read_built(reader.database, query.built))
     batches = export_scores(reader, chosen)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
