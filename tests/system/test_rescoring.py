@@ -159,7 +159,7 @@ async def test_backfill_selects_what_is_scored_automatically(service: Service) -
     service.worker(**env)
 
     shown = await service.run("backfill", "--since", "2026-01-01", **env)
-    assert "1 sessions would be scored: 1 of kubernetes" in shown.stdout
+    assert "1 session would be scored: 1 of kubernetes" in shown.stdout
     why = "1 where automatic scoring is off, 2 outside the sample of their chain; --all takes them too"
     assert f"left out: {why}" in shown.stdout
     nothing_on = await service.run("backfill", "--since", "2026-01-01", "--json", SCORING_ENABLED="false", **env)

@@ -17,6 +17,7 @@ from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
+    counted,
     json_option,
     moment,
     not_blank,
@@ -82,7 +83,8 @@ def rescore(
 
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
     selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs
-    only the database; workers do the rest.
+    only the database; workers do the rest. A new score of a session that the source no longer has fails as
+    session_not_found.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
@@ -256,7 +258,7 @@ def _print_sent(
         print_json(document | ({} if left_out is None else {"left_out": left_out}))
         return
     summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
-    click.echo(f"{len(requests)} sessions: {summary}")
+    click.echo(f"{counted(len(requests), 'session')}: {summary}")
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
