@@ -82,7 +82,12 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
 
 
 @report.command("missing-tools")
-@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Only scores completed since (RFC 3339, or a date). Default: all time; the page shows 90 days.",
+)
 @click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--sort",

@@ -89,6 +89,14 @@ def test_the_report_equals_the_file_beside_this_test() -> None:
     assert text == Path(__file__).with_name("report.md").read_text(encoding="utf-8")
 
 
+def test_the_report_names_its_period() -> None:
+    """Without a beginning it covers all time, unlike the page."""
+    since = ToolReport(Selection(since=NOON), [], 0, 0)
+
+    assert "each session of all time. Points lost" in report_text()
+    assert "each session completed since 2026-03-10 12:00 UTC. Points lost" in markdown(since)
+
+
 def test_the_report_says_what_a_reading_found_and_cost() -> None:
     """Only a reading that left out every chain has failed."""
     paused = [LeftOut("k", 3, "paused")]
