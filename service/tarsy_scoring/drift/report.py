@@ -128,6 +128,7 @@ def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datet
     if tenure.old is None or tenure.since is None:
         return _without_change(tenure.judges, scores)
     text = f"Another judge took over at {tenure.since:%Y-%m-%d %H:%M} UTC. {both} anchors were judged by both judges"
+    text += _of_other_chains(found, tenure.old, both)
     is_late = now - tenure.since >= timedelta(days=DAYS_TO_LOOK)
     if found.outstanding and not is_late:
         text += f", {found.outstanding} are still to be; the look waits for these, for at most {DAYS_TO_LOOK} days."
@@ -145,6 +146,13 @@ def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datet
     if not both and not found.outstanding:
         text += " Without anchors that both judged, its part cannot be separated from the agents'."
     return text
+
+
+def _of_other_chains(found: Situation, old: str, both: int) -> str:
+    """Say how many of the anchors with both judges are of other chains; empty: none."""
+    mine = [j for j in found.judgements if j.chain_id == found.chain_id]
+    own = detection.judged_by_both(mine, old, found.tenure.fingerprint)
+    return f" ({own or 'none'} of this chain; {both - own} of other chains are used)" if both > own else ""
 
 
 def _without_change(judges: int, scores: int) -> str:

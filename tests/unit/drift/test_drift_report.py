@@ -131,6 +131,27 @@ def test_standing_says_what_the_next_look_waits_for(
     assert is_silent_about not in meaning, meaning
 
 
+def test_anchors_of_other_chains_do_not_contradict_a_chain_without_its_own() -> None:
+    """The state says whose anchors both judges judged, and the list of anchors that others are used."""
+    lent = [AnchorJudgement(f"o-{n}", judge, 60.0, "other") for n in range(40) for judge in "ab"]
+    for own, says in ((0, "(none of this chain; 40 of other chains are used)"), (5, "(5 of this chain; 40 of other")):
+        found = situation(own)
+        stands = standing_of(replace(found, judgements=[*found.judgements, *lent]), [], NOON)
+        assert f"{own + 40} anchors were judged by both judges {says}" in stands.meaning
+    text = markdown(DriftReport([], stands, {}, []))
+    assert "This chain has no anchors of its own; those of other chains are used." in text
+    assert "There are no anchors" not in text
+    alone = standing_of(situation(0), [], NOON)
+    assert "There are no anchors of this chain, so" in markdown(DriftReport([], alone, {}, []))
+
+
+def test_a_finding_under_one_judge_mentions_no_anchors() -> None:
+    text = report_text(a_finding(old_fingerprint=None, cause="agents", anchors=0))
+
+    assert "one judge, 400 sessions before and 300 after" in text
+    assert "0 anchors" not in text
+
+
 def test_anchors_of_other_chains_are_mentioned_where_they_count() -> None:
     for found, lenders, says in (
         (situation(40), 0, None),
