@@ -63,6 +63,24 @@ async def test_a_chain_stands_beside_its_week_before(api: Api) -> None:
         assert "too few to compare with the week before" in row_of(page, "few")
 
 
+async def test_the_number_of_scores_leads_to_as_many(api: Api) -> None:
+    """A session that ended before the week and was scored in it counts; a doubtful total is left out of the mean."""
+    ended = NOW - timedelta(days=30)
+    for session, total, flags in (("a", 50, []), ("b", 3, ["tampering_suspected"])):
+        of = {"chain_id": "late", "ended": ended}
+        await store_score(api.scoring, session, total, at=NOW - timedelta(days=1), session=of, flags=flags)
+    await scores(api, "late", [90], 8)
+
+    page = await look(api, "/week")
+
+    row = row_of(page, "late")
+    assert "2 scores (1 left out), 0 % right" in row
+    assert "2 (1 left out) 1 before 50.0 90.0 before" in row
+    since = (NOW - timedelta(days=6)).date()
+    assert page.all("a", href=f"/trends?chain=late&since={since}", **{"aria-label": "2 scores: show their days"})
+    assert 'data-name="Scores">2</td>' in (await look(api, f"/trends?chain=late&since={since}")).html
+
+
 async def test_another_judge_is_a_change_and_no_difference(api: Api) -> None:
     await scores(api, "kubernetes", [50, 52, 48, 62, 51], 1, judge_fingerprint="judge-2")
     await scores(api, "kubernetes", [80, 82, 78, 81, 79], 8)

@@ -87,6 +87,11 @@ class Figures:
         return self.correct / self.totals.n if self.totals.n else None
 
     @property
+    def left_out(self) -> int:
+        """Number of scores that are not in `totals`: without a total, or with a doubtful one."""
+        return self.scores - self.totals.n
+
+    @property
     def passed_share(self) -> float | None:
         """Share of the scores with an outcome that passed."""
         return self.passed / self.outcomes if self.outcomes else None
@@ -131,7 +136,8 @@ class ChainWeek:
         """The later week in one sentence, with its difference from the week before."""
         if not self.now.scores:
             return f"No score; {self.before.scores:,} the week before"
-        parts = [f"{self.now.scores:,} {'score' if self.now.scores == 1 else 'scores'}"]
+        left_out = f" ({self.now.left_out:,} left out)" if self.now.left_out else ""
+        parts = [f"{self.now.scores:,} {'score' if self.now.scores == 1 else 'scores'}{left_out}"]
         if (share := self.now.right_share) is not None:
             parts.append(f"{100 * share:.0f} % right")
         return ", ".join([*parts, self._compared])
