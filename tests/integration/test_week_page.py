@@ -46,8 +46,8 @@ async def test_a_chain_stands_beside_its_week_before(api: Api) -> None:
     for days in (7, 13):
         await scores(api, "worse", [80, 82, 78, 81, 79], days, outcome="pass", usage={"cost_usd": 0.25})
     await scores(api, "worse", [10, 10], 14)
-    await scores(api, "same", [50, 60, 70, 55, 65], 1)
-    await scores(api, "same", [51, 60, 69, 55, 66], 8)
+    await scores(api, "same", [60, 61, 62, 60, 61], 1)
+    await scores(api, "same", [61, 60, 62, 61, 60], 8)
     await scores(api, "few", [50], 1)
     await scores(api, "few", [90], 8)
 
@@ -60,7 +60,8 @@ async def test_a_chain_stands_beside_its_week_before(api: Api) -> None:
         for cell in ("10 10 before", "52.6 -27.4 80.0 before", "20 % 100 % before", "0 % 100 % before", "$5.00 $2.50"):
             assert cell in worse
         assert "no clear difference from the week before" in row_of(page, "same")
-        assert "too few to compare with the week before" in row_of(page, "few")
+        assert "too few to tell a difference from the week before (1 and 1 scores)" in row_of(page, "few")
+        assert "1 chain got worse: worse, 80.0 to 52.6 (10 and 10 scores)." in page.text
 
 
 async def test_the_number_of_scores_leads_to_as_many(api: Api) -> None:

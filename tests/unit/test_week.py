@@ -54,6 +54,49 @@ def test_the_first_judge_of_a_chain_is_no_change() -> None:
     assert (found.new_judges, found.in_words) == ([], "1 score, 0 % right, none the week before")
 
 
+SAME = [50, 60, 70, 55, 65]
+STEADY = [60, 61, 62] * 20
+
+
+@pytest.mark.parametrize(
+    ("chains", "said"),
+    [
+        ({"a": ([], SAME), "b": (SAME, [])}, ""),
+        (
+            {"a": (STEADY, [t - 20 for t in STEADY]), "b": (SAME, [40, 50, 60, 45, 55])},
+            "1 chain got worse: a, 61.0 to 41.0 (60 and 60 scores).",
+        ),
+        (
+            {"a": (STEADY, [t - 1 if t == 60 else t for t in STEADY]), "b": (SAME, [45, 55, 65, 50, 60])},
+            "No chain got clearly worse; the largest fall is b, 60.0 to 55.0 (5 and 5 scores: too few to tell).",
+        ),
+        (
+            {"a": (STEADY, [60, 61] * 6 + STEADY[12:])},
+            "No chain got clearly worse; the largest fall is a, 61.0 to 60.9 (60 and 60 scores: no more than chance "
+            "gives).",
+        ),
+        (
+            {"a": ([90], [50])},
+            "No chain got clearly worse; the largest fall is a, 90.0 to 50.0 (1 and 1 scores: too few to tell).",
+        ),
+        ({"a": (SAME, [90] * 5)}, "No chain got worse: no mean total fell."),
+    ],
+    ids=["nothing-to-compare", "worse", "too-few", "chance", "one-each", "better"],
+)
+def test_the_first_sentence_says_whether_a_chain_got_worse(chains: dict[str, Any], said: str) -> None:
+    found = [rows(name, totals, is_later=n == 1) for name, both in chains.items() for n, totals in enumerate(both)]
+    assert Week(DAY, list(weeks(*found).values()), [], {}).in_words == said
+
+
+def test_the_first_sentence_counts_chains_that_cannot_be_compared() -> None:
+    other = [rows("o", SAME, is_later=False), rows("o", SAME, is_later=True, judge="judge-2")]
+    assert Week(DAY, list(weeks(*other).values()), [], {}).in_words.startswith("No chain can be compared")
+    both = Week(DAY, list(weeks(*other, *pair("k", SAME, SAME)).values()), [], {}).in_words
+    assert both == (
+        "No chain got worse: no mean total fell. 1 more cannot be compared: no judge has totals in both weeks."
+    )
+
+
 def test_only_chains_that_are_held_up_wait_for_a_person() -> None:
     class Holds:
         def hold(self, chain_id: str | None) -> tuple[str, str] | None:

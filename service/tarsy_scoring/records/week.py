@@ -6,7 +6,7 @@ trends. Figures are read from the rollups; failed and pending scores from their 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -15,11 +15,14 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection, count
 from tarsy_scoring.records.rollups import FIGURES_SINCE, chain_figures, count_totals_by_chain
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
-from tarsy_scoring.statistics.change import FEWEST_TO_COMPARE, Change, Moments, chance_of_change, change_of_moments
+from tarsy_scoring.statistics.change import Change, Moments, chance_of_change, change_of_moments
 
 DAYS = 7
 MOST_FAILED = 2000  # of one kind of error that are looked at
 MOST_PENDING = 10_000
+CLEAR_POINTS = 5.0  # if chance alone may hide a larger difference, scores are too few to tell
+NAME_SHOWN = 80  # characters
+NAMED = 3  # chains that the first sentence names
 FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may be marked as better or worse
 _DEFAULT_RIGHT = DEFAULT_BANDS[-1].low
 
@@ -115,6 +118,7 @@ class ChainWeek:
 
     Args:
         change: Of the mean total, under the judge with most scores in both weeks; None: no judge has both.
+        compared: The totals of this judge, those of the week before first.
         is_marked: Whether the change is more than chance gives, all chains of the page considered.
         new_judges: Name of the criteria and first day of each judge that gave scores in the later week alone.
     """
@@ -123,13 +127,31 @@ class ChainWeek:
     now: Figures = field(default_factory=Figures)
     before: Figures = field(default_factory=Figures)
     change: Change | None = None
+    compared: tuple[Moments, Moments] = (Moments(), Moments())
     is_marked: bool = False
     new_judges: list[tuple[str | None, date]] = field(default_factory=list)
 
     @property
     def points(self) -> float:
-        """The change in points; 0 without one."""
-        return (self.change.estimate.value or 0.0) if self.change else 0.0
+        """Mean total of the judge of `change` in the later week less that of the week before; 0 without one."""
+        before, now = (moments.mean for moments in self.compared)
+        return 0.0 if before is None or now is None else now - before
+
+    @property
+    def is_too_few(self) -> bool:
+        """Whether chance alone may hide a difference of `CLEAR_POINTS`."""
+        reach = self.change.estimate.half_width if self.change else None
+        return not self.is_marked and (reach is None or reach > CLEAR_POINTS)
+
+    @property
+    def means_in_words(self) -> str:
+        """Mean totals of the compared scores of both weeks, the earlier first."""
+        return " to ".join(f"{moments.mean or 0.0:.1f}" for moments in self.compared)
+
+    @property
+    def numbers_in_words(self) -> str:
+        """Numbers of the compared scores of both weeks, the earlier first."""
+        return "{:,} and {:,} scores".format(*(moments.n for moments in self.compared))
 
     @property
     def in_words(self) -> str:
@@ -147,11 +169,12 @@ class ChainWeek:
         if not self.before.scores:
             return "none the week before"
         if self.change is None:
-            return "not comparable with the week before: another judge"
-        if self.change.estimate.standard_error is None:
-            return f"too few to compare with the week before (it takes {FEWEST_TO_COMPARE} totals in each)"
+            why = "another judge" if self.new_judges else "no judge has totals in both"
+            return f"not comparable with the week before: {why}"
         if self.is_marked:
             return f"{abs(self.points):.1f} points {'higher' if self.points > 0 else 'lower'} than the week before"
+        if self.is_too_few:
+            return f"too few to tell a difference from the week before ({self.numbers_in_words})"
         return "no clear difference from the week before"
 
 
@@ -175,6 +198,18 @@ class Week:
     def silent(self) -> list[ChainWeek]:
         """Chains with scores in the week before and none since."""
         return [chain for chain in self.chains if not chain.now.scores]
+
+    @property
+    def in_words(self) -> str:
+        """Whether a chain got worse, in one sentence or two; empty without a score in both weeks."""
+        both = [chain for chain in self.chains if chain.now.scores and chain.before.scores]
+        others = [chain for chain in both if chain.change is None]
+        if not both:
+            return ""
+        if len(others) == len(both):
+            return "No chain can be compared with its week before: no judge has totals in both."
+        left = f" {len(others):,} more cannot be compared: no judge has totals in both weeks." if others else ""
+        return _worst([chain for chain in both if chain.change]) + left
 
 
 async def read_week(database: Database, right_from: Mapping[str, int], today: date) -> Week:
@@ -227,9 +262,28 @@ def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, 
         chain.new_judges = sorted(chain.new_judges, key=lambda new: new[1]) if chain.before.scores else []
         if pairs[chain.chain_id]:
             first, second = max(pairs[chain.chain_id], key=lambda pair: min(pair[0].n, pair[1].n))
-            chain.change = change_of_moments(first, second, 1 - FALSE_ALARMS)
+            chain.compared, chain.change = (first, second), change_of_moments(first, second, 1 - FALSE_ALARMS)
     _mark(list(chains.values()))
     return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))
+
+
+def _worst(compared: Sequence[ChainWeek]) -> str:
+    falls = sorted((chain for chain in compared if round(chain.points, 1) < 0), key=lambda chain: chain.points)
+    if worse := [chain for chain in falls if chain.is_marked]:
+        named = [f"{_name(c)}, {c.means_in_words} ({c.numbers_in_words})" for c in worse[:NAMED]]
+        more = [f"{len(worse) - NAMED:,} more"] if len(worse) > NAMED else []
+        return f"{len(worse):,} {'chain' if len(worse) == 1 else 'chains'} got worse: {'; '.join([*named, *more])}."
+    if not falls:
+        return "No chain got worse: no mean total fell."
+    one = falls[0]
+    why = "too few to tell" if one.is_too_few else "no more than chance gives"
+    fall = f"{_name(one)}, {one.means_in_words} ({one.numbers_in_words}: {why})"
+    return f"No chain got clearly worse; the largest fall is {fall}."
+
+
+def _name(chain: ChainWeek) -> str:
+    name = chain.chain_id or "scores without a chain"
+    return name if len(name) <= NAME_SHOWN else name[: NAME_SHOWN - 1] + "…"
 
 
 def _mark(chains: Iterable[ChainWeek]) -> None:
