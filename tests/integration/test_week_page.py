@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ async def test_another_judge_is_a_change_and_no_difference(api: Api) -> None:
 
 async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure counts until its session has a newer score; failures of the week before do not count."""
-    assert "Nothing: no score waits for a label" in (await look(api, "/week")).text
+    assert "Nothing: judging is not paused, no score waits for a label" in (await look(api, "/week")).text
     monkeypatch.setitem(SETTINGS.config.chains, "planned", ChainSettings())
     monkeypatch.setitem(SETTINGS.config.chains, "off", ChainSettings(enabled=False))
     empty = await look(api, "/week")
@@ -117,6 +118,21 @@ async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch:
     assert "Configured, but without a score for 14 days: planned." in page.text
     assert "1 message is a dead letter" in page.text
     assert page.all("a", href="/dead-letters")
+
+
+async def test_a_pause_is_named_with_who_since_when_and_why(api: Api) -> None:
+    """Also a pause that holds no score up."""
+    await api.scoring.rows(
+        "INSERT INTO pauses (chain_id, paused_by, reason, since) VALUES ('kubernetes', 'ada', $1, $2)", EVIL, NOW
+    )
+    await api.scoring.rows("INSERT INTO pauses (provider, paused_by) VALUES ('openai', 'bob')")
+
+    page = await look(api, "/week")
+
+    assert f"chain 'kubernetes': paused since {NOW:%Y-%m-%d} 00:00 UTC by ada ({EVIL})" in unescape(page.html)
+    assert EVIL not in page.html
+    assert "provider 'openai': paused since" in page.text
+    assert "Nothing:" not in page.text
 
 
 async def test_scores_to_label_are_counted(api: Api) -> None:

@@ -220,7 +220,7 @@ class Limits:
 
     async def pauses(self) -> list[Pause]:
         """All pauses, oldest first. Raises: DatabaseAway."""
-        return [Pause(**r) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
+        return await read_pauses(self._database)
 
     # --- one call ----------------------------------------------------------------------------------------
 
@@ -434,6 +434,11 @@ class Limits:
         left = exact_usd(limit) - self._charged.get((scope, chain_id), Decimal())
         whose = "all chains" if scope == "all" else f"chain {chain_id!r}"
         return state_of_budget(whose, left, exact_usd(limit)) if left < exact_usd(least) else None
+
+
+async def read_pauses(database: Database) -> list[Pause]:
+    """All pauses, oldest first. Raises: DatabaseAway."""
+    return [Pause(**r) for r in await database.once(lambda c: c.fetch(database.sql(PAUSES)))]
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

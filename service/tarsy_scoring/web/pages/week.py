@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.drift.findings import Finding, read_findings
 from tarsy_scoring.drift.report import CAUSES, in_points
+from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.queue.letter_states import newest_letters
 from tarsy_scoring.records import review
 from tarsy_scoring.records.scores import Holds
@@ -51,6 +52,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
     week = await read_week(database, right_from, today)
     picks = await review.queue(database)
+    pauses = await read_pauses(database)
     letters = await newest_letters(database, None, 1)
     findings = await read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ)
     holds = await context.reader.holds() if week.waiting else None
@@ -65,6 +67,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
         to_label=picks.to_label,
         unread=unread,
+        pauses=pauses,
         held=held_up(week, holds),
         never=never_scored(context, week.chains),
         most_waiting=MOST_PENDING,
