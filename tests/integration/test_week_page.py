@@ -6,6 +6,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from test_drift_pages import plant_finding
 from test_pages_served import Page, look
 
 from api_site import SETTINGS, Api, open_api
@@ -91,6 +92,24 @@ async def test_another_judge_is_a_change_and_no_difference(api: Api) -> None:
 
     assert "not comparable with the week before: another judge" in row
     assert f"Another judge since {(NOW - timedelta(days=1)).date()} ({DEFAULT_CRITERIA})" in row
+
+
+async def test_a_change_that_began_this_week_comes_first(api: Api) -> None:
+    """A look finds changes that began earlier, too: these say when, and come last."""
+    await plant_finding(api)
+    began = NOW - timedelta(days=2)
+    await api.scoring.rows(
+        "INSERT INTO drift_findings SELECT (jsonb_populate_record(f, jsonb_build_object('event_id', gen_random_uuid(), "
+        "'began_at', $1::timestamptz, 'found_at', f.found_at - interval '1 hour'))).* FROM drift_findings f",
+        began,
+    )
+    old = (await api.scoring.value("SELECT min(began_at) FROM drift_findings")).date()
+
+    changes = row_of(await look(api, "/week"), "kubernetes").partition("the judge changed")[2]
+
+    this_week, _, earlier = changes.partition("Found this week")
+    assert f"since about {began.date()}." in this_week
+    assert f", began about {old}: the judge changed, by " in earlier
 
 
 async def test_what_needs_a_person_is_named_with_its_kind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
@@ -73,7 +73,8 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         most_waiting=MOST_PENDING,
         failed_shown=FAILED_SHOWN,
         names_shown=NAMES_SHOWN,
-        changes_of=lambda chain: _changes_of(chain, findings),
+        changes_of=lambda chain: _changes_of(chain, findings, week.since),
+        began_before=began_before,
         causes=CAUSES,
         in_points=in_points,
     )
@@ -97,5 +98,12 @@ def never_scored(context: AppContext, chains: Sequence[ChainWeek]) -> list[str]:
     )
 
 
-def _changes_of(chain: ChainWeek, findings: Sequence[Finding]) -> list[Finding]:
-    return [f for f in findings if f.is_event and f.chain_id == chain.chain_id]
+def began_before(finding: Finding, since: date) -> bool:
+    """Whether a change began before this day; without a time it is older than the scores that the look read."""
+    return finding.began_at is None or finding.began_at.date() < since
+
+
+def _changes_of(chain: ChainWeek, findings: Sequence[Finding], since: date) -> list[Finding]:
+    """Findings about a chain, those of changes that began in the week first."""
+    own = [f for f in findings if f.is_event and f.chain_id == chain.chain_id]
+    return sorted(own, key=lambda finding: began_before(finding, since))
