@@ -318,6 +318,24 @@ async def test_a_failed_score_says_why(api: Api) -> None:
     assert "Re-score" in page.text
 
 
+async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -> None:
+    """Its page offers no form and says why, and so does the answer to a form of an older page."""
+    claimed = await api.scoring.claimed("lost")
+    await api.scoring.store.end(failure(claimed))
+
+    page = await look(api, "/sessions/lost")
+    assert page.text.count("It cannot be scored again: the source no longer has it.") == 2
+    assert "Re-score" not in page.text
+    assert not page.all("form", action="/sessions/lost/score")
+
+    answer = await api.client.post("/sessions/lost/score", data={"force": "1"}, headers=AS_BROWSER)
+    assert answer.status_code == 404
+    refused = Page(answer.text)
+    assert "The source no longer has this session" in refused.text
+    assert "its stored scores remain" in refused.text
+    assert refused.all("a", href="/sessions/lost")
+
+
 async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1")
     await api.scoring.store.record(step(claimed, "identifying_missing_tools"))

@@ -114,6 +114,7 @@ def values(
         "turns": turns,
         "max_reply_characters": MAX_REPLY_CHARACTERS,
         "is_awaited": document is None and isinstance(session, Unreadable) and session.is_running,
+        "is_gone": isinstance(session, Unreadable) and session.is_gone,
         "session": session if isinstance(session, ShownSession) else _nothing_of(session),
         "anchors": session.anchors if isinstance(session, ShownSession) else frozenset(),
         "cited": cited(document) if document else [],

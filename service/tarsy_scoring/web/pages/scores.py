@@ -240,17 +240,25 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     form = read_as(ScoreForm, form_fields(await request.body()))
     if form.criteria is not None and form.criteria not in context.policy.hashes:
         raise Problem(422, "Unknown criteria", "criteria of that name are no longer configured: choose others")
-    await request_score(
-        request,
-        caller,
-        session_id,
-        key=form.key,
-        force=form.force is not None,
-        criteria=form.criteria,
-        reason=form.reason,
-        reference=None if form.given is None else read_as(GivenReference, form.given),
-        use_reference=form.use_reference is None,
-    )
+    try:
+        await request_score(
+            request,
+            caller,
+            session_id,
+            key=form.key,
+            force=form.force is not None,
+            criteria=form.criteria,
+            reason=form.reason,
+            reference=None if form.given is None else read_as(GivenReference, form.given),
+            use_reference=form.use_reference is None,
+        )
+    except Problem as problem:
+        if problem.status != 404 or await context.reader.newest_score(session_id) is None:
+            raise
+        detail = (
+            f"the session {session_id} cannot be scored again: the source no longer has it; its stored scores remain"
+        )
+        raise Problem(404, "The source no longer has this session", detail) from problem
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 
