@@ -315,6 +315,7 @@ async def test_a_failed_score_says_why(api: Api) -> None:
     page = await look(api, f"/scores/{claimed.score_id}")
     assert "The judge refused to answer." in page.text
     assert "the judge refused to answer" in page.text
+    assert "List another provider for the chain, so that it is asked next." in page.text
     assert "Re-score" in page.text
 
 

@@ -73,6 +73,7 @@ def test_every_word_of_the_interface_is_explained() -> None:
     for known, explained in (
         (FLAGS, words.FLAGS),
         (ERROR_KINDS, words.ERROR_KINDS),
+        (set(ERROR_KINDS) - {words.NOTHING_TO_JUDGE}, words.ERROR_HELP),
         (WAITING_FOR, words.WAITING_FOR),
         (TURN_KINDS, words.TURN_KINDS),
         (FAILURE_REASONS, words.FAILURE_REASONS),

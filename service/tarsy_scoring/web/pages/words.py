@@ -25,6 +25,7 @@ STATUSES = _TEXTS["statuses"]
 WAITING_FOR = _TEXTS["waiting_for"]
 FLAGS = _TEXTS["flags"]
 ERROR_KINDS = _TEXTS["error_kinds"]
+ERROR_HELP = _TEXTS["error_help"]
 FAILURE_REASONS = _TEXTS["failure_reasons"]
 NO_SECOND_OPINION = {**ERROR_KINDS, **_TEXTS["no_second_opinion"]}
 TURN_KINDS = _TEXTS["turn_kinds"]
