@@ -337,6 +337,16 @@ async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -
     assert refused.all("a", href="/sessions/lost")
 
 
+async def test_suspected_tampering_shows_both_totals(api: Api) -> None:
+    """The median of the samples is the total with the suspicious text. The box leads to the entries with that text."""
+    samples = [{"total_score": total} for total in (90, 86, 84)]
+    score = await scored(api, total=65, samples=samples, flags=["tampering_suspected"])
+    page = await look(api, "/sessions/session-1")
+    assert "With the suspicious text the judge gave 86, without it 65; 65 counts." in page.text
+    assert page.all("a", href="#turns")
+    assert page.all("a", href=f"/sessions/session-1/timeline?score={score}&show=suspicious")
+
+
 async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1")
     await api.scoring.store.record(step(claimed, "identifying_missing_tools"))

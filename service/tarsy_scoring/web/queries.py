@@ -256,7 +256,9 @@ class TimelineQuery(_Parameters):
     score: UUID | None = Field(None, description="A score of the session; default: its latest completed one.")
     agent: OptionalWord = Field(None, description="Entries of agents with this name.")
     tool: OptionalWord = Field(None, description="Calls of this tool.")
-    show: Literal["errors", "cited"] | None = Field(None, description="What failed, or what the judge cites.")
+    show: Literal["errors", "cited", "suspicious"] | None = Field(
+        None, description="What failed, what the judge cites, or text that tries to steer the judge."
+    )
     at: str | None = Field(None, pattern=r"^E[1-9][0-9]{0,5}$", description="The entry to open.")
 
 

@@ -1,5 +1,6 @@
 """The values of the page of a score, from the score's document and its session."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from tarsy_scoring.web.pages.session import ShownSession, Unreadable
 T = TypeVar("T")
 
 MAX_REPLY_CHARACTERS = 50_000
+TAMPERING = "tampering_suspected"
 
 
 def cited(document: Mapping[str, Any]) -> list[str]:
@@ -71,6 +73,15 @@ def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
     return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
 
 
+def steered_total(document: Mapping[str, Any]) -> int | None:
+    """The total that the judge gave with the suspicious text, where the one without it counts; None: not stored."""
+    totals = [sample["total_score"] for sample in document["samples"] or ()]
+    if TAMPERING not in document["flags"] or not totals:
+        return None
+    total = statistics.median_low(totals)
+    return total if total != document["total_score"] else None
+
+
 def _nothing_of(session: Unreadable) -> dict[str, Any]:
     return {"alert": None, "reason": session.reason, "advice": session.advice}
 
@@ -114,6 +125,7 @@ def values(
         "turns": turns,
         "max_reply_characters": MAX_REPLY_CHARACTERS,
         "is_awaited": document is None and isinstance(session, Unreadable) and session.is_running,
+        "steered_total": steered_total(document) if document else None,
         "is_gone": isinstance(session, Unreadable) and session.is_gone,
         "session": session if isinstance(session, ShownSession) else _nothing_of(session),
         "anchors": session.anchors if isinstance(session, ShownSession) else frozenset(),

@@ -26,7 +26,7 @@ from tarsy_scoring.web.queries import Form, TimelineQuery, read_form
 router = APIRouter(include_in_schema=False)
 
 FIELDS = {name: name for name in TimelineQuery.model_fields}
-SHOWN = {"": "everything", "errors": "what failed", "cited": "what the judge cites"}
+SHOWN = {"": "everything", "errors": "what failed", "cited": "what the judge cites", "suspicious": "suspicious text"}
 RETRY_S = 10
 
 

@@ -38,13 +38,13 @@ class Chosen:
     Args:
         agent: Only entries of agents with this name; empty: of all.
         tool: Only calls of this tool; empty: all entries.
-        show: Only what failed, or what the score cites; None: all.
+        show: Only what failed, what the score cites, or what holds suspicious text; None: all.
         at: Id of the entry to open; the page that holds it is shown. Empty: the first page.
     """
 
     agent: str = ""
     tool: str = ""
-    show: Literal["errors", "cited"] | None = None
+    show: Literal["errors", "cited", "suspicious"] | None = None
     at: str = ""
 
 
@@ -78,6 +78,7 @@ class TimelineEntry:
         place: Stage and agent, for the heading of the entries that share them.
         was_cut: Whether it was shortened for the judge.
         is_opened: Whether the reader asked for this entry.
+        is_suspicious: Whether it holds text that tries to steer the judge.
     """
 
     entry_id: str
@@ -88,6 +89,7 @@ class TimelineEntry:
     marks: Marks | None
     was_cut: bool
     is_opened: bool
+    is_suspicious: bool
 
     @property
     def left_out(self) -> int:
@@ -111,6 +113,7 @@ class ShownTimeline:
         tools: Names of the called tools, sorted, with their calls.
         cited: Ids that the score cites and the session has; at most `MAX_IDS`.
         not_there: Ids that the score cites and the session does not have.
+        suspicious: Ids of entries with text that tries to steer the judge; at most `MAX_IDS`.
         not_shown: What the judge was not shown, in words.
         is_at_missing: The entry to open does not match, or does not exist.
     """
@@ -128,6 +131,7 @@ class ShownTimeline:
     tools: Sequence[tuple[str, int]]
     cited: Sequence[str] = ()
     not_there: Sequence[str] = ()
+    suspicious: Sequence[str] = ()
     not_shown: Sequence[str] = field(default=())
     is_at_missing: bool = False
 
@@ -164,7 +168,9 @@ def show_timeline(
     for part in (*rendering.alert, *rendering.conversation, *rendering.reference):
         if part.entry:
             parts[part.entry].append(part)
-    matching = [entry for entry, one in facts.items() if _matches(entry, one, chosen, marks)]
+    injected = {injection.entry for injection in sanitizer.injections}
+    wanted = {"cited": marks, "suspicious": injected}.get(chosen.show or "", facts)
+    matching = [entry for entry, one in facts.items() if entry in wanted and _matches(one, chosen)]
     start = _start_of_page(matching, chosen.at)
     of_page = matching[start : start + ENTRIES_SHOWN]
     cited = sorted(marks, key=lambda entry: int(entry[1:]))
@@ -183,6 +189,7 @@ def show_timeline(
                 marks.get(entry),
                 was_cut=entry in cut,
                 is_opened=entry == chosen.at,
+                is_suspicious=entry in injected,
             )
             for entry in of_page
         ],
@@ -195,17 +202,17 @@ def show_timeline(
         tools=_tools(facts.values()),
         cited=[entry for entry in cited if entry in facts][:MAX_IDS],
         not_there=[entry for entry in cited if entry not in facts][:MAX_IDS],
+        suspicious=[entry for entry in facts if entry in injected][:MAX_IDS],
         not_shown=rendering.not_shown[:MAX_NOT_SHOWN],
         is_at_missing=bool(chosen.at) and chosen.at not in of_page,
     )
 
 
-def _matches(entry: str, facts: "EntryFacts", chosen: Chosen, marks: Mapping[str, Marks]) -> bool:
+def _matches(facts: "EntryFacts", chosen: Chosen) -> bool:
     return (
         (not chosen.agent or facts.agent[:MAX_CHOICE_CHARACTERS].strip() == chosen.agent)
         and (not chosen.tool or facts.tool[:MAX_CHOICE_CHARACTERS].strip() == chosen.tool)
         and (chosen.show != "errors" or facts.failed)
-        and (chosen.show != "cited" or entry in marks)
     )
 
 

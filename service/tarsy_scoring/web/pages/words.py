@@ -34,6 +34,7 @@ PURPOSES = _TEXTS["purposes"]
 REVIEW_REASONS = _TEXTS["review_reasons"]
 QUESTIONS = _TEXTS["questions"]
 OPEN = frozenset({"pending", "in_progress"})
+ABOUT_SUSPICIOUS_TEXT = frozenset({"injection_suspected", "tampering_suspected"})
 GONE = "It cannot be scored again: the source no longer has it. Its stored scores remain."
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 
