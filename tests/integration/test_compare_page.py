@@ -56,6 +56,21 @@ async def test_the_history_leads_to_a_comparison_of_two_scores(api: Api) -> None
         assert shown in page.text, shown
 
 
+async def test_the_same_judgement_twice_shows_one_analysis_and_highlights_nothing(api: Api) -> None:
+    """Time and cost always differ a little, which is no difference of judgement."""
+    first, second = [await scored(api, score_analysis="It is good.") for _ in range(2)]
+    await api.scoring.rows(
+        "UPDATE session_scores SET completed_at = started_at + '9s'::interval WHERE score_id = $1", first
+    )
+
+    page = await look(api, f"/scores/compare?a={first}&b={second}")
+
+    assert "Both analyses are the same, word for word." in page.text
+    assert page.text.count("It is good.") == 1
+    assert "Time 9" in page.text
+    assert not page.all("tr", **{"class": "differs"})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

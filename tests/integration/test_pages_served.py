@@ -260,7 +260,7 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
 
     for text in (
         *("67 / 100", "50-74", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
-        *("Did not pass", "Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
+        *("Gates failed", "Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
         *("looked", "0 calls", "50 % of the session", "stage 2: no events", "$0.0030", "In full, E2."),
         *("The pod restarts; I look at its logs.", "a pod restarts", "out of memory", "The session has no entry E77"),
         *("shortened for the judge", "Requested by event: alice"),

@@ -245,6 +245,23 @@ def test_hostile_text_in_every_field_stays_text() -> None:
     assert "1337" not in html
 
 
+@pytest.mark.parametrize(
+    ("outcome", "judge", "chip"),
+    [
+        ("pass", None, "Gates passed"),
+        ("fail", None, "Gates failed"),
+        ("pass", "pass", "Passed"),
+        ("fail", "fail", "Did not pass"),
+    ],
+)
+def test_an_outcome_of_gates_alone_says_so(outcome: str, judge: str | None, chip: str) -> None:
+    """Without a threshold the total takes no part, so that a low total may stand beside it."""
+    layers = {"interaction": None, "gates": outcome, "judge": judge}
+    values = score_values(FULL | {"outcome": outcome, "layers": layers}, CONTENT, a_timeline(), is_readable=True)
+    html = bytes(page("score.html", here="/", **values).body).decode()
+    assert re.search(rf'<span class="chip (good|weak)">{chip}</span>', html)
+
+
 def test_a_score_page_without_results_says_what_it_waits_for() -> None:
     text = score_page(PENDING, {}, is_readable=True)
     assert "Waiting: something new" in text

@@ -95,6 +95,7 @@ def values(a: Document, b: Document, categories: Sequence[Sequence[Mapping[str, 
         "results": result_rows(a, b),
         "breakdown": breakdown_rows(a, b, categories),
         "names": [found for found in names(a, b) if found.only_a or found.only_b or found.both],
+        "is_same_analysis": bool(a["score_analysis"]) and a["score_analysis"] == b["score_analysis"],
         "effort": effort_rows(a, b),
     }
 
