@@ -347,6 +347,17 @@ async def test_suspected_tampering_shows_both_totals(api: Api) -> None:
     assert page.all("a", href=f"/sessions/session-1/timeline?score={score}&show=suspicious")
 
 
+async def test_a_suspected_injection_without_effect_says_that_it_was_tried(api: Api) -> None:
+    """Only where a turn with the text masked is stored."""
+    for session_id, is_tried in (("tried", True), ("untried", False)):
+        claimed = await api.scoring.claimed(session_id)
+        if is_tried:
+            await api.scoring.store.record(step(claimed, None, 1, kind="masked"))
+        await api.scoring.store.end(completion(claimed, total_score=86, flags=["injection_suspected"]))
+        page = await look(api, f"/sessions/{session_id}")
+        assert ("judged once more without it" in page.text) == is_tried
+
+
 async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1")
     await api.scoring.store.record(step(claimed, "identifying_missing_tools"))

@@ -173,9 +173,10 @@ class ChainWeek:
             return f"not comparable with the week before: {why}"
         if self.is_marked:
             return f"{abs(self.points):.1f} points {'higher' if self.points > 0 else 'lower'} than the week before"
-        if self.is_too_few:
+        reach = self.change.estimate.half_width
+        if reach is None:
             return f"too few to tell a difference from the week before ({self.numbers_in_words})"
-        return "no clear difference from the week before"
+        return f"no clear difference from the week before: chance alone gives up to {reach:.0f} points"
 
 
 @dataclass(frozen=True, slots=True)
