@@ -150,7 +150,7 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
             nodes = await plan_of(
-                connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], *place, 100
+                connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], [], *place, 100
             )
             assert_found_by(nodes, wanted, filters)
 

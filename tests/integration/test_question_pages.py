@@ -75,8 +75,9 @@ async def forget_anchors(url: str) -> None:
 
 
 def test_every_page_quotes_something() -> None:
-    """Each answer shows a command and its output."""
-    assert {page for page, _, _ in quotes()} == {p.name for p in QUESTIONS.glob("*.md")} - {"README.md"}
+    """Each answer shows a command and its output, but for the one that the page of the week gives."""
+    answers = {p.name for p in QUESTIONS.glob("*.md")} - {"README.md", "did-a-chain-get-worse.md"}
+    assert {page for page, _, _ in quotes()} == answers
 
 
 @pytest.mark.parametrize(
