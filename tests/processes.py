@@ -448,7 +448,7 @@ async def assert_whole(
         Everything on the topic, repeats included.
     """
     expected = dict.fromkeys(completed, "completed") | dict.fromkeys(failed, "failed")
-    await _everything_is_published(service)
+    await everything_is_published(service)
     assert not await service.rows(counted_again.DIFFERENCES), "the rollups count each score"
     scores = {
         r["score_id"]: r for r in await service.rows("SELECT * FROM session_scores WHERE session_id LIKE $1", sessions)
@@ -473,7 +473,9 @@ async def assert_whole(
     return seen
 
 
-async def _everything_is_published(service: Service) -> None:
+async def everything_is_published(service: Service) -> None:
+    """Wait until no event is in the outbox."""
+
     async def published() -> bool:
         return not await service.value(UNPUBLISHED)
 

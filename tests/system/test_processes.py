@@ -7,7 +7,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from infrastructure import wait_until
-from processes import PATIENCE_S, Process, Service, assert_whole
+from processes import PATIENCE_S, Process, Service, assert_whole, everything_is_published
 
 NAMES = {"tarsy_scoring_slots", "tarsy_scoring_slots_busy", "tarsy_scoring_process_restarts_total"}
 
@@ -67,7 +67,12 @@ async def test_a_stop_drains_all_processes(service: Service) -> None:
     worker.signal(signal.SIGTERM)
     for number in (1, 2):
         await worker.says("worker.draining", process=number)
+    second = worker.lines("process.started", process=2)[0]["pid"]
+    os.kill(second, signal.SIGSTOP)
     service.judge.clear()
+    await service.all_end(2)
+    await everything_is_published(service)  # by the first process, which now waits for the second
+    os.kill(second, signal.SIGCONT)
 
     assert await worker.ended() == 0
     await assert_whole(service, events)

@@ -20,6 +20,7 @@ from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import CLOSE_S
 from tarsy_scoring.processes.division import count_processes, divide
+from tarsy_scoring.processes.siblings import Siblings
 from tarsy_scoring.processes.supervisor import Member, fork_processes
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
@@ -55,9 +56,10 @@ FLUSH_S = 20.0  # a batch under way in the relay, and its flush
 # Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and both
 # pools close.
 END_S = FLUSH_S + STOP_TIMEOUT_S + 2 * CLOSE_S
-# Longest stop of a worker that judges, beyond its drain: judging, its timeline source, and the rest. The chart and
-# compose file give more.
-STOP_S = scoring_worker.STOP_S + CLOSE_S + END_S
+# Longest stop of a worker that judges, beyond its drain: judging with its timeline source, and the rest. The chart
+# and compose file give more.
+JUDGED_S = scoring_worker.STOP_S + CLOSE_S
+STOP_S = JUDGED_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
 
 
@@ -124,8 +126,8 @@ def _roles(only: str | None) -> tuple[Role, ...]:
     return tuple(r for r in ROLES if r in wanted)
 
 
-# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and
-# health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop that dies ends
+# Order of a stop: intake and worker end first (SIGTERM), attempts drain in all processes, the relay flushes,
+# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop that dies ends
 # the process: a worker without one of its loops would look healthy.
 
 
@@ -156,14 +158,22 @@ async def run_worker(
         async with open_parts(settings, metrics) as parts:
             parts.database.avoid_scans()
             if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
-                await _run_roles(parts, roles, health, stopping)
+                siblings = None if member is None or member.number > 1 else Siblings(member)
+                await _run_roles(parts, roles, health, stopping, siblings)
     finally:
         await server.stop()
     log.info("service.stopped")
 
 
-async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
-    """Run the loops of these roles on a migrated database; ends when all of them have ended."""
+async def _run_roles(
+    parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event, siblings: Siblings | None
+) -> None:
+    """
+    Run the loops of these roles on a migrated database; ends when all of them have ended.
+
+    Args:
+        siblings: In the first of several processes: the relay flushes when they have ended too.
+    """
     intake = None
     if "intake" in roles:
         capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
@@ -210,7 +220,9 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
+            siblings_ended = service.create_task(_ended(siblings, parts.settings, stopping))
             await _judge(parts, health, stopping, tracing)
+            await siblings_ended
         else:
             await stopping.wait()
         judged.set()
@@ -221,6 +233,19 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             log.warning("worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events")
         for task in background:
             task.cancel()
+
+
+async def _ended(siblings: Siblings | None, settings: Settings, stopping: asyncio.Event) -> None:
+    """Return when `siblings` have ended after `stopping`, or when they should have."""
+    await stopping.wait()
+    if siblings is None:
+        return
+    limit_s = settings.drain_timeout_s + JUDGED_S
+    try:
+        async with asyncio.timeout(limit_s):
+            await siblings.ended()
+    except TimeoutError:
+        log.warning("worker.siblings_hang", timeout_s=limit_s, effect="other workers publish what they still store")
 
 
 def _tracing(settings: Settings) -> Tracing:

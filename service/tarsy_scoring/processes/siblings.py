@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from tarsy_scoring.processes.supervisor import Member
 
 ANSWER_S = 2.0  # less than the time limit of probes
+ENDING_EVERY_S = 0.1
 
 Answer = tuple[Literal["ok", "not_ok", "not_listening", "silent"], str]
 
@@ -53,6 +54,11 @@ class Siblings:
         """A process that takes a connection and gives no answer; None: all answer, or are being restarted."""
         answers = await self._ask_all("/healthz")
         return next((number for number, (state, _) in answers.items() if state == "silent"), None)
+
+    async def ended(self) -> None:
+        """Return when none of the others listens. A process of a worker listens until its judging has ended."""
+        while any(state != "not_listening" for state, _ in (await self._ask_all("/healthz")).values()):
+            await asyncio.sleep(ENDING_EVERY_S)
 
     async def _ask_all(self, path: str) -> dict[int, Answer]:
         answers = await asyncio.gather(*(self._ask(number, path) for number in self._numbers))

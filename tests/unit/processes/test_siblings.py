@@ -1,5 +1,6 @@
 """The metrics and the health of several processes at the address of the first."""
 
+import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -110,3 +111,11 @@ async def test_a_process_that_hangs_fails_the_health_of_the_command(monkeypatch:
     assert (alive[0], '"process": 2' in alive[1]) == (503, True)
     assert '"process 2: silent"' in ready[1]
     assert samples(metrics[1], "tarsy_scoring_slots") == {"1": 3.0}
+
+
+async def test_others_have_ended_when_none_listens() -> None:
+    others = siblings.Siblings(the_member(1, "ends"))
+    async with serving(the_member(2, "ends"), Metrics()):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(others.ended(), 0.3)
+    await asyncio.wait_for(others.ended(), 10)
