@@ -14,8 +14,9 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy, Request
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.leases import ClaimedScore, Leases
+from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer

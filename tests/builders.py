@@ -14,8 +14,9 @@ from tarsy_scoring.judge.verdict import Turn
 from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.leases import ClaimedScore, Leases
+from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.outbox import IS_UNPUBLISHED, NewEvent
 from tarsy_scoring.queue.store import Ending, Step, Store, StoredTurn
 from tarsy_scoring.records.scores import Reader

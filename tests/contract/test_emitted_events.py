@@ -19,7 +19,7 @@ from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.timeline.files import SessionFiles

@@ -21,7 +21,7 @@ from tarsy_scoring.errors import (
 )
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.queue.admission import Policy, Priority, Request
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.records.session_list import Filters, list_sessions

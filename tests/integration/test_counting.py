@@ -27,8 +27,8 @@ from tarsy_scoring.limits.rules import Call, Result, Standing, Standings
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.backlog import open_scores
+from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore
 from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.contact import Contact
 from tarsy_scoring.scoring.worker import Worker

@@ -21,7 +21,7 @@ from builders import (
     session_completed,
 )
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 
 # --- claim ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from infrastructure import Postgres
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue import backlog, leases, outbox
+from tarsy_scoring.queue import backlog, claims, outbox
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.relay import LIMIT, Relay
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -155,7 +155,7 @@ async def test_events_are_published_again_as_the_guide_says(
 # --- claims --------------------------------------------------------------------------------------------
 
 CLAIM = (
-    leases.CLAIM,
+    claims.CLAIM,
     "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false, 1, 2, '{}'::text[], '{}'::text[], 3",
 )
 ACCEPT_MANY = """

@@ -10,7 +10,7 @@ from builders import OTHER_CRITERIA, Scoring, completion, failure, open_scoring,
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Ending, Learned
 
 

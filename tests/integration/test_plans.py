@@ -16,6 +16,7 @@ from tarsy_scoring.limits import fleet, spent_budgets, tables
 from tarsy_scoring.live import stored
 from tarsy_scoring.queue import (
     backlog,
+    claims,
     idempotency,
     inbox,
     known_names,
@@ -124,9 +125,9 @@ CLAIMING = f"md5('owner')::uuid, 16, 60, {NONE}, {NONE}, false, 1, 2, ARRAY['c']
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "claim": (leases.CLAIM, CLAIMING, "session_scores_due"),
-    "claim-suspect": (leases.CLAIM, CLAIMING, "session_scores_lost"),
-    "move-claim-floor": (leases.MOVE_CLAIM_FLOOR, "", "session_scores_due"),
+    "claim": (claims.CLAIM, CLAIMING, "session_scores_due"),
+    "claim-suspect": (claims.CLAIM, CLAIMING, "session_scores_lost"),
+    "move-claim-floor": (claims.MOVE_CLAIM_FLOOR, "", "session_scores_due"),
     "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "keep-locked-leases": (leases.RENEW_LOCKED, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (leases.EXPIRED, TOKENS, "session_scores_running"),

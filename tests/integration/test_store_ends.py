@@ -25,7 +25,7 @@ from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 
 TERMINAL = {"completed", "failed"}
 

@@ -26,7 +26,7 @@ from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.scoring.attempt import Finished

@@ -20,7 +20,7 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
+from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore
 from tarsy_scoring.scoring import worker as worker_module
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker

@@ -10,9 +10,9 @@ from dataclasses import fields
 
 import pytest
 
-from tarsy_scoring.queue import inbox, leases, outbox, session_states, store
+from tarsy_scoring.queue import claims, inbox, leases, outbox, session_states, store
 from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Ending, Step
 
 _STATEMENT = re.compile(r"\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b")
@@ -24,8 +24,8 @@ HELD_SCORE = "Its rows belong to a score whose row the transaction holds, so it 
 CLAIMED = "It finds scores by their primary key, and its caller holds them as `ClaimedScore`, which has the session."
 REQUEST = "It finds a request by its id, which is a hash of the session; a request outlives its erased session."
 EXCEPTIONS = {
-    "leases.MOVE_CLAIM_FLOOR": ONE_SHARD,
-    "leases.CLAIM": ONE_SHARD,
+    "claims.MOVE_CLAIM_FLOOR": ONE_SHARD,
+    "claims.CLAIM": ONE_SHARD,
     "leases.EXPIRED": ONE_SHARD,
     "leases.RELEASE_UNTRACKED": ONE_SHARD,
     "leases.TAKE_BACK": "It takes the scores that `EXPIRED` found on the same shard.",
@@ -68,7 +68,7 @@ EXCEPTIONS = {
 
 def statements() -> Iterator[tuple[str, str]]:
     """Every whole statement of the path of a score, with its name."""
-    for module in (inbox, leases, outbox, session_states, store):
+    for module in (claims, inbox, leases, outbox, session_states, store):
         for name, value in vars(module).items():
             is_own = isinstance(value, str) and name.isupper() and "{schema}" in value
             if is_own and _STATEMENT.match(value):

@@ -127,8 +127,8 @@ def _roles(only: str | None) -> tuple[Role, ...]:
 
 
 # Order of a stop: intake and worker end first (SIGTERM), attempts drain in all processes, the relay flushes,
-# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop that dies ends
-# the process: a worker without one of its loops would look healthy.
+# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop
+# that dies ends the process: a worker without one of its loops would look healthy.
 
 
 async def run_worker(

@@ -57,7 +57,10 @@ class Siblings:
 
     async def ended(self) -> None:
         """Return when none of the others listens. A process of a worker listens until its judging has ended."""
-        while any(state != "not_listening" for state, _ in (await self._ask_all("/healthz")).values()):
+        while True:
+            answers = await self._ask_all("/healthz")
+            if all(state == "not_listening" for state, _ in answers.values()):
+                return
             await asyncio.sleep(ENDING_EVERY_S)
 
     async def _ask_all(self, path: str) -> dict[int, Answer]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from tarsy_scoring.limits.rules import Standings
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.leases import ChainFilter
+from tarsy_scoring.queue.claims import ChainFilter
 
 Bound = Literal["pending", "held"]
 BOUNDS: tuple[Bound, ...] = ("pending", "held")

@@ -6,86 +6,19 @@ before scores, and several scores in the order of their ids or without waiting. 
 leases and due times. A transaction that ends a score also promotes the deferred request of its session.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import audit, outbox
+from tarsy_scoring.queue import audit, claims, outbox
+from tarsy_scoring.queue.claims import EVERY_CHAIN, SUSPECT_LOSSES, ChainFilter, ClaimedScore, begun_events, progress
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.outbox import NewEvent
 
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
-# A score whose worker was lost so often is a suspect: it may be what ends its workers.
-SUSPECT_LOSSES = 2
-
-# Move the start of claims to the first pending score, at most once in 10 s. Under an open snapshot, which keeps
-# the index entries of claimed scores, claims then do not read past all of them. A score is due at the start of
-# its transaction or later, and no transaction of the service lasts two minutes. If one does, the next move finds
-# its scores below the floor. Another worker may freeze, or a program keep the row locked: nothing waits for them.
-MOVE_CLAIM_FLOOR = """
-UPDATE {schema}.claim_floor SET
-  due = coalesce((SELECT min(next_attempt_at) FROM {schema}.session_scores
-                  WHERE status = 'pending' AND next_attempt_at < now() - interval '2 minutes'),
-                 now() - interval '2 minutes'),
-  checked_at = now()
-WHERE singleton IN (SELECT singleton FROM {schema}.claim_floor
-                    WHERE checked_at NOT BETWEEN now() - interval '10 seconds' AND now() FOR UPDATE SKIP LOCKED)
-"""
-
-# A floor that was not checked lately hides nothing, nor does one from before the clock was set back.
-_FLOOR = """coalesce((SELECT due FROM {schema}.claim_floor
-                       WHERE checked_at BETWEEN now() - interval '20 seconds' AND now()), '-infinity')"""
-_CLAIMABLE = f"""status = 'pending' AND next_attempt_at <= now() AND next_attempt_at >= {_FLOOR}
-    AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
-             ELSE NOT $6 END
-    -- Criteria and chains that this worker does not know are left to those that do (see `known_names`).
-    AND (criteria IS NULL OR criteria = ANY($9::text[]))
-    AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE AND chain_id <> ALL (ARRAY(
-      SELECT name FROM {{schema}}.known_names
-      WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
-_DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_look"
-
-# Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
-# others overtake. A score that waits for its session is claimed for a look, which is no attempt yet.
-CLAIM = f"""
-WITH suspects AS MATERIALIZED (
-  SELECT {_DUE} FROM {{schema}}.session_scores
-  WHERE {_CLAIMABLE} AND losses > 0 AND losses >= $8
-  ORDER BY priority, next_attempt_at LIMIT $7 FOR UPDATE SKIP LOCKED
-), others AS MATERIALIZED (
-  SELECT {_DUE} FROM {{schema}}.session_scores
-  WHERE {_CLAIMABLE} AND losses < $8
-  ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
-), due AS (
-  SELECT score_id, is_look FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
-), claimed AS (
-  UPDATE {{schema}}.session_scores s SET
-    status = 'in_progress', attempt = s.attempt + (NOT due.is_look)::int, attempt_started_at = now(),
-    started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
-    waiting_for_text = NULL,
-    lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
-  FROM due WHERE s.score_id = due.score_id
-  RETURNING s.*, due.is_look
-)
-SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
-       c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
-       extract(epoch FROM now() - c.created_at)::float8 AS age_s,
-       m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,
-       coalesce(r.source, '') AS source, r.traceparent,
-       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look,
-       (SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
-                                  'provided_at', f.provided_at)
-        FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id) AS reference
-FROM claimed c
-JOIN {{schema}}.sessions m USING (session_id)
-LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
-"""
-
 # Idempotent: after a commit whose reply was lost it finds the attempt begun, and returns false.
 BEGIN_ATTEMPT = """
 UPDATE {schema}.session_scores s SET attempt = $3
@@ -209,75 +142,6 @@ RETURNING session_id, purpose, {TRACE} AS traceparent
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ChainFilter:
-    """
-    Chains whose scores may not be claimed now.
-
-    Args:
-        named: Chains with a state of their own; '' stands for scores without a chain.
-        blocked: Those of `named` that must wait.
-        others_blocked: Whether all chains that are not named must wait.
-    """
-
-    named: Sequence[str] = ()
-    blocked: Sequence[str] = ()
-    others_blocked: bool = False
-
-    @classmethod
-    def of(cls, standings: Standings, may_claim: Callable[[Standing], bool]) -> "ChainFilter":
-        """Chains whose standing does not allow a claim."""
-        blocked = [c for c, standing in standings.by_chain.items() if not may_claim(standing)]
-        return cls(list(standings.by_chain), blocked, not may_claim(standings.others))
-
-
-EVERY_CHAIN = ChainFilter()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedScore:
-    """
-    A score held under a lease.
-
-    Args:
-        losses: How often its worker was lost.
-        age_s: Seconds since the request was accepted.
-        session_status, session_ended_at: As events and earlier attempts gave them.
-        source: Source of the request.
-        traceparent: Trace context of the request; within a traced attempt, that of the attempt.
-        asked_chain_id, asked_criteria: Those that the request itself named.
-        is_look: It was claimed to look for its session again; see `Leases.begin_attempt`.
-        reference: The text to judge against, under `text`, and what the score carries of it.
-    """
-
-    score_id: UUID
-    session_id: str
-    request_id: UUID
-    chain_id: str | None
-    purpose: str
-    attempt: int
-    attempts_burned: int
-    losses: int
-    spent_s: float
-    criteria: str | None
-    criteria_hash: str | None
-    nonce: str
-    lease_token: UUID
-    score_triggered_by: str
-    priority: int
-    age_s: float
-    alert_type: str | None
-    labels: Mapping[str, str]
-    session_status: str | None
-    session_ended_at: datetime | None
-    source: str
-    traceparent: str | None = None
-    asked_chain_id: str | None = None
-    asked_criteria: str | None = None
-    is_look: bool = False
-    reference: Mapping[str, Any] | None = None
-
-
 class Kept(NamedTuple):
     """The leases of a worker after a renewal, by their tokens."""
 
@@ -339,11 +203,11 @@ class Leases:
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
             arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
             # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5 ms.
-            await connection.fetch(self.database.sql(MOVE_CLAIM_FLOOR))
-            rows = await connection.fetch(self.database.sql(CLAIM), *arguments)
+            await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
+            rows = await connection.fetch(self.database.sql(claims.CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
             attempts = [c for c in claimed if not c.is_look]
-            await outbox.emit(self.database, connection, [e for c in attempts for e in _begun(c)])
+            await outbox.emit(self.database, connection, [e for c in attempts for e in begun_events(c)])
             return claimed
 
         claimed = await self.database.once(work)
@@ -370,7 +234,7 @@ class Leases:
             row = (begun.score_id, begun.lease_token, begun.attempt)
             is_new = await connection.fetchval(self.database.sql(BEGIN_ATTEMPT), *row)
             if is_new:
-                await outbox.emit(self.database, connection, _begun(begun))
+                await outbox.emit(self.database, connection, begun_events(begun))
             return is_new is not None
 
         if not await self.database.persist(work):
@@ -548,19 +412,3 @@ class Leases:
         self.database.notify("scores")  # a deferred request may have become one
         self.database.notify("events")
         return cancelled
-
-
-def suspect_losses_of(max_attempts: int) -> int:
-    """Number of losses, at least 1, from which on a score with so many attempts is a suspect."""
-    return max(1, min(SUSPECT_LOSSES, max_attempts - 1))
-
-
-def _begun(claimed: ClaimedScore) -> list[NewEvent]:
-    """The events with which an attempt begins."""
-    started = NewEvent(claimed.score_id, "scoring.started", {}, claimed.traceparent)
-    return [started, progress(claimed, "gathering_context")]
-
-
-def progress(claimed: ClaimedScore, phase: str) -> NewEvent:
-    """The `scoring.progress` event of an attempt that enters a phase."""
-    return NewEvent(claimed.score_id, "scoring.progress", {"phase": phase}, claimed.traceparent)

@@ -20,8 +20,8 @@ from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection, Database, insert_of
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Disposition
+from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END
 

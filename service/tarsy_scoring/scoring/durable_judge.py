@@ -17,7 +17,7 @@ from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
-from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Learned, Step, Store, StoredTurn
 from tarsy_scoring.scoring.layers import Layers
 from tarsy_scoring.telemetry.metrics import Metrics

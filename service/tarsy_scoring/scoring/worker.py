@@ -26,8 +26,9 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import RETRY_MIN_S, DatabaseAway
 from tarsy_scoring.postgres.transactions import TRANSACTION_S
 from tarsy_scoring.queue.backlog import open_scores
+from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore, suspect_losses_of
 from tarsy_scoring.queue.known_names import announce, fail_unknown
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases, suspect_losses_of
+from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.contact import Contact
 from tarsy_scoring.scoring.eagerness import Eagerness
