@@ -19,8 +19,8 @@ from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
+from tarsy_scoring.limits.budgets import require_affordable
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import require_affordable
 from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused

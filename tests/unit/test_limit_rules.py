@@ -17,11 +17,11 @@ from tarsy_scoring.errors import (
     QuotaExhausted,
     RateLimited,
 )
+from tarsy_scoring.limits.budgets import DayBudget, require_affordable
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import (
     FAILURES_TO_OPEN,
     Call,
-    DayBudget,
     LockedState,
     Pause,
     Permit,
@@ -31,7 +31,6 @@ from tarsy_scoring.limits.rules import (
     Standings,
     Window,
     refusal_of,
-    require_affordable,
     state_after,
 )
 from tarsy_scoring.limits.second_turns import reservation_usd, second_turn_share, with_share

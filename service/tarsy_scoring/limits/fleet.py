@@ -23,10 +23,10 @@ import structlog
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
+from tarsy_scoring.limits.budgets import NO_PRICE, exact_usd, state_of_budget
 from tarsy_scoring.limits.rules import (
     NEVER,
     NEW_BUDGET,
-    NO_PRICE,
     Call,
     Kind,
     LockedState,
@@ -36,10 +36,8 @@ from tarsy_scoring.limits.rules import (
     Result,
     Standing,
     Standings,
-    exact_usd,
     refusal_of,
     state_after,
-    state_of_budget,
 )
 from tarsy_scoring.limits.second_turns import is_learned, reservation_usd, second_turn_share, with_share
 from tarsy_scoring.limits.spent_budgets import SpentBudget, spent_budgets

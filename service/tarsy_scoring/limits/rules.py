@@ -17,13 +17,13 @@ from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import (
     BudgetExhausted,
     CircuitOpen,
-    ConfigurationError,
     KeyRejected,
     QuotaExhausted,
     RateLimited,
     WaitFor,
     WaitingFor,
 )
+from tarsy_scoring.limits.budgets import DayBudget, exact_usd
 
 Kind = Literal["circuit", "key", "quota"]
 
@@ -40,7 +40,6 @@ NEVER = datetime.fromtimestamp(0, UTC)
 NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
 LEARNED_DUE_S = 900.0  # a second turn waits so long for what others teach about its cost
-SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
 
@@ -174,9 +173,6 @@ _REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted], st
     "key": (KeyRejected, "its key is rejected, check the key of the provider"),
     "quota": (QuotaExhausted, "its quota is used up, pay or raise it at the provider"),
 }
-NO_PRICE = (
-    "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,68 +301,6 @@ class Window:
 
 
 @dataclass(slots=True)
-class DayBudget:
-    """
-    Money of one UTC day, for one chain or for all.
-
-    Args:
-        day_left_s: Seconds until the next UTC day.
-        limit: USD; None for unlimited.
-        charged: USD spent plus USD reserved for running calls.
-        reserved: The unsettled part of `charged`.
-        is_moving: Whether running calls may still release part of their reservation.
-        whose: The owner, in words for messages.
-        was_spent: Whether a call was refused until the next day before.
-        added: USD reserved in this transaction, in addition to `charged`.
-        is_spent: Whether a call is refused until the next day in this transaction.
-    """
-
-    day: date
-    day_left_s: float
-    limit: Decimal | None
-    charged: Decimal
-    reserved: Decimal
-    is_moving: bool
-    whose: str
-    was_spent: bool = False
-    added: Decimal = Decimal()
-    is_spent: bool = False
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any], settings: Settings) -> "DayBudget":
-        """Build it from its row; `reserved_for_s` is the age of the latest reservation in seconds."""
-        config, chain_id = settings.config, row["chain_id"]
-        limit, whose = settings.chain(chain_id).daily_budget_usd, f"chain {chain_id!r}"
-        if row["scope"] == "all":
-            limit, whose = config.budget.daily_usd, "all chains"
-        longest_s = max(p.timeout_s for p in config.providers.values()) + SETTLED_WITHIN_S
-        return cls(
-            day=row["day"],
-            day_left_s=row["day_left_s"],
-            limit=None if limit is None else exact_usd(limit),
-            charged=row["charged_usd"],
-            reserved=row["reserved_usd"],
-            is_moving=row["reserved_for_s"] is not None and row["reserved_for_s"] < longest_s,
-            whose=whose,
-            was_spent=row["spent_at"] is not None,
-        )
-
-    @property
-    def left(self) -> Decimal:
-        """USD that may still be reserved."""
-        return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
-
-    def state(self) -> str:
-        """Say in words how much of it is left."""
-        return state_of_budget(self.whose, self.left, self.limit)
-
-    def may_have_later(self, usd: Decimal) -> bool:
-        """Whether `usd` would fit today if every running call cost nothing."""
-        settled = self.charged - self.reserved if self.is_moving or self.added else self.charged
-        return self.limit is None or settled + usd <= self.limit
-
-
-@dataclass(slots=True)
 class LockedState:
     """
     Rows that a transaction has locked, and rows it will write. Calls are decided one by one.
@@ -470,47 +404,11 @@ class LockedState:
         return self.budgets["all", ""], self.budgets["chain", call.chain_id or ""]
 
 
-def require_affordable(settings: Settings, most_usd: Mapping[str, float | None]) -> None:
-    """
-    Refuse budgets that cannot work: without prices, or too small for a single call.
-
-    Args:
-        most_usd: Upper cost bound of a call that fills the window, by provider; None without known prices.
-
-    Raises:
-        ConfigurationError: Naming the budget and the provider.
-    """
-    config = settings.config
-    chains = {"defaults": config.defaults} | {f"chains.{name}": chain for name, chain in config.chains.items()}
-    for where, chain in chains.items():
-        budgets = {"budget.daily_usd": config.budget.daily_usd, f"{where}.daily_budget_usd": chain.daily_budget_usd}
-        for name, budget in budgets.items():
-            for provider in chain.providers if chain.judge.enabled and budget is not None else ():
-                most = most_usd[provider]
-                if most is None:
-                    raise ConfigurationError(f"{name}: {NO_PRICE.format(provider)}")
-                if budget is not None and budget < most:
-                    raise ConfigurationError(
-                        f"{name}: {budget:g} USD is less than one call that fills the window of {provider!r} may cost "
-                        f"({most:.4f} USD); raise it, or lower context_window_tokens or max_reply_tokens"
-                    )
-
-
-def state_of_budget(whose: str, left: Decimal, limit: Decimal | None) -> str:
-    """What a daily budget has left, in words."""
-    return f"the daily budget of {whose} has {max(left, Decimal()):.4f} of {limit} USD left"
-
-
 def _too_fast(provider: str, due_s: float) -> RateLimited:
     return RateLimited(
         f"the provider {provider!r} has reached its requests_per_minute or tokens_per_minute",
         max(due_s, SHORTEST_DUE_S),
     )
-
-
-def exact_usd(amount: float) -> Decimal:
-    """Convert USD without rounding error, so that sums over many calls do not drift."""
-    return Decimal(repr(amount))
 
 
 def _seconds(until: datetime | None, now: datetime) -> float:

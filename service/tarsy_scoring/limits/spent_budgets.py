@@ -6,7 +6,7 @@ from datetime import date
 from decimal import Decimal
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.limits.rules import DayBudget, exact_usd
+from tarsy_scoring.limits.budgets import DayBudget, exact_usd
 from tarsy_scoring.postgres.database import Database
 
 LEAST_USD = Decimal("0.000001")  # where no price is known, or a call costs nothing

@@ -13,7 +13,8 @@ from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.limits.rules import WINDOW, DayBudget, LockedState, Permit, ProviderState, Window, exact_usd
+from tarsy_scoring.limits.budgets import DayBudget, exact_usd
+from tarsy_scoring.limits.rules import WINDOW, LockedState, Permit, ProviderState, Window
 from tarsy_scoring.postgres.database import Connection, Database
 
 # Locks providers in the order of their names. RETURNING is evaluated with the lock held, and so is the clock.
