@@ -208,8 +208,10 @@ def _load(path: Path, max_bytes: int) -> dict[str, Any]:
     if (size_bytes := path.stat().st_size) > max_bytes:
         raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
     with path.open("rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:  # it has grown since, or is no ordinary file
+        content = file.read(size_bytes + 1)  # a read allocates all that it is asked for
+        if len(content) > size_bytes:  # it has grown since, or is no ordinary file
+            content += file.read(max_bytes + 1 - len(content))
+    if len(content) > max_bytes:
         raise SessionTooLarge(storable(path.stem), len(content), max_bytes)
     try:
         session: object = from_json(content)
