@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path: Path) -> None:
     endless.symlink_to("/dev/zero")
     with pytest.raises(SessionTooLarge, match="SCORING_MAX_SESSION_BYTES"):
         read_session_file(endless, 1000)
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """As of `score <(command)`; a pipe has no size."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as writers:
+        writers.submit(pipe.write_text, json.dumps(session(alert_data="x" * 300_000)))
+        assert len(read_session_file(pipe).alert_data) == 300_000
 
 
 async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
