@@ -4,6 +4,7 @@
 A selection is shown first, with its estimated cost, and is sent only with --yes.
 """
 
+import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,12 +16,14 @@ import click
 
 from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
+    FAILED,
     asker,
     audited,
     counted,
     json_option,
     moment,
     not_blank,
+    plain,
     print_json,
     print_text,
     progress_bar,
@@ -29,9 +32,18 @@ from tarsy_scoring.commands.shared import (
     sessions_argument,
     settings_of_environment,
 )
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    SessionNotFound,
+    SessionNotTerminal,
+    SessionTooLarge,
+    TimelineUnavailable,
+)
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Estimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -82,9 +94,11 @@ def rescore(
     --without-reference these are renewed.
 
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
-    selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs
-    only the database; workers do the rest. A new score of a session that the source no longer has fails as
-    session_not_found.
+    selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores.
+
+    Named sessions are looked up in the timeline source first. No score is requested of a session that it does
+    not have or that still runs: the command prints the reason and ends with status 1. Sessions of a selection
+    are not looked up: the score of one that the source no longer has fails as session_not_found.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
@@ -111,7 +125,9 @@ def rescore(
             return await parts.reader.failed_sessions(error_kind, chain, since)
         return await parts.reader.scored_sessions(chain, since)
 
-    async def work(parts: "Parts") -> None:
+    async def work(parts: "Parts") -> int:
+        refused = await _refused(settings, sessions)
+        chosen = await select(parts) if is_selection else [name for name in sessions if name not in refused]
         requests = [
             Request(
                 request_id=uuid.uuid4(),
@@ -124,14 +140,50 @@ def rescore(
                 reason=reason,
                 priority=Priority.BULK if is_selection else Priority.PEOPLE,
             )
-            for session in (await select(parts) if is_selection else sessions)
+            for session in chosen
         ]
         if is_selection:
             await _show_or_send(parts, requests, yes=yes, as_json=as_json)
         else:
-            _print_sent(requests, await _send(parts, requests), None, as_json=as_json)
+            _print_sent(requests, await _send(parts, requests), None, as_json=as_json, refused=refused)
+        return FAILED if refused else 0
 
-    run_on_parts(work, settings)
+    sys.exit(run_on_parts(work, settings))
+
+
+async def _refused(settings: Settings, sessions: Sequence[str]) -> dict[str, str]:
+    """
+    Look named sessions up in the timeline source; returns the reason for each whose score would fail at once.
+
+    Where the source is not configured or cannot be read, the rest is not looked up, and a warning says so.
+    """
+    refused: dict[str, str] = {}
+    if not sessions:
+        return refused
+    try:
+        source = open_timeline_source(settings)
+    except ConfigurationError as error:
+        _warn_of_lost_sessions(error)
+        return refused
+    try:
+        for session in sessions:
+            try:
+                await source.find_session(session)
+            except (SessionNotFound, SessionNotTerminal, SessionTooLarge) as error:
+                refused[session] = str(error)
+            except BrokenSessionFile:  # only its score can name the defect of the file
+                continue
+            except TimelineUnavailable as error:
+                _warn_of_lost_sessions(error)
+                break
+    finally:
+        await source.close()
+    return refused
+
+
+def _warn_of_lost_sessions(why_unknown: Exception) -> None:
+    click.echo(f"warning: the timeline source was not asked for the sessions: {plain(str(why_unknown))}", err=True)
+    click.echo("  the score of a session that it does not have will fail as session_not_found", err=True)
 
 
 @click.command()
@@ -251,11 +303,23 @@ def _print_sent(
     *,
     as_json: bool,
     left_out: Mapping[str, int] | None = None,
+    refused: Mapping[str, str] | None = None,
 ) -> None:
+    """
+    Print what was sent.
+
+    Args:
+        refused: Named sessions of which no score was requested, with the reason.
+    """
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
         document |= {"estimate": estimate_document(estimate)} if estimate else {}
+        document |= {"refused": refused} if refused else {}
         print_json(document | ({} if left_out is None else {"left_out": left_out}))
+        return
+    for session, reason in (refused or {}).items():
+        click.echo(f"{session}: not requested: {plain(reason)}", err=True)
+    if refused and not requests:
         return
     summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
     click.echo(f"{counted(len(requests), 'session')}: {summary}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
+from tarsy_scoring.errors import SessionNotFound
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 Tone = Literal["weak", "fair", "good", "plain"]
@@ -35,7 +36,8 @@ REVIEW_REASONS = _TEXTS["review_reasons"]
 QUESTIONS = _TEXTS["questions"]
 OPEN = frozenset({"pending", "in_progress"})
 ABOUT_SUSPICIOUS_TEXT = frozenset({"injection_suspected", "tampering_suspected"})
-GONE = "It cannot be scored again: the source no longer has it. Its stored scores remain."
+GONE = "The source no longer has this session: it can be neither shown nor scored again. Its stored scores remain."
+LOST = SessionNotFound.error_kind
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 
 
