@@ -320,12 +320,15 @@ async def test_a_failed_score_says_why(api: Api) -> None:
 
 
 async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -> None:
-    """Its page offers no form and says why, and so does the answer to a form of an older page."""
+    """Its page offers no form and says why, once, and so does the answer to a form of an older page."""
     claimed = await api.scoring.claimed("lost")
     await api.scoring.store.end(failure(claimed))
 
     page = await look(api, "/sessions/lost")
-    assert page.text.count("It cannot be scored again: the source no longer has it.") == 2
+    assert page.text.count("The source no longer has this session") == 1
+    assert page.text.count("scored again") == 1
+    assert "The judge refused to answer." in page.text
+    assert "No reply of the judge is stored." in page.text
     assert "Re-score" not in page.text
     assert not page.all("form", action="/sessions/lost/score")
 
@@ -335,6 +338,19 @@ async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -
     assert "The source no longer has this session" in refused.text
     assert "its stored scores remain" in refused.text
     assert refused.all("a", href="/sessions/lost")
+
+
+async def test_a_loss_that_a_score_found_out_offers_no_form_in_the_list(api: Api) -> None:
+    """The earlier score stays on the page of the session."""
+    await scored(api, "lost", total=71)
+    assert (await look(api, "/")).all("form", action="/sessions/lost/score")
+    await api.scoring.store.end(failure(await api.scoring.claimed("lost"), error_kind="session_not_found"))
+
+    listed, page = await look(api, "/"), await look(api, "/sessions/lost")
+    assert "The session does not exist or was deleted." in listed.text
+    assert not listed.all("form", action="/sessions/lost/score")
+    assert "71 / 100" in page.text
+    assert "A newer attempt: Failed" in page.text
 
 
 async def test_suspected_tampering_shows_both_totals(api: Api) -> None:
