@@ -166,13 +166,15 @@ async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> Situation
 
 
 async def test_concurrent_looks_store_one_finding(scoring: Scoring) -> None:
+    """It has the time of the look, and not that of the database."""
     await plant_change(scoring, judge=10, agents=0)
-    found = await situation_of(scoring)
+    found, looked_at = await situation_of(scoring), now() - DAY / 2
 
-    made = await asyncio.gather(*(findings.look_at(scoring.database, found, now()) for _ in range(3)))
+    made = await asyncio.gather(*(findings.look_at(scoring.database, found, looked_at) for _ in range(3)))
 
     assert sorted(map(len, made)) == [0, 0, 2]
-    assert len(await findings.read_findings(scoring.database)) == 1
+    [finding] = await findings.read_findings(scoring.database)
+    assert finding.found_at == looked_at
 
 
 async def test_anchors_reveal_a_changed_judge_before_enough_sessions(scoring: Scoring, settings: Settings) -> None:

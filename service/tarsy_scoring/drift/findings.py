@@ -184,6 +184,9 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
 
     Concurrent calls for a chain run one after the other; only the first finds a look due.
 
+    Args:
+        now: Decides which looks are due, and is stored as the time of the findings.
+
     Raises:
         DatabaseAway: Either all looks were made and stored, or none.
     """
@@ -200,7 +203,7 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
             news = detection.is_news(
                 drift.cause, detection.size_of(drift.cause, drift.judge, drift.whole, drift.agents), published
             )
-            await _keep(database, connection, found, look, drift, is_event=news)
+            await _keep(database, connection, found, look, drift, now, is_event=news)
             made.append(look)
         watched = await connection.fetchval(database.sql(WATCHED), found.chain_id, found.criteria)
         if watched is None or now - watched >= WATCH_EVERY:
@@ -209,7 +212,7 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
             scores = [s for s in found.tenure.scores if since is None or s.at >= since]
             drift = await asyncio.to_thread(find_change, scores)
             if drift.cause == "agents":
-                await _keep(database, connection, found, "watch", drift, is_event=True)
+                await _keep(database, connection, found, "watch", drift, now, is_event=True)
             made.append("watch")
         return made
 
@@ -240,7 +243,14 @@ def _last_change(earlier: Sequence[Finding], tenure: Tenure) -> datetime | None:
 
 
 async def _keep(
-    database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, *, is_event: bool
+    database: Database,
+    connection: Connection,
+    found: Situation,
+    look: Look,
+    drift: Drift,
+    now: datetime,
+    *,
+    is_event: bool,
 ) -> None:
     """Store a finding in the caller's transaction; an event is published later."""
     values = {
@@ -252,6 +262,7 @@ async def _keep(
         "new_fingerprint": found.tenure.fingerprint,
         "compared_before": drift.compared[0],
         "compared_after": drift.compared[1],
+        "found_at": now,
         "is_event": is_event,
         **{name: value for name, value in asdict(drift).items() if name != "compared"},
     }
