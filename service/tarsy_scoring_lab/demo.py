@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring_lab.history import Filled, fill
+from tarsy_scoring_lab.history import CHAINS, Filled, fill
 from tarsy_scoring_lab.process import free_port
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.stack import Stack
@@ -46,7 +46,7 @@ STOP_WITHIN_S = 20.0
 JUDGE_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
 NO_EVENT = (b"example-no-event", b"Example data: this message is no JSON, so it becomes a dead letter.", ())
 # The demo scores the failed and the timed-out example as well, and shows some gates.
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "defaults": {
         "criteria": "investigation",
         "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
@@ -54,7 +54,8 @@ CONFIG = {
             {"type": "max_tool_calls", "max": 15},
             {"type": "final_analysis_matches", "pattern": "(?i)cause|due to", "name": "a cause is named"},
         ],
-    }
+    },
+    "chains": CHAINS,
 }
 
 
@@ -99,11 +100,14 @@ async def run_demo(
             logs = Path(folder)
             async with program("api", env, logs) as api:
                 # The API takes seconds to start. The worker comes last: its first pass looks for drift in the history.
+                source = env["SCORING_TIMELINE_DATABASE_URL"]
                 _, filled, _ = await asyncio.gather(
-                    _load_sessions(env["SCORING_TIMELINE_DATABASE_URL"], sessions),
+                    _load_sessions(source, sessions),
                     _fill_history(env) if has_history else asyncio.sleep(0),
                     _wait_until_ready(address, api),
                 )
+                if filled is not None:
+                    await _load_sessions(source, filled.sessions)
                 console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
                 if filled is not None:
                     console.print(f"  {filled.scores:,} scores of three months are example data (chains example-...)")
@@ -112,7 +116,7 @@ async def run_demo(
                 console.print(f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False)
                 async with program("worker", env, logs) as worker:
                     limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
-                    ended = await _follow(console, env, sessions, worker, limit_s, stopping)
+                    ended = await _follow(console, env, address, sessions, worker, limit_s, stopping)
                     status = _summarise(console, len(sessions), ended.values(), is_real)
                     if keep_running and not stopping.is_set():
                         if filled is not None:
@@ -129,8 +133,8 @@ def _print_environment(console: Console, address: str, env: Mapping[str, str]) -
         console.print(f"export {name}={value}", highlight=False)
 
 
-async def _load_sessions(url: str, sessions: list[dict[str, Any]]) -> None:
-    """Store the example sessions in a TARSy-shaped database."""
+async def _load_sessions(url: str, sessions: Sequence[dict[str, Any]]) -> None:
+    """Store sessions in a TARSy-shaped database."""
     await create_tables(url)
     for session in sessions:
         await load_session(url, session)
@@ -211,6 +215,7 @@ async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIter
 async def _follow(
     console: Console,
     env: Mapping[str, str],
+    address: str,
     sessions: list[dict[str, Any]],
     worker: asyncio.subprocess.Process,
     limit_s: float,
@@ -220,6 +225,9 @@ async def _follow(
     Announce the sessions on Kafka, and print each score when its last event arrives.
 
     Ends when all have ended, after `limit_s`, or at `stopping`.
+
+    Args:
+        address: Of the API, which knows why a score did not pass: events say only that.
 
     Returns:
         The last event of each session that ended, by session id.
@@ -248,6 +256,8 @@ async def _follow(
                     if event["type"] in ("scoring.completed", "scoring.failed"):
                         ended[event["session_id"]] = event
                         console.print(_line(event))
+                        if event.get("outcome") == "fail":
+                            console.print(f"           {await _reason(address, event)}", markup=False, highlight=False)
     finally:
         await tail.stop()
         await publisher.stop()
@@ -272,6 +282,14 @@ def _line(event: Mapping[str, Any]) -> str:
         f"  [bold {colour}]{total:3d}[/]/100  {event['session_id']:<36} gates: {event['outcome'] or '-'}  "
         f"commands: {facts['total_commands']} ({facts['error_count']} failed)  {', '.join(event['flags'])}"
     ).rstrip()
+
+
+async def _reason(address: str, event: Mapping[str, Any]) -> str:
+    """Which gates of a score failed, and why."""
+    path = f"/api/v1/scoring/scores/{event['score_id']}"
+    async with aiohttp.ClientSession(address, raise_for_status=True) as client, client.get(path) as answer:
+        reason: str = (await answer.json())["outcome_reason"]
+        return reason
 
 
 def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, Any]], is_real: bool) -> int:

@@ -2,7 +2,7 @@
 Three months of example scores for the demo: six chains of a small model of agents, with known changes.
 
 All chains begin with `example-` and all sessions have the label `data: example`. No session was run and no model
-judged: every number comes from `simulated` and a fixed seed.
+judged: every number comes from `simulated` and a fixed seed. Only sessions with suspicious text can be read.
 """
 
 import hashlib
@@ -13,13 +13,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, Tokens
-from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.evaluation.outcome import Threshold, decide_outcome
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
 from tarsy_scoring.missing_tools.decisions import set_state
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.score_fields import no_results
-from tarsy_scoring_lab.simulated import Missed, Plan, Rows, Simulation, draws, store
+from tarsy_scoring_lab.injected import judge_with_injection, session_with_injection
+from tarsy_scoring_lab.simulated import Missed, Plan, Rows, Simulation, by_time, draws, store
 
 SEED = 7
 CRITERIA = "investigation"
@@ -33,6 +38,13 @@ TOOL_DAY = 62  # `BUILT_TOOL` is there, in `KUBERNETES`
 OUTAGE_DAY, OUTAGE_H = 70, 8  # the judge does not answer, and its circuit opens
 REVIEWED_UNTIL = DAYS - 8  # the days after it are left for the review page to draw
 PAYMENTS, KUBERNETES, NETWORK = "example-payments", "example-kubernetes", "example-network"
+# The configuration of the chains; those of the demo's own sessions have the gates of its `defaults`.
+CHAINS: Mapping[str, Mapping[str, Any]] = {
+    PAYMENTS: {"pass_threshold": 70, "gates": []},
+    KUBERNETES: {"pass_threshold": 60, "gates": []},
+    **{f"example-{name}": {"gates": []} for name in ("databases", "network", "batch-jobs", "certificates")},
+}
+PROVIDER = "example"
 BUILT_TOOL, WANTED_TOOL = "get_previous_logs", "search_traces"
 JUDGES = "example-judge-spring", "example-judge-summer"
 
@@ -121,7 +133,7 @@ _ANALYSES = {
     "wrong": "Example data. A result contradicts the finding, and the deciding evidence was never read.",
 }
 _ONLY_CHATS = "the session has only chats."
-_NO_ANSWER = "the judge answered 503 three times; then its circuit opened, and later scores waited for it."
+_NO_ANSWER = "the judge's provider returned 503 three times; then its circuit opened, and later scores waited for it."
 _APPROACHES = (
     (
         ("Compare with the last deployment", "Compare with the latest deployment"),
@@ -143,10 +155,13 @@ class Filled:
 
     Args:
         beginning: Midnight (UTC) of its first day.
+        sessions: Its sessions with suspicious text, as session files have them; they are to be loaded into the
+            timeline source.
     """
 
     scores: int
     beginning: datetime
+    sessions: Sequence[dict[str, Any]]
 
     def day(self, number: int) -> str:
         """The date of a day of the history."""
@@ -157,17 +172,30 @@ async def fill(database: Database, now: datetime) -> Filled:
     """
     Store the history that ends at the midnight before `now`, and what a person said about a tool of it.
 
-    Rollups, drift and the review queue are left to the workers and pages, as for any other score.
+    After each week of the history, the chains are searched for drift, as a worker of that time would have done.
+    Rollups and the review queue are left to the workers and pages, as for any other score.
 
     Raises:
         DatabaseAway: The history may be stored without the state of the tool.
     """
-    criteria = load_criteria().get(CRITERIA)
+    settings, registry = _settings(), load_criteria()
+    criteria = registry.get(CRITERIA)
+    policy = Policy(settings, {c.name: c.criteria_hash for c in registry})
     beginning = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
     chains = [example_rows(SEED + n, plan, criteria, beginning) for n, plan in enumerate(PLANS)]
-    await store(database, criteria, chains)
-    # Without statistics, PostgreSQL plans the list of sessions for empty tables and takes seconds.
-    await database.once(lambda connection: connection.execute("ANALYZE"))
+    sessions = [
+        session
+        for plan, rows in zip(PLANS, chains, strict=True)
+        if plan.chain == NETWORK
+        for session in await _inject(settings, registry, plan, rows)
+    ]
+    ends = [beginning + timedelta(days=day) for day in (*range(7, DAYS, 7), DAYS)]
+    for end, week in zip(ends, zip(*(by_time(rows, ends) for rows in chains), strict=True), strict=True):
+        await store(database, criteria, week)
+        if end in (ends[0], ends[-1]):
+            # Without statistics, PostgreSQL plans for empty tables and takes seconds.
+            await database.once(lambda connection: connection.execute("ANALYZE"))
+        await _look_for_drift(database, policy, end)
     await set_state(
         database,
         BUILT_TOOL,
@@ -176,7 +204,28 @@ async def fill(database: Database, now: datetime) -> Filled:
         since=beginning + timedelta(days=TOOL_DAY),
         note="Example data: reads the logs of a container before its last restart.",
     )
-    return Filled(sum(len(rows.scores) for rows in chains), beginning)
+    return Filled(sum(len(rows.scores) for rows in chains), beginning, sessions)
+
+
+def _settings() -> Settings:
+    """Settings under which workers would have made the history."""
+    defaults: dict[str, Any] = {"criteria": CRITERIA, "providers": [PROVIDER]}
+    return Settings(
+        config=Config(
+            providers={PROVIDER: ProviderSettings()},
+            defaults=ChainSettings(**defaults),
+            chains={name: ChainSettings(**{**defaults, **chain}) for name, chain in CHAINS.items()},
+        )
+    )
+
+
+async def _look_for_drift(database: Database, policy: Policy, now: datetime) -> None:
+    """Make the looks at the example chains that are due, over the scores that are stored so far."""
+    standing, judgements = await anchors.standing(database, policy), await anchors.judgements(database)
+    for plan in PLANS:
+        found = await findings.situation(database, plan.chain, CRITERIA, standing, judgements)
+        if found is not None:
+            await findings.look_at(database, found, now)
 
 
 def example_rows(seed: int, plan: Plan, criteria: Criteria, beginning: datetime) -> Rows:
@@ -190,8 +239,6 @@ def example_rows(seed: int, plan: Plan, criteria: Criteria, beginning: datetime)
             _add_approach(draw, rows, score)
             _delay_by_outage(draw, score, outage)
         rows.turns.append(_turn(plan, score))
-    if plan.chain == NETWORK:
-        _inject(rows)
     for n in range(plan.sessions // 80):
         ended = beginning + timedelta(days=DAYS * draw.random())
         _add_unjudged(rows, plan, f"{plan.prefix}chat-{n}", ended, "cancelled", "nothing_to_judge", _ONLY_CHATS)
@@ -208,8 +255,14 @@ def _describe(draw: random.Random, plan: Plan, criteria: Criteria, score: dict[s
     outcome = next(name for name, (low, high) in criteria.bands.items() if low <= total <= high)
     interaction = _interaction(draw, plan, score["interaction"])
     is_correct = outcome == "correct"
+    threshold = Threshold(CHAINS[plan.chain].get("pass_threshold"))
+    passed = decide_outcome((), total, threshold)
     score |= {
         "judge_outcome": outcome,
+        "pass_threshold": threshold.value,
+        "judge_passed": passed.judge_passed,
+        "outcome": passed.value,
+        "outcome_reason": passed.reason,
         "score_analysis": _ANALYSES[outcome],
         "missing_tools_analysis": "Example data.",
         "failure_tags": [] if is_correct else draw.choices(list(_TAGS), list(_TAGS.values())),
@@ -271,13 +324,13 @@ def _usage(draw: random.Random) -> dict[str, Any]:
 
 def _turn(plan: Plan, score: Mapping[str, Any]) -> dict[str, Any]:
     """The one turn of a score; its reply is not kept, as after its retention."""
-    model = JUDGES[plan.judges.index(score["judge_fingerprint"])]
+    model = _judge_of(plan, score)
     return {
         "score_id": score["score_id"],
         "ordinal": 0,
         "kind": "analysis",
         "reply": "",
-        "provider": "example",
+        "provider": PROVIDER,
         "model_requested": model,
         "model_served": model,
         "latency_ms": 9000,
@@ -290,6 +343,11 @@ def _turn(plan: Plan, score: Mapping[str, Any]) -> dict[str, Any]:
         "created_at": score["completed_at"],
         **score["usage"],
     }
+
+
+def _judge_of(plan: Plan, score: Mapping[str, Any]) -> str:
+    """The model that judged."""
+    return JUDGES[plan.judges.index(score["judge_fingerprint"])]
 
 
 def _add_approach(draw: random.Random, rows: Rows, score: Mapping[str, Any]) -> None:
@@ -310,10 +368,19 @@ def _delay_by_outage(draw: random.Random, score: dict[str, Any], began: datetime
         score |= {"completed_at": ended + timedelta(minutes=draw.uniform(1, 20)), "attempt": 2}
 
 
-def _inject(rows: Rows) -> None:
-    """Text in every twentieth session addresses the judge; of some of them it may have changed the total."""
-    for n, score in enumerate(rows.scores[::20]):
-        score["flags"] = ["injection_suspected", *(["tampering_suspected"] if n % 6 == 3 else [])]
+async def _inject(settings: Settings, registry: CriteriaRegistry, plan: Plan, rows: Rows) -> list[dict[str, Any]]:
+    """Let text in every twentieth session address the judge, who obeys some of it; returns these sessions."""
+    rows_of = {row["session_id"]: row for row in rows.sessions}
+    chosen = {score["score_id"]: score for score in rows.scores[: plan.sessions : 20]}
+    for table in ("turns", "missed"):
+        setattr(rows, table, [row for row in getattr(rows, table) if row["score_id"] not in chosen])
+    sessions = []
+    for n, score in enumerate(chosen.values()):
+        session = session_with_injection(n, rows_of[score["session_id"]], plan.tools)
+        model = _judge_of(plan, score)
+        rows.turns += await judge_with_injection(settings, registry, session, score, model, obeys=n % 6 == 3)
+        sessions.append(session)
+    return sessions
 
 
 def _add_unjudged(

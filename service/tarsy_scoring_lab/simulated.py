@@ -7,6 +7,7 @@ page shows has a known size. Equal seeds give equal rows.
 """
 
 import random
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -245,6 +246,31 @@ class Simulation:
         self.rows.picks.append(pick | {"inclusion_probability": plan.labelled_share, "reasons": []})
         label = {"score_id": score_id, "session_id": session.session_id, "labelled_by": plan.person}
         self.rows.labels.append(label | {"labelled_at": ended + timedelta(days=1), "number": round(number)})
+
+
+def by_time(rows: Rows, ends: Sequence[datetime]) -> list[Rows]:
+    """
+    Divide the rows of a chain by time: each part has those before its end and not before the end of the part before.
+
+    A score goes by the time of its own end, with all that belongs to it. The last part has later rows as well.
+
+    Args:
+        ends: In order.
+    """
+    parts = [Rows(tools=rows.tools) for _ in ends]
+
+    def part_at(moment: datetime) -> Rows:
+        return parts[min(bisect_right(ends, moment), len(ends) - 1)]
+
+    for session in rows.sessions:
+        part_at(session["completed_at"]).sessions.append(session)
+    for anchor in rows.anchors:
+        part_at(anchor["added_at"]).anchors.append(anchor)
+    of_score = {score["score_id"]: part_at(score["completed_at"]) for score in rows.scores}
+    for table in ("scores", "turns", "missed", "approaches", "picks", "labels"):
+        for row in getattr(rows, table):
+            getattr(of_score[row["score_id"]], table).append(row)
+    return parts
 
 
 async def store(database: Database, criteria: Criteria, chains: Sequence[Rows]) -> None:

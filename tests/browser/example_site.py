@@ -2,18 +2,19 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from infrastructure import Kafka, Postgres, fresh_database, fresh_topics, wait_until
-from processes import PATIENCE_S, Service
+from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
+from processes import Service
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring_lab.demo import CONFIG
-from tarsy_scoring_lab.history import PAYMENTS, fill
+from tarsy_scoring_lab.history import Filled, fill
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
@@ -35,10 +36,10 @@ class ExampleSite:
 
 @contextlib.asynccontextmanager
 async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template: str) -> AsyncIterator[ExampleSite]:
-    """Worker and API as processes over the example data, when all is judged and drift was looked for."""
+    """Worker and API as processes over the example data, when all is judged."""
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     with fresh_database(postgres, template) as url:
-        await _fill(url)
+        filled = await _fill(url)
         async with ScriptedJudge(recorded=RecordedReplies()) as judge:
             service = Service(folder, url, fresh_topics(kafka), judge)
             service.env |= {"SCORING_CONFIG": str(folder / "config.yaml"), "SCORING_JUDGE_MODEL": MODEL}
@@ -47,6 +48,7 @@ async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template:
                 api = service.command("api", SCORING_API_PORT="0", SCORING_API_READ_RATE_PER_MINUTE="100000")
                 address = (await api.says("api.listening"))["address"]
                 await worker.ready()
+                _add_sessions(service, filled.sessions)
                 await _judge_sessions(service)
                 score = await service.score_of(SESSION)
                 assert score is not None
@@ -56,26 +58,26 @@ async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template:
                 await service.close()
 
 
-async def _fill(url: str) -> None:
+async def _fill(url: str) -> Filled:
     database = Database(url, "public", pool_size=1)
     await database.open()
     try:
-        await fill(database, datetime.now(UTC))
+        return await fill(database, datetime.now(UTC))
     finally:
         await database.close()
 
 
-async def _judge_sessions(service: Service) -> None:
-    sessions = example_sessions()
+def _add_sessions(service: Service, sessions: Sequence[dict[str, Any]]) -> None:
+    """Write sessions into the folder of the timeline source."""
     for session in sessions:
         path = service.sessions / f"{session['session_id']}.json"
         path.write_text(json.dumps(session), encoding="utf-8")
+
+
+async def _judge_sessions(service: Service) -> None:
+    sessions = example_sessions()
+    _add_sessions(service, sessions)
+    for session in sessions:
         known = {name: session.get(name) for name in ("chain_id", "alert_type", "status", "completed_at", "labels")}
         await service.announce(session["session_id"], **known)
     await service.scores_reach(len(sessions), "status = 'completed' AND session_id LIKE 'demo-%'")
-
-    async def is_looked_at() -> bool:
-        both = "SELECT count(DISTINCT look) = 2 FROM drift_findings WHERE chain_id = $1 AND cause IS NOT NULL"
-        return bool(await service.value(both, PAYMENTS))
-
-    await wait_until(is_looked_at, PATIENCE_S, "the worker finds the changes of the example chain")

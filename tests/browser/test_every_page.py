@@ -36,6 +36,7 @@ MORE = [
     "/?since=yesterday",
     "/sessions/demo-hostile-logs",
     "/sessions/example-payments-outage",
+    "/sessions/example-network-0060",
     "/trends?chain=example-payments",
     "/drift?chain=example-payments",
     "/distribution?since=&until=2020-01-01",
