@@ -331,6 +331,18 @@ async def test_exports_follow_the_filters(api: Api) -> None:
         assert [d["total_score"] for d in await exported(api, **query)] == expected, query
 
 
+async def test_an_export_follows_the_end_of_the_session_like_the_list(api: Api) -> None:
+    """A session that was scored again keeps its end, which `since` and `until` of an export do not mean."""
+    await store_score(api.scoring, "old", 90, at=NOON, session={"ended": NOON - DAY})
+    await store_score(api.scoring, "at-once", 20, at=NOON)
+    noon = NOON.isoformat()
+
+    for edge, expected in (("since", ["at-once"]), ("until", ["old"])):
+        documents = await exported(api, latest=True, **{f"ended_{edge}": noon})
+        assert [d["session_id"] for d in documents] == await ids(api, **{edge: noon}) == expected
+    assert [d["total_score"] for d in await exported(api, since=noon)] == [90, 20]
+
+
 async def test_an_export_continues_over_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "EXPORT_BATCH", 3)
     for number in range(9):

@@ -150,9 +150,16 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
             nodes = await plan_of(
-                connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], [], *place, 100
+                *(connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], []),
+                *(None, None, *place, 100),
             )
             assert_found_by(nodes, wanted, filters)
+
+
+async def test_an_export_finds_the_sessions_that_ended(connection: asyncpg.Connection) -> None:
+    chosen = export.Chosen(Filters(), ended_since=NOW - timedelta(minutes=90))
+    nodes = await plan_of(connection, export.EXPORT, *chosen.arguments, None, None, 100)
+    assert_found_by(nodes, "sessions_recent")
 
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])

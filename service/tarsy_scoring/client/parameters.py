@@ -39,8 +39,14 @@ class SessionFilters(_Filters, total=False):
 
 
 class ExportFilters(_Filters, total=False):
-    """As `SessionFilters`; `since` and `until` apply to the end of the score, and `status` is its own."""
+    """
+    As `SessionFilters`; `since` and `until` apply to the end of the score, and `status` is its own.
 
+    `ended_since` and `ended_until` (exclusive) apply to the end of the session.
+    """
+
+    ended_since: datetime
+    ended_until: datetime
     status: str
     purpose: Literal["production", "consistency", "anchor", "shadow"]
     latest: bool

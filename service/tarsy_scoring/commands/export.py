@@ -43,8 +43,12 @@ if TYPE_CHECKING:
 @click.option("--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable.")
 @click.option("--flag", metavar="FLAG", help="Only scores with this flag.")
 @click.option("--outcome", metavar="pass|fail", help="Only scores with this outcome.")
-@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since then (RFC 3339, or a date).")
-@click.option("--until", type=moment, metavar="TIME", help="Only scores completed before then.")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="Only scores that were completed since then (RFC 3339, or a date)."
+)
+@click.option("--until", type=moment, metavar="TIME", help="Only scores that were completed before then.")
+@click.option("--ended-since", type=moment, metavar="TIME", help="Only scores of sessions that ended since then.")
+@click.option("--ended-until", type=moment, metavar="TIME", help="Only scores of sessions that ended before then.")
 @click.option("--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this.")
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
 @click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
@@ -57,12 +61,15 @@ if TYPE_CHECKING:
     "injection_suspected: without scores with this flag. Repeatable.",
 )
 @click.option("--with-session", is_flag=True, help="Training material: each line has the masked session as a chat.")
-def export(since: datetime | None, until: datetime | None, with_session: bool, **options: Any) -> None:
+def export(with_session: bool, **options: Any) -> None:
     """
     Write scores to standard output, newest first. By default every completed production score.
 
     The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an
     apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
+
+    --since and --until are about the time of the score. The list of sessions filters by the end of the session, as
+    --ended-since and --ended-until do: with --latest they give the scores that the list shows.
 
     With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation as the
     judge read it, masked and up to the final analysis, which is the answer; `session_id`, `total_score`, and
@@ -70,8 +77,7 @@ def export(since: datetime | None, until: datetime | None, with_session: bool, *
     status 1: scores were left out; stderr names the session of each with the reason. Those whose session the source no
     longer has share a line with their number and the first session.
     """
-    times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
-    query = _query({name: value for name, value in options.items() if value not in (None, ())} | times)
+    query = _query({name: _text(value) for name, value in options.items() if value not in (None, ())})
     if with_session and query.format == "csv":
         raise click.UsageError("--with-session writes JSON lines; leave out --format csv")
     try:
@@ -82,6 +88,11 @@ def export(since: datetime | None, until: datetime | None, with_session: bool, *
     if left_out:
         click.echo(f"left out: {counted(left_out, 'score')}", err=True)
         sys.exit(FAILED)
+
+
+def _text(value: Any) -> Any:
+    """A time as the query model of the API reads it; anything else as it is."""
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":

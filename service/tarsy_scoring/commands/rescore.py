@@ -60,7 +60,12 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
 @click.option("--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now.")
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
 @click.option("--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind.")
-@click.option("--since", type=moment, metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Only scores created since then (RFC 3339, or a date), whenever their session ended.",
+)
 @click.option(
     "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
 )

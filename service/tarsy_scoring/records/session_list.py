@@ -29,7 +29,7 @@ CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 # When a session ended, at the latest when it was first seen: otherwise a source could keep a session on top
 # of the list by a date in the future.
-_ENDED = "least(m.completed_at, m.first_seen_at)"
+ENDED = "least(m.completed_at, m.first_seen_at)"
 
 
 def matches(chain_id: str, ended_at: str) -> str:
@@ -44,7 +44,7 @@ def matches(chain_id: str, ended_at: str) -> str:
 
 
 _SESSIONS = f"""
-SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {_ENDED} AS ended_at,
+SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {ENDED} AS ended_at,
        s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
        s.chain_id AS score_chain_id, s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
        n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.waiting_for_text,
@@ -59,11 +59,11 @@ LEFT JOIN {{schema}}.session_scores n ON n.session_id = m.session_id AND n.purpo
                   AND (x.created_at > n.created_at OR x.score_id < n.score_id))
 WHERE ($2::text IS NULL OR CASE $2 WHEN 'not_scored' THEN n.session_id IS NULL
   WHEN 'nothing_to_judge' THEN n.status = 'cancelled' AND n.error_kind = $2 ELSE n.status = $2 END)
-  AND {matches("m.chain_id", _ENDED)}
+  AND {matches("m.chain_id", ENDED)}
 """
 
-_NEWEST_FIRST = f"""($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
-ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15"""
+_NEWEST_FIRST = f"""($13::timestamptz IS NULL OR ({ENDED}, m.session_id) < ($13, $14))
+ORDER BY {ENDED} DESC, m.session_id DESC LIMIT $15"""
 
 # Sorted by the end of the session, latest first.
 NEWEST_SESSIONS = f"{_SESSIONS} AND {_NEWEST_FIRST}"

@@ -141,8 +141,10 @@ class SessionsQuery(_ScoreFilters):
 
 
 class ExportQuery(_ScoreFilters):
-    """Filters of scores; `since` and `until` apply to the completion of the score."""
+    """Filters of scores; `since` and `until` apply to the completion of the score, not to the end of the session."""
 
+    ended_since: OptionalMoment = Field(None, description="Only of sessions that ended from this time on (RFC 3339).")
+    ended_until: OptionalMoment = Field(None, description="Only of sessions that ended before this time (RFC 3339).")
     format: Format = Field("jsonl", description="Score documents, or flat rows.")
     status: Status = Field("completed", description="Status of the score.")
     purpose: Purpose = Field("production", description="Purpose of the score.")
@@ -161,11 +163,25 @@ class ExportQuery(_ScoreFilters):
             raise ValueError("`latest` needs the status completed")
         return self
 
+    @model_validator(mode="after")
+    def _require_ended_since_before_ended_until(self) -> Self:
+        if self.ended_since and self.ended_until and self.ended_since >= self.ended_until:
+            raise ValueError("`ended_since` must be before `ended_until`")
+        return self
+
     @property
     def chosen(self) -> Chosen:
         """The parameters as scores to export."""
         flags = tuple(sorted(set(self.exclude) - {"tool_built"}))
-        return Chosen(self.filters(self.status), self.purpose, self.latest, self.labelled, without_flags=flags)
+        return Chosen(
+            self.filters(self.status),
+            self.purpose,
+            self.latest,
+            self.labelled,
+            without_flags=flags,
+            ended_since=self.ended_since,
+            ended_until=self.ended_until,
+        )
 
     @property
     def built(self) -> Excluded | None:
