@@ -17,6 +17,7 @@ from tarsy_scoring.commands.shared import (
     FAILED,
     asker,
     counted,
+    plain,
     print_json,
     print_text,
     run,
@@ -32,7 +33,8 @@ from tarsy_scoring.queue.references import reference_of
 from tarsy_scoring.queue.score_parts import Reference as ReferencePart
 from tarsy_scoring.scoring import offline
 from tarsy_scoring.scoring.document import document, unstored_row
-from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring.timeline.files import load_session_file, parse_session
+from tarsy_scoring.timeline.misspelt import misspellings
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
@@ -68,6 +70,7 @@ def score(
     FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The providers of the chain are
     tried in order; by default there is one, from OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline,
     --no-judge gives only interaction metrics and the chain's gates, without a model or a key.
+    A warning on stderr names each key or type that FILE probably misspells.
 
     Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is
     below the threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
@@ -83,7 +86,11 @@ def score(
     given = None if reference_file is None else _read_reference(reference_file)
     shown = None
     try:
-        timeline = read_session_file(file, settings.max_session_bytes)
+        session = load_session_file(file, settings.max_session_bytes)
+        timeline = parse_session(session)
+        warnings = misspellings(session)
+        for warning in warnings:
+            click.echo(f"warning: {plain(warning)}", err=True)
         if given is not None:
             extra_patterns = settings.config.masking.extra_patterns
             reference = reference_of(given, timeline.session_id, extra_patterns, by=asker())
@@ -91,7 +98,8 @@ def score(
             timeline = replace(timeline, reference=reference.text)
         if dry_run:
             is_adaptive = settings.chain(chain or timeline.chain_id).may_judge_again
-            _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
+            planned = offline.dry_run(settings, registry, timeline, chain)
+            _show_dryrun(planned, warnings, is_adaptive=is_adaptive, as_json=as_json)
             return
         contain_commands(settings, os.environ)
         scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
@@ -174,9 +182,9 @@ def _fields_of(file: Path) -> dict[str, Any]:
     return session if isinstance(session, dict) else {}
 
 
-def _show_dryrun(planned: offline.DryRun, *, is_adaptive: bool, as_json: bool) -> None:
+def _show_dryrun(planned: offline.DryRun, warnings: list[str], *, is_adaptive: bool, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(planned))
+        print_json(asdict(planned) | {"warnings": warnings})
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")

@@ -167,8 +167,13 @@ def open_session_files(settings: Settings) -> TimelineSource:
 
 
 def read_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> Timeline:
+    """Read one session from a file of any name. Raises: see `load_session_file`."""
+    return _timeline(load_session_file(path, max_bytes))
+
+
+def load_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> dict[str, Any]:
     """
-    Read one session from a file of any name.
+    Load the JSON of one session from a file of any name; `parse_session` makes it a timeline.
 
     Raises:
         ConfigurationError: The file cannot be read or is not a session file.
@@ -177,7 +182,7 @@ def read_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) ->
         SessionTooLarge: The file has more than `max_bytes`.
     """
     try:
-        return _read(path, max_bytes)
+        return _load(path, max_bytes)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
@@ -255,7 +260,9 @@ def _checked(session: object) -> dict[str, Any]:
         raise SessionNotFound(f"the session {session_id} was deleted")
     status = _required(raw, "status", str)
     if status not in TERMINAL_STATUSES:
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
+        allowed = ", ".join(sorted(TERMINAL_STATUSES))
+        found = storable(status[:40])
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {found}, not one of {allowed}")
     _required(raw, "alert_data", str)
     _required(raw, "stages", list)
     return raw

@@ -93,7 +93,7 @@ _LABELS = {
     "memory_injected": ("Memories given to the agent", Rank.REST),
     "provider_fallback": ("The agent's model changed", Rank.REST),
 }
-
+EVENT_TYPES = frozenset({"llm_tool_call", *_LABELS})  # others are shown under their name
 
 # A call of such a tool hands in an answer; `submit_job` and `submit_form` do not.
 _SUBMITS = re.compile(r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion")

@@ -74,6 +74,13 @@ async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) ->
                 await read("one")
 
 
+def test_a_status_that_no_ended_session_has_is_named_with_those_that_it_may_have() -> None:
+    with pytest.raises(
+        SessionNotTerminal, match="its status is done, not one of cancelled, completed, failed, timed_out"
+    ):
+        parse_session(session(status="done"))
+
+
 async def test_the_head_of_a_session_is_that_of_its_timeline(tmp_path: Path) -> None:
     for changes in ({}, {"chain_id": 7, "completed_at": "never"}, {"chain_id": " ", "completed_at": THEN}):
         written(tmp_path, session(**changes))
