@@ -3,6 +3,7 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
 
     ScoringError
     ├── ConfigurationError      the start is refused, exit status 2
+    │   └── SettingMissing
     ├── StartRefused            the start is refused, exit status 1
     ├── InvalidMessage          dead-letter the message, go on
     ├── RetryLater              put the score back with backoff; burns an attempt
@@ -32,6 +33,7 @@ A message names the action, its object, the reason and a remedy. It never contai
 answer of the judge or a secret, because messages are stored, logged and published.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 WaitingFor = Literal["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "session", "retry"]
@@ -43,6 +45,21 @@ class ScoringError(Exception):
 
 class ConfigurationError(ScoringError):
     """A setting, an option or a file is invalid. Exit status 2."""
+
+
+class SettingMissing(ConfigurationError):
+    """A process needs a setting, or a variable that the file names, and it is not set."""
+
+
+def errors_of(*checks: Callable[[], object]) -> list[ConfigurationError]:
+    """Make checks of settings that do not depend on each other; returns the error of each that fails, in order."""
+    errors: list[ConfigurationError] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigurationError as error:
+            errors.append(error)
+    return errors
 
 
 class StartRefused(ScoringError):

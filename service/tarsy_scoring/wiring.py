@@ -5,16 +5,18 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
 
 import structlog
 
+from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.load import nearest_variable, read_api_key
 from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.config.watched_secret import database_url_source
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.prices import Prices
@@ -156,48 +158,70 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
     """
-    Check that these roles have the settings they need, before anything is started.
-
-    Settings that are allowed but probably a mistake are logged as warnings.
+    Check that these roles have the settings they need, before anything is started; warns as `setting_errors`.
 
     Raises:
-        ConfigurationError: Naming the setting and the remedy.
+        ConfigurationError: Naming each setting and the remedy, one in a line.
     """
-    settings.require_database()
-    if "intake" in roles or "relay" in roles:
-        settings.require_kafka()
-    if "relay" in roles:
-        _check_receivers(settings, environ)
-    if settings.kafka_bootstrap_servers:
-        check_login(settings)
-    registry = load_criteria(settings.config.criteria_dirs)
-    chains = settings.config.named_chains
-    for where, chain in chains.items():
-        if chain.criteria not in registry:
-            known = ", ".join(sorted(c.name for c in registry))
-            raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
-    if "judging" in roles:
-        require_unreadable(settings, environ, sandbox.SYSTEM)
-        count_processes(settings)
-        open_timeline_source(settings)
-        for name, provider in settings.config.providers.items():
-            read_api_key(settings, name, environ)
-            _warn_of_clear_text(name, provider.base_url)
-        wants_traces(settings, environ)  # raises if traces are wanted and cannot be exported
-        full_window_usd = {
-            name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
-            for name, provider in settings.config.providers.items()
-        }
-        require_affordable(settings, full_window_usd)
+    if errors := setting_errors(settings, roles, environ):
+        raise ConfigurationError("\n".join(map(str, errors)))
+
+
+def setting_errors(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> list[ConfigurationError]:
+    """
+    What keeps these roles from their start: settings that are not set (`SettingMissing`), or wrong.
+
+    Settings that are allowed but probably a mistake are logged as warnings.
+    """
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable, advice=variable_advice(variable))
+    errors = errors_of(settings.require_database)
+    if "intake" in roles or "relay" in roles:
+        errors += errors_of(settings.require_kafka)
+    if settings.kafka_bootstrap_servers:
+        errors += errors_of(partial(check_login, settings))
+    if "relay" in roles:
+        errors += _errors_of_receivers(settings, environ)
+    if "judging" in roles:
+        errors += _errors_of_judging(settings, environ)
+    return [*errors, *_errors_of_chains(settings)]
+
+
+def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
+    providers = settings.config.providers
+    for name, provider in providers.items():
+        _warn_of_clear_text(name, provider.base_url)
+    full_window_usd = {
+        name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
+        for name, provider in providers.items()
+    }
+    return errors_of(
+        partial(open_timeline_source, settings),
+        *(partial(read_api_key, settings, name, environ) for name in providers),
+        partial(require_unreadable, settings, environ, sandbox.SYSTEM),
+        partial(count_processes, settings),
+        partial(wants_traces, settings, environ),
+        partial(require_affordable, settings, full_window_usd),
+    )
+
+
+def _errors_of_chains(settings: Settings) -> list[ConfigurationError]:
+    try:
+        registry = load_criteria(settings.config.criteria_dirs)
+    except ConfigurationError as error:
+        return [error]
+    errors: list[ConfigurationError] = []
     if "criteria" not in settings.config.defaults.model_fields_set:
         log.warning("settings.default_criteria_changed", now=settings.config.defaults.criteria, advice=CRITERIA_ADVICE)
-    for where, chain in chains.items():
-        if advice := second_opinion_advice(chain, registry.get(chain.criteria)):
+    for where, chain in settings.config.named_chains.items():
+        if chain.criteria not in registry:
+            hint = suggest(chain.criteria, [c.name for c in registry])
+            errors.append(ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r}{hint}"))
+        elif advice := second_opinion_advice(chain, registry.get(chain.criteria)):
             log.warning("settings.second_opinion", where=where, advice=advice)
         if names := chain.gates_that_cannot_pass(settings.config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
+    return errors
 
 
 def variable_advice(unknown: str) -> str:
@@ -219,19 +243,23 @@ def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | Non
     return None
 
 
-def _check_receivers(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises: ConfigurationError: An address or a secret of the write-back or a destination cannot be used."""
+def _errors_of_receivers(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
+    """Addresses and secrets of the write-back and of destinations that are missing or cannot be used."""
+    errors: list[ConfigurationError] = []
     if settings.write_back:
         from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 
-        open_write_back_tarsy(settings)
+        errors += errors_of(partial(open_write_back_tarsy, settings))
     if not settings.config.destinations:
-        return
-    from tarsy_scoring.deliveries.destinations import open_destinations
+        return errors
+    from tarsy_scoring.deliveries.destinations import destination_errors, open_destinations
 
+    if wrong := destination_errors(settings, environ):
+        return errors + wrong
     for destination in open_destinations(settings, environ):
         if _is_in_clear(destination.sender.address()):
             log.warning("settings.destination_in_clear", destination=destination.name, advice="use https")
+    return errors
 
 
 def _warn_of_clear_text(provider: str, base_url: str) -> None:

@@ -126,6 +126,5 @@ def test_changes_come_first_with_their_effect_here(
     )
     assert text.count("set here: no effect") == len(is_set)
     assert text.index("providers.*.model") < text.index("variables:")
-    in_force = brief.partition("variables that differ")[0]
-    assert [c["setting"] for c in CHANGES["changed"] if f"  {c['setting']}: " not in in_force] == is_set
+    assert brief.startswith("variables that differ")
     assert "A worker judges more" not in brief

@@ -48,6 +48,16 @@ def test_doctor_says_in_which_order_to_correct_what_failed(capsys: pytest.Captur
     assert one[-1] == "1 ok, 1 failed, 0 skipped"
 
 
+def test_doctor_prints_each_line_of_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [Result("settings", "failed", "one\ntwo\x1b[2J", "first\nsecond"), Result("vacuum", "ok", "")]
+
+    lines = shown(capsys, "doctor.txt", {"checks": checks})
+
+    assert [line.split(maxsplit=2)[2:] for line in lines[:1]] == [["one"]]
+    assert [line.strip() for line in lines[1:4]] == ["two [2J", "-> first", "-> second"]
+    assert lines[4].split() == ["ok", "vacuum"]
+
+
 def test_score_prints_interaction_and_findings() -> None:
     ended = CliRunner().invoke(score, [str(EXAMPLES / "demo-log-tool-loop.json"), "--no-judge"])
     lines = ended.stdout.splitlines()

@@ -7,7 +7,7 @@ import pytest
 
 from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked, Result, run_checks
 from tarsy_scoring.doctor.database import standbys_needed
-from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
+from tarsy_scoring.errors import ConfigurationError, SettingMissing, StartRefused, TimelineUnavailable
 
 
 async def fits() -> str:
@@ -34,6 +34,10 @@ async def does_not_apply() -> str:
     raise NotChecked("it is off")
 
 
+async def lacks_a_setting() -> str:
+    raise SettingMissing("SCORING_TIMELINE_DIR is not set")
+
+
 async def breaks() -> str:
     raise KeyError("secret")
 
@@ -46,7 +50,7 @@ async def hangs() -> str:
 async def test_every_check_has_its_own_result() -> None:
     """An error of one check, foreseen or not, costs no other its result, and is not quoted if it is unforeseen."""
     looks = {"a": fits, "b": fails, "c": refuses, "d": does_not_apply, "e": breaks, "f": fits}
-    looks |= {"g": reports_without_advice, "h": reports_a_setting}
+    looks |= {"g": reports_without_advice, "h": reports_a_setting, "i": lacks_a_setting}
 
     results = await run_checks([Check(name, look, target="TARSy's API at t:1") for name, look in looks.items()])
 
@@ -69,6 +73,7 @@ async def test_every_check_has_its_own_result() -> None:
             "SCORING_TIMELINE_DIR: /nowhere is not a folder",
             "correct the setting; docs/configuration.md describes it",
         ),
+        Result("i", "skipped", "SCORING_TIMELINE_DIR is not set"),
     ]
 
 

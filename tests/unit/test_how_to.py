@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from tarsy_scoring.cli import cli
-from tarsy_scoring.config.load import load_settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {path.stem: path.read_text("utf-8") for path in (DOCS / "how-to").glob("[!R]*.md")}
@@ -50,11 +49,14 @@ def test_shown_output_is_printed(
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```yaml" in PAGES[page]])
-def test_yaml_is_accepted(tmp_path: Path, page: str) -> None:
+def test_yaml_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    """By `check-config`, without any other setting."""
     for number, block in enumerate(blocks(page, "yaml")):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block, "utf-8")
-        load_settings({"SCORING_CONFIG": str(path)})
+        monkeypatch.setenv("SCORING_CONFIG", str(path))
+        ended = CliRunner().invoke(cli, ["check-config"])
+        assert (ended.exit_code, ended.stderr) == (0, ""), ended.output
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))

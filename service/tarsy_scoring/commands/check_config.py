@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -11,6 +12,8 @@ import yaml
 
 from tarsy_scoring.commands.shared import (
     check_database_urls,
+    collected_warnings,
+    in_words,
     json_option,
     print_json,
     print_text,
@@ -18,11 +21,14 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.config.changed_defaults import changed_defaults, previous_version
 from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Settings, variable_of
+from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
-from tarsy_scoring.wiring import ROLES, check_settings, variable_advice
+from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice
 
 HIDDEN = "***"
+# Warnings that the text shows in another way; `--json` has them all.
+_SHOWN_APART = {"settings.unknown_variable", "settings.default_criteria_changed"}
 _USERINFO = re.compile(r"(?<=//)\S*@")
 
 
@@ -34,15 +40,14 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     Show the settings in force and report errors in them.
 
     Shows the settings that differ from their defaults (those of a chain: from `defaults` in the YAML), without
-    secrets. Begins with the defaults that a new version has changed. Makes every check that needs no connection;
-    exit status 2 if a setting is wrong. --json has every setting.
+    secrets. Makes every check that needs no connection. Exit status 2 if a setting is wrong: stderr names all that
+    are. A setting that is not set is no error here, so that a file can be checked alone: the output lists what a
+    worker still needs. --all begins with the defaults that this version has changed. --json has every setting.
     """
-    from tarsy_scoring.web.access import Access
-
     settings = settings_of_environment()
-    check_database_urls(settings)
-    check_settings(settings, ROLES, os.environ)
-    Access(settings)  # raises for settings that `api` refuses
+    warnings, errors = examine(settings, os.environ)
+    if wrong := [error for error in errors if not isinstance(error, SettingMissing)]:
+        raise ConfigurationError("\n".join(map(str, wrong)))
     document: dict[str, Any] = {
         "previous_version": previous_version(),
         "changed_defaults": changed_defaults(settings),
@@ -50,6 +55,9 @@ def check_config(shows_all: bool, as_json: bool) -> None:
         "config": _shown_config(settings.config),
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
+        "file": os.environ.get("SCORING_CONFIG") or None,
+        "not_set": [str(error) for error in errors],
+        "warnings": warnings,
     }
     if as_json:
         print_json(document)
@@ -57,14 +65,28 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     shown = document if shows_all else document | _differing(settings, document)
     text = yaml.safe_dump(shown["config"], allow_unicode=True, sort_keys=False, width=math.inf)
     advice = {name: variable_advice(name) for name in settings.unknown_variables}
-    print_text("settings.txt", shown | {"config_text": text, "unknown_variables": advice, "shows_all": shows_all})
+    shown_here = [in_words(warning) for warning in warnings if warning["event"] not in _SHOWN_APART]
+    more = {"config_text": text, "unknown_variables": advice, "warnings": shown_here, "shows_all": shows_all}
+    print_text("settings.txt", shown | more)
+
+
+def examine(settings: Settings, environ: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[ConfigurationError]]:
+    """Make all checks; returns the warnings that processes would log at their start, and what keeps them from it."""
+    from tarsy_scoring.web.access import Access
+
+    with collected_warnings() as warnings:
+        errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
+            *setting_errors(settings, ROLES, environ),
+            *errors_of(partial(Access, settings)),
+        ]
+    return warnings, errors
 
 
 # --- settings that differ from their defaults ----------------------------------------------------------
 
 
 def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the document, what differs from the defaults, and the changed defaults that are in force."""
+    """Of the document, what differs from the defaults."""
     config, usual = document["config"], _shown_config(Config())
     usual["defaults"]["providers"] = list(config["providers"])  # a chain that lists none has all of them
     provider = ProviderSettings().model_dump(mode="json")
@@ -76,8 +98,9 @@ def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any
         },
         "chains": {name: _changes(chain, config["defaults"]) for name, chain in config["chains"].items()},
     }
+    if named["providers"] == {"default": {}}:  # the file names none
+        named["providers"] = {}
     return {
-        "changed_defaults": [change for change in document["changed_defaults"] if not change["is_set"]],
         "environment": _changes(document["environment"], _shown_environment(Settings())),
         "config": {key: value for key, value in (_changes(config, usual) | named).items() if value},
     }
@@ -86,10 +109,19 @@ def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any
 def _changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """The values that differ from the usual ones; of a mapping, only its values that differ."""
     return {
-        key: _changes(value, usual[key]) if isinstance(value, dict) and isinstance(usual.get(key), dict) else value
+        key: _changes(value, usual[key])
+        if isinstance(value, dict) and isinstance(usual.get(key), dict)
+        else _without_nulls(value)
         for key, value in values.items()
         if value != usual.get(key)
     }
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without keys that are null at any depth, such as names that gates do not have."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 # --- settings without secrets --------------------------------------------------------------------------

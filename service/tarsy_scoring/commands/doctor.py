@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,6 +13,8 @@ from rich.console import Console
 from tarsy_scoring.commands.shared import (
     FAILED,
     check_database_urls,
+    collected_warnings,
+    in_words,
     json_option,
     print_json,
     print_text,
@@ -23,10 +27,10 @@ from tarsy_scoring.doctor.checks import Check, NotChecked, Result, failure, run_
 from tarsy_scoring.doctor.database import database_checks
 from tarsy_scoring.doctor.destinations import destination_checks
 from tarsy_scoring.doctor.sessions import judge_checks, source_checks
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.wiring import ROLES, check_settings
+from tarsy_scoring.wiring import ROLES, setting_errors
 
 
 @click.command()
@@ -44,7 +48,7 @@ def doctor(no_judge: bool, as_json: bool) -> None:
         with Console(stderr=True).status("checking ..."):  # prints nothing where stderr is no terminal
             results = run(examine(settings, with_judge=not no_judge))
     except ConfigurationError as error:
-        results = [failure("settings", str(error))]
+        results = [_failed_settings([error])]
     if as_json:
         print_json({"checks": results})
     else:
@@ -54,13 +58,7 @@ def doctor(no_judge: bool, as_json: bool) -> None:
 
 async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
     """Run all checks, those of different systems at the same time."""
-    try:
-        check_database_urls(settings)
-        check_settings(settings, ROLES, os.environ)
-        contain_commands(settings, os.environ)
-        of_settings = Result("settings", "ok", "they are complete, and criteria and gates can be used")
-    except ConfigurationError as error:
-        of_settings = failure("settings", str(error))
+    of_settings = examine_settings(settings)
     systems = (
         examine_database(settings),
         run_checks(broker_checks(settings)),
@@ -70,6 +68,28 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
     )
     of_tokens = [examine_tokens(settings.api_tokens_file)] if settings.api_tokens_file else []
     return [of_settings, *of_tokens, *(result for results in await asyncio.gather(*systems) for result in results)]
+
+
+def examine_settings(settings: Settings) -> Result:
+    """Make the checks of a start; a result that is ok advises what to do about warnings."""
+    with collected_warnings() as warnings:
+        errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
+            *setting_errors(settings, ROLES, os.environ),
+            *errors_of(partial(contain_commands, settings, os.environ)),
+        ]
+    if errors:
+        return _failed_settings(errors)
+    advice = "\n".join(in_words(w) for w in warnings if w["event"] != "settings.default_criteria_changed")
+    return Result("settings", "ok", "they are complete, and criteria and gates can be used", advice or None)
+
+
+def _failed_settings(errors: Sequence[ConfigurationError]) -> Result:
+    """One failed check, whatever the number of errors; a line for each if there are several."""
+    lines = [line for error in errors for line in str(error).splitlines()]
+    if len(lines) == 1:
+        return failure("settings", lines[0])
+    advice = "correct each of them; docs/configuration.md describes the settings"
+    return Result("settings", "failed", "\n".join(lines), advice)
 
 
 def examine_tokens(path: Path) -> Result:

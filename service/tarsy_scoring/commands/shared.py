@@ -98,6 +98,32 @@ async def audited(database: "Database", change: "Change", **details: Any) -> Non
     await audit.note(database, change, by=asker(), **details)
 
 
+@contextmanager
+def collected_warnings() -> Iterator[list[dict[str, Any]]]:
+    """
+    Collect log lines in place of writing them, for a command that prints warnings in its own form.
+
+    The list has the warnings when the block has ended: `event` and the fields of each.
+    """
+    from structlog.testing import capture_logs  # which has it for tests
+
+    warnings: list[dict[str, Any]] = []
+    with capture_logs() as lines:
+        yield warnings
+    warnings += (
+        {k: v for k, v in line.items() if k != "log_level"} for line in lines if line["log_level"] == "warning"
+    )
+
+
+def in_words(warning: Mapping[str, Any]) -> str:
+    """A warning on one line: its event, which docs/log-events.md explains, its fields and its advice."""
+    said = dict(warning)
+    event = said.pop("event")
+    last = [str(said.pop(name)) for name in ("reason", "effect", "advice") if name in said]
+    fields = ", ".join(f"{name} {', '.join(v) if isinstance(v, list) else v}" for name, v in said.items())
+    return f"{event}: {'; '.join([*([fields] if fields else []), *last])}"
+
+
 def plain_lines(text: str) -> str:
     """Untrusted text without control, colour or direction characters; keeps lines and their indentation."""
     from tarsy_scoring.timeline.text import without_invisible

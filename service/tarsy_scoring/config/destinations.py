@@ -5,10 +5,20 @@ Addresses come from here alone, never from an event. The address of a webhook ma
 names the variable or the file that holds it.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from tarsy_scoring.config.gates import not_blank
 from tarsy_scoring.config.urls import is_plain_http
@@ -18,7 +28,7 @@ NoticeType = Literal["score_below", "drift", "budget_spent"]
 NOTICE_TYPES: tuple[NoticeType, ...] = ("score_below", "drift", "budget_spent")
 
 _NOTIFIES = {"type", "url_env", "url_file", "events", "score_below", "chains", "ca_file"}
-_KEYS: dict[DestinationType, set[str]] = {
+_KEYS: dict[str, set[str]] = {
     "webhook": _NOTIFIES | {"secret_env", "secret_file"},
     "slack": _NOTIFIES,
     "langfuse": {"type", "base_url", "public_key", "secret_env", "secret_file", "trace_label", "chains", "ca_file"},
@@ -62,16 +72,37 @@ class DestinationSettings(BaseModel):
     )
     ca_file: Path | None = Field(None, description="CA bundle for a private server.")
 
-    @model_validator(mode="after")
-    def _has_the_keys_of_its_type(self) -> Self:
-        keys = _KEYS[self.type]
-        if foreign := sorted(self.model_fields_set - keys):
-            raise ValueError(f"a destination of the type {self.type} has no key {foreign[0]}")
-        for name in ("base_url", "public_key"):
-            if name in keys and getattr(self, name) is None:
-                raise ValueError(f"a destination of the type {self.type} needs {name}")
-        for name in ("url", "secret"):
-            given = [getattr(self, f"{name}_{place}") is not None for place in ("env", "file")]
-            if f"{name}_env" in keys and sum(given) != 1:
-                raise ValueError(f"a destination of the type {self.type} needs either {name}_env or {name}_file")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _has_the_keys_of_its_type(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        # Around the validation of the values, so that faults of keys are reported together with those of values.
+        faults = [
+            InitErrorDetails(type=PydanticCustomError("keys", "{fault}", {"fault": fault}), loc=(), input=None)
+            for fault in _faults_of_keys(given)
+        ]
+        try:
+            destination = validate(given)
+        except ValidationError as error:
+            faults[:0] = [
+                InitErrorDetails(type=fault["type"], loc=fault["loc"], input=fault["input"], ctx=fault.get("ctx", {}))
+                for fault in error.errors(include_url=False)
+            ]
+        if faults:
+            raise ValidationError.from_exception_data(cls.__name__, faults, hide_input=True)
+        return destination
+
+
+def _faults_of_keys(given: Any) -> Iterator[str]:
+    """What the keys of a destination lack, or have too much of, by its type; nothing where it has no known type."""
+    of_type = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(of_type, str) or of_type not in _KEYS:
+        return
+    keys, what = _KEYS[of_type], f"a destination of the type {of_type}"
+    foreign = DestinationSettings.model_fields.keys() & given.keys() - keys
+    yield from (f"{what} has no key {name}" for name in sorted(foreign))
+    lacking = [name for name in ("base_url", "public_key") if name in keys and given.get(name) is None]
+    yield from (f"{what} needs {name}" for name in lacking)
+    for name in ("url", "secret"):
+        places = [f"{name}_{place}" for place in ("env", "file")]
+        if places[0] in keys and sum(given.get(place) is not None for place in places) != 1:
+            yield f"{what} needs either {places[0]} or {places[1]}"

@@ -12,30 +12,31 @@ from tarsy_scoring.config.settings import Config
 from tarsy_scoring.config.yaml_file import reading_of
 
 
-def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -> str:
+def explain(error: ValidationError, spell: Callable[[str], str] | None = None, where: str = "") -> str:
     """
-    Describe each fault in one clause. Never quotes a value, which may be a secret.
+    Describe each fault in one line. Never quotes a value, which may be a secret.
 
     Args:
         spell: Turns the name of a top-level field into the name that the operator uses.
+        where: What each line begins with, such as the name of the file.
     """
-    clauses = []
+    lines = []
     for fault in error.errors(include_url=False):
         parts = [str(p) for p in fault["loc"]]
         if spell and parts:
             parts[0] = spell(parts[0])
         gate_type = _index_of_gate_type(parts)
-        where = ".".join(part for index, part in enumerate(parts) if index != gate_type)
+        key = ".".join(part for index, part in enumerate(parts) if index != gate_type)
         if fault["type"] == "extra_forbidden":
-            clauses.append(f"{where}: no such key{suggest(parts[-1], _keys_beside(parts))}")
+            line = f"{key}: no such key{suggest(parts[-1], _keys_beside(parts))}"
         elif fault["type"] == "union_tag_invalid":
-            clauses.append(f"{where}.type: no such gate{suggest(fault['ctx']['tag'], GATE_TYPES)}")
+            line = f"{key}.type: no such gate{suggest(fault['ctx']['tag'], GATE_TYPES)}"
         elif fault["type"] == "union_tag_not_found":
-            clauses.append(f"{where}.type: Field required{suggest('', GATE_TYPES)}")
+            line = f"{key}.type: Field required{suggest('', GATE_TYPES)}"
         else:
-            reason = reason_of(fault)
-            clauses.append(f"{where}: {reason}" if where else reason)
-    return "; ".join(clauses)
+            line = f"{key}: {reason_of(fault)}" if key else reason_of(fault)
+        lines.append(f"{where}: {line}" if where else line)
+    return "\n".join(lines)
 
 
 def reason_of(fault: ErrorDetails) -> str:

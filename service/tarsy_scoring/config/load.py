@@ -24,7 +24,7 @@ from tarsy_scoring.config.settings import (
 )
 from tarsy_scoring.config.watched_secret import WatchedSecret
 from tarsy_scoring.config.yaml_file import read_yaml
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import ConfigurationError, SettingMissing
 
 _PREFIX = "SCORING_"
 _NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
@@ -86,7 +86,8 @@ def read_api_key(
     The API key of a provider, watched where it is in a file; None: its endpoint needs none.
 
     Raises:
-        ConfigurationError: The variable is not set, or the file cannot be read.
+        SettingMissing: The variable is not set.
+        ConfigurationError: The file cannot be read.
     """
     environ = os.environ if environ is None else environ
     wanted = settings.config.providers[provider]
@@ -98,7 +99,7 @@ def read_api_key(
         return key
     if file := environ.get(wanted.api_key_env + "_FILE"):
         return WatchedSecret(Path(file), wanted.api_key_env + "_FILE")
-    raise ConfigurationError(
+    raise SettingMissing(
         f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
         f"set it (or {wanted.api_key_env}_FILE), or write `api_key_env: null` for an endpoint without keys"
     )
@@ -111,7 +112,8 @@ def read_destination_secret(
     The address of a destination, or its secret; watched where it is in a file.
 
     Raises:
-        ConfigurationError: The variable is not set, or the file cannot be read.
+        SettingMissing: The variable is not set.
+        ConfigurationError: The file cannot be read.
     """
     environ = os.environ if environ is None else environ
     wanted = settings.config.destinations[destination]
@@ -123,9 +125,7 @@ def read_destination_secret(
         return value
     if file := environ.get(variable + "_FILE"):
         return WatchedSecret(Path(file), variable + "_FILE")
-    raise ConfigurationError(
-        f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE"
-    )
+    raise SettingMissing(f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE")
 
 
 def read_secret(path: Path, setting: str) -> str:
@@ -159,7 +159,7 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigurationError(f"{where}: {explain(error)}") from None
+        raise ConfigurationError(explain(error, where=where)) from None
     _require_known_providers(config, where)
     dirs = tuple(d if d.is_absolute() or path is None else path.parent / d for d in config.criteria_dirs)
     return config.model_copy(
@@ -183,11 +183,14 @@ def _inherit(chains: Any, defaults: Any) -> Any:
 
 
 def _require_known_providers(config: Config, where: str) -> None:
-    for name, chain in config.named_chains.items():
-        for provider in chain.providers:
-            if provider not in config.providers:
-                hint = suggest(provider, config.providers)
-                raise ConfigurationError(f"{where}: {name}.providers: no provider is called {provider!r}{hint}")
+    unknown = [
+        f"{where}: {name}.providers: no provider is called {provider!r}{suggest(provider, config.providers)}"
+        for name, chain in config.named_chains.items()
+        for provider in chain.providers
+        if provider not in config.providers
+    ]
+    if unknown:
+        raise ConfigurationError("\n".join(unknown))
 
 
 def _with_providers(chain: ChainSettings, config: Config) -> ChainSettings:

@@ -24,7 +24,7 @@ from tarsy_scoring.config.destinations import DestinationName, DestinationSettin
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate, compile_pattern, not_blank
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
 from tarsy_scoring.config.urls import is_plain_http
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import SettingMissing
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
@@ -574,18 +574,18 @@ class Settings(_Frozen):
         return chain.pass_threshold, None
 
     def require_database(self) -> str:
-        """The URL of our database. Raises: ConfigurationError: `SCORING_DATABASE_URL` is not set."""
+        """The URL of our database. Raises: SettingMissing: `SCORING_DATABASE_URL` is not set."""
         if self.database_url is None:
-            raise ConfigurationError(
+            raise SettingMissing(
                 "SCORING_DATABASE_URL is not set: give the PostgreSQL that holds the scores, "
                 "postgresql://user:password@host:5432/database"
             )
         return self.database_url.get_secret_value()
 
     def require_kafka(self) -> str:
-        """The brokers. Raises: ConfigurationError: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
+        """The brokers. Raises: SettingMissing: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
         if self.kafka_bootstrap_servers is None:
-            raise ConfigurationError("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,...")
+            raise SettingMissing("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,...")
         return self.kafka_bootstrap_servers
 
 

@@ -49,8 +49,8 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     The mapping in the file, with `${VAR}` and `${VAR:-default}` replaced in every string.
 
     Raises:
-        ConfigurationError: The file cannot be read, holds no mapping, or names a variable that is neither set
-            nor has a default. With the line, or the path of the key.
+        ConfigurationError: The file cannot be read, holds no mapping, or names variables that are neither set
+            nor have a default. With the line, or the path of each key.
     """
     try:
         loaded = yaml.load(path.read_text(encoding="utf-8"), _TextKeys)  # noqa: S506  # a safe loader
@@ -69,7 +69,11 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
     _require_bounded(loaded, path)
     _require_no_secret(loaded.get("providers"), path)
-    return {key: _fill(value, environ, str(path), str(key)) for key, value in loaded.items()}
+    unset: list[str] = []
+    filled = {key: _fill(value, environ, str(key), unset) for key, value in loaded.items()}
+    if unset:
+        raise ConfigurationError("\n".join(f"{path}: {place}" for place in unset))
+    return filled
 
 
 def _require_bounded(loaded: Any, path: Path) -> None:
@@ -101,18 +105,19 @@ def _require_variable(value: Any, key: str) -> None:
         raise ConfigurationError(f"{key}: a secret must not stand in the file: write ${{VARIABLE}} in its place")
 
 
-def _fill(value: Any, environ: Mapping[str, str], file: str, key: str) -> Any:
+def _fill(value: Any, environ: Mapping[str, str], key: str, unset: list[str]) -> Any:
+    """The value with its variables replaced; adds to `unset` where one has no value."""
     if isinstance(value, dict):
-        return {k: _fill(v, environ, file, f"{key}.{k}") for k, v in value.items()}
+        return {k: _fill(v, environ, f"{key}.{k}", unset) for k, v in value.items()}
     if isinstance(value, list):
-        return [_fill(v, environ, file, f"{key}[{i}]") for i, v in enumerate(value)]
+        return [_fill(v, environ, f"{key}[{i}]", unset) for i, v in enumerate(value)]
     if not isinstance(value, str):
         return value
 
     def variable(match: re.Match[str]) -> str:
         found = environ.get(match["name"]) or match["default"]
         if found is None:
-            raise ConfigurationError(f"{file}: {key}: the variable {match['name']} is not set and has no default")
-        return found
+            unset.append(f"{key}: the variable {match['name']} is not set and has no default")
+        return found or ""
 
     return _VARIABLE.sub(variable, value)

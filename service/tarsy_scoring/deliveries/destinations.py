@@ -1,8 +1,9 @@
 """Opens the configured destinations: each with its address and secrets, which are read again when they change."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 from tarsy_scoring.config.destinations import DestinationSettings
@@ -11,8 +12,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.deliveries.messages import Message, langfuse_messages, slack_message, webhook_message
 from tarsy_scoring.deliveries.notices import Notice, is_notified_of, takes_score
-from tarsy_scoring.deliveries.sender import Sender
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.deliveries.sender import Sender, tls_of
+from tarsy_scoring.errors import ConfigurationError, errors_of
 
 LEAST_SECRET = 16  # characters of the key of signatures
 SLACK_LINES = 20  # notices in one message of a channel, which takes about one message a second
@@ -63,25 +64,46 @@ def open_destinations(
         names: Default: all.
 
     Raises:
-        ConfigurationError: An address, a secret or a CA file is missing or cannot be used.
+        SettingMissing, ConfigurationError: The first that is found; see `destination_errors`.
     """
     return [_open(name, settings, environ) for name in (settings.config.destinations if names is None else names)]
 
 
+def destination_errors(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
+    """Every address, secret and CA file of the destinations that is missing (`SettingMissing`) or cannot be used."""
+    checks: list[Callable[[], object]] = []
+    for name, wanted in settings.config.destinations.items():
+        checks += [partial(read, name, settings, environ) for read in (_read_address, _read_secret)]
+        checks.append(partial(tls_of, name, wanted))
+    return errors_of(*checks)
+
+
 def _open(name: str, settings: Settings, environ: Mapping[str, str]) -> Destination:
     wanted = settings.config.destinations[name]
-    where = f"destinations.{name}"
-    secret: str | WatchedSecret | None = None
-    if wanted.type != "slack":
-        secret = read_destination_secret(settings, name, "secret", environ)
-        _require_secret(where, wanted, current(secret) or "")
-    if wanted.base_url is not None:
-        base_url = wanted.base_url
-        return Destination(name, wanted, Sender(name, wanted, lambda: base_url), secret, settings.public_url)
-    url = read_destination_secret(settings, name, "url", environ)
-    _require_address(where, wanted, current(url) or "")
-    sender = Sender(name, wanted, lambda: current(url) or "")
+    secret, address = _read_secret(name, settings, environ), _read_address(name, settings, environ)
+    sender = Sender(name, wanted, lambda: current(address) or "")
     return Destination(name, wanted, sender, secret, settings.public_url)
+
+
+def _read_secret(name: str, settings: Settings, environ: Mapping[str, str]) -> str | WatchedSecret | None:
+    """The secret of a destination; None: its type has none. Raises: see `open_destinations`."""
+    wanted = settings.config.destinations[name]
+    if wanted.type == "slack":
+        return None
+    secret = read_destination_secret(settings, name, "secret", environ)
+    if wanted.type == "webhook" and len(current(secret) or "") < LEAST_SECRET:
+        raise ConfigurationError(f"destinations.{name}: its secret is shorter than {LEAST_SECRET} characters")
+    return secret
+
+
+def _read_address(name: str, settings: Settings, environ: Mapping[str, str]) -> str | WatchedSecret:
+    """The address of a destination, never quoted in an error. Raises: see `open_destinations`."""
+    wanted = settings.config.destinations[name]
+    if wanted.base_url is not None:
+        return wanted.base_url
+    address = read_destination_secret(settings, name, "url", environ)
+    _require_address(f"destinations.{name}", wanted, current(address) or "")
+    return address
 
 
 def _require_address(where: str, wanted: DestinationSettings, url: str) -> None:
@@ -94,8 +116,3 @@ def _require_address(where: str, wanted: DestinationSettings, url: str) -> None:
         is_fit = False
     if not (is_fit and url.isascii() and url.isprintable() and " " not in url):
         raise ConfigurationError(f"{where}: its address is no {schemes[0]}://host/path without user and password")
-
-
-def _require_secret(where: str, wanted: DestinationSettings, secret: str) -> None:
-    if wanted.type == "webhook" and len(secret) < LEAST_SECRET:
-        raise ConfigurationError(f"{where}: its secret is shorter than {LEAST_SECRET} characters")

@@ -55,7 +55,7 @@ class Sender:
 
     def __init__(self, name: str, destination: DestinationSettings, address: Callable[[], str]) -> None:
         self.address = address
-        self.tls = _tls(name, destination)
+        self.tls = tls_of(name, destination)
         self._http: aiohttp.ClientSession | None = None
 
     async def send(self, message: Message) -> None:
@@ -121,7 +121,8 @@ def _asked_wait_s(response: aiohttp.ClientResponse) -> float | None:
     return min(float(given), LONGEST_WAIT_S)
 
 
-def _tls(name: str, destination: DestinationSettings) -> ssl.SSLContext | bool:
+def tls_of(name: str, destination: DestinationSettings) -> ssl.SSLContext | bool:
+    """Which certificates are trusted, as aiohttp takes it. Raises: ConfigurationError: The CA file cannot be used."""
     if destination.ca_file is None:
         return True
     try:

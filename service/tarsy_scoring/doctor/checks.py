@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.errors import ConfigurationError, ScoringError
+from tarsy_scoring.errors import ConfigurationError, ScoringError, SettingMissing
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 
@@ -41,7 +41,7 @@ class Check:
 
     Args:
         look: Returns what it found, where that fits. Raises `Fault` or `NotChecked`, or lets the error of the
-            system through.
+            system or of a missing setting through.
         needs: Names of earlier checks without which this one can find nothing.
         target: The system that it looks at, with its place; without secrets.
     """
@@ -58,8 +58,8 @@ class Result:
     The result of one check.
 
     Args:
-        found: For a skipped check the reason.
-        advice: None where nothing has to be done.
+        found: For a skipped check the reason. May have several lines.
+        advice: None where nothing has to be done. May have several lines.
     """
 
     name: str
@@ -84,7 +84,7 @@ async def _run(check: Check) -> Result:
     try:
         async with asyncio.timeout(LIMIT_S):
             return Result(check.name, "ok", await check.look())
-    except NotChecked as reason:
+    except (NotChecked, SettingMissing) as reason:  # the check of the settings fails where one is missing
         return Result(check.name, "skipped", str(reason))
     except Fault as fault:
         return Result(check.name, "failed", str(fault), fault.advice)

@@ -21,7 +21,7 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.config.watched_secret import secret_source
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import SettingMissing
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
@@ -131,11 +131,12 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     TARSy's database for writing; connects to nothing yet.
 
     Raises:
-        ConfigurationError: The URL is not set, or can never work.
+        SettingMissing: The URL is not set.
+        ConfigurationError: It can never work.
     """
     variable = variable_of("write_back_database_url")
     if settings.write_back_database_url is None:
-        raise ConfigurationError(
+        raise SettingMissing(
             f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, with a role that may "
             "insert scores and stages"
         )

@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.config.timeline_sources import SOURCES, source_names
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import SettingMissing
 from tarsy_scoring.timeline.model import TimelineSource
 
 
@@ -15,13 +15,14 @@ def open_timeline_source(settings: Settings) -> TimelineSource:
     Make the source of `SCORING_TIMELINE_SOURCE`; it connects at its first use.
 
     Raises:
-        ConfigurationError: No source is configured, it lacks a setting, or its settings can never work.
+        SettingMissing: No source is configured, or it lacks a setting.
+        ConfigurationError: Its settings can never work.
     """
     if settings.timeline_source is None:
-        raise ConfigurationError(f"SCORING_TIMELINE_SOURCE is not set: say {source_names()}")
+        raise SettingMissing(f"SCORING_TIMELINE_SOURCE is not set: say {source_names()}")
     registered = SOURCES[settings.timeline_source]
     for name, wanted in registered.requires.items():
         if getattr(settings, name) is None:
-            raise ConfigurationError(f"{variable_of(name)} is not set: {wanted}")
+            raise SettingMissing(f"{variable_of(name)} is not set: {wanted}")
     source: TimelineSource = resolve_name(registered.factory)(settings)
     return source

@@ -93,16 +93,22 @@ def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
         return {"providers": {"main": {"base_url": url, "api_key_env": "JUDGE_KEY"}}}
 
     for url in ("http://127.0.0.1:8000/v1", "https://judge.internal/v1"):
-        assert "settings.judge_in_clear" not in run(config=providers(url)).stderr
-    assert "settings.judge_in_clear" in run(config=providers("http://judge.internal/v1")).stderr
+        assert "settings.judge_in_clear" not in run(config=providers(url)).stdout
+    shown = run(config=providers("http://judge.internal/v1"))
+    assert "settings.judge_in_clear: provider main; use https\n" in shown.stdout
+    assert shown.stderr == ""
+
+
+def events_of(shown: Result) -> list[str]:
+    return [warning["event"] for warning in json.loads(shown.stdout)["warnings"]]
 
 
 def test_criteria_by_default_are_warned_of_because_the_default_has_changed(run: Run) -> None:
     announced = {c["setting"]: c for c in json.loads(run("--json").stdout)["changed_defaults"]}["defaults.criteria"]
     assert (announced["was"], announced["now"]) == ("investigation-methodology", ChainSettings().criteria)
-    assert "settings.default_criteria_changed" in run().stderr
-    named = run(config=CONFIG | {"defaults": {"criteria": "investigation"}})
-    assert "settings.default_criteria_changed" not in named.stderr
+    assert "settings.default_criteria_changed" in events_of(run("--json"))
+    named = run("--json", config=CONFIG | {"defaults": {"criteria": "investigation"}})
+    assert "settings.default_criteria_changed" not in events_of(named)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +128,8 @@ def test_a_second_opinion_without_effect_is_warned_of(run: Run, chain: dict[str,
     shown = run(config=CONFIG | {"chains": {"k": asked | chain}})
 
     assert shown.exit_code == 0, shown.output
-    assert ("settings.second_opinion" in shown.stderr) is (warning is not None)
-    assert (warning or "") in shown.stderr
+    assert ("settings.second_opinion: where chains.k" in shown.stdout) is (warning is not None)
+    assert (warning or "") in shown.stdout
 
 
 def test_everything_else_is_printed(run: Run) -> None:
@@ -146,7 +152,8 @@ def test_everything_else_is_printed(run: Run) -> None:
 
 def file_keys(text: str) -> Any:
     """The keys of the file that the command printed for people."""
-    return yaml.safe_load(text.partition("keys of the file")[2].partition(":")[2].partition("\nthe configuration")[0])
+    shown = text.partition("\nkeys of ")[2].partition(":\n")[2]
+    return yaml.safe_load(shown.partition("\nwarnings (")[0].partition("\nthe configuration")[0])
 
 
 def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) -> None:
@@ -172,7 +179,10 @@ def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) ->
     assert shown["defaults"] == {"sample_rate": 0.5, "pass_threshold": 50.0}
     assert shown["providers"]["spare"] == {"api_key_env": "JUDGE_KEY", "proxy": "***"}
     assert shown.keys() == {"providers", "defaults", "chains", "gates"}
-    variables = brief.stdout.partition("variables that differ")[2].partition("keys of the file")[0]
+    assert "that differ from the defaults: none" in run(config={}, OPENAI_API_KEY="k").stdout
+    gated = {"chains": {"k": {"gates": [{"type": "no_transcript_errors"}]}}}
+    assert file_keys(run(config=CONFIG | gated).stdout)["chains"]["k"] == {"gates": [{"type": "no_transcript_errors"}]}
+    variables = brief.stdout.partition("variables that differ")[2].partition("\nkeys of ")[0]
     assert "SCORING_LEASE_S " in variables
     assert "SCORING_SLOTS" not in variables
     assert len(brief.stdout.splitlines()) < len(whole.stdout.splitlines()) / 2
@@ -181,17 +191,69 @@ def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) ->
     assert all(f"  {variable} " in whole.stdout for variable in everything["environment"])
 
 
+def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without database, brokers, source, keys and secrets, which a worker needs: they are listed, and no error."""
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    nothing = CliRunner().invoke(check_config)
+    (tmp_path / "mine.yaml").write_text(
+        "chains: {k: {pass_threshold: 60}}\ndestinations: {team: {type: slack, url_env: HOOK}}", encoding="utf-8"
+    )
+    monkeypatch.setenv("SCORING_CONFIG", str(tmp_path / "mine.yaml"))
+    brief, document = CliRunner().invoke(check_config), json.loads(CliRunner().invoke(check_config, ["--json"]).stdout)
+
+    assert (nothing.exit_code, nothing.stderr, brief.exit_code, brief.stderr) == (0, "", 0, "")
+    assert nothing.stdout.startswith(
+        "variables that differ from the defaults: none\nno file: SCORING_CONFIG is not set\n"
+    )
+    assert f"keys of {tmp_path / 'mine.yaml'} that differ" in brief.stdout
+    assert document["file"] == str(tmp_path / "mine.yaml")
+    needed = (
+        "SCORING_DATABASE_URL",
+        "SCORING_KAFKA_BOOTSTRAP_SERVERS",
+        "HOOK",
+        "SCORING_TIMELINE_SOURCE",
+        "OPENAI_API_KEY",
+    )
+    for name, line in zip(needed, document["not_set"], strict=True):
+        assert name in line
+        assert f"\n  {line}\n" in brief.stdout
+    with_worker = CliRunner().invoke(worker)
+    assert str(with_worker.exception) == "\n".join(document["not_set"])
+
+
+def test_everything_that_is_wrong_is_named_at_once(run: Run) -> None:
+    """What is not set is no part of that."""
+    unknown = {"chains": {name: {"criteria": "investigaton"} for name in ("a", "b")}}
+    destinations = {"oncall": {"type": "webhook", "url_env": "HOOK", "secret_env": "KEY", "ca_file": "/nowhere"}}
+    wrong = {"HOOK": "ftp://planted7Secret", "KEY": "planted7", "SCORING_API_HOST": "0.0.0.0", "JUDGE_KEY": ""}
+    shown = run(config=CONFIG | unknown | {"destinations": destinations}, **wrong)
+
+    lines = str(shown.exception).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("destinations.oncall", "destinations.oncall", "destinations.oncall.ca_file"),
+        *(
+            "chains.a.criteria",
+            "chains.b.criteria",
+            "the API would listen on 0.0.0.0, beyond this machine, without access control",
+        ),
+    ]
+    assert "did you mean 'investigation'?" in lines[3]
+    assert PLANTED not in str(shown.exception)
+
+
 def test_an_unknown_variable_is_named_with_the_nearest_one(run: Run) -> None:
     """By `check-config` and at every start. A variable that holds the key of a provider has a meaning."""
     own_key = {"providers": {"main": {"api_key_env": "SCORING_KEY"}}}
     shown = run(config=own_key, SCORING_KEY="k", SCORING_LEASE_SECONDS="60", SCORING_ZZZ="1")
 
     assert shown.exit_code == 0, shown.output
-    for text in (shown.stdout, shown.stderr):
-        assert "did you mean SCORING_LEASE_S?" in text
-        assert "SCORING_ZZZ" in text
-        assert "SCORING_KEY" not in text.replace("api_key_env: SCORING_KEY", "")
-    assert json.loads(run("--json", SCORING_ZZZ="1").stdout)["unknown_variables"] == ["SCORING_ZZZ"]
+    assert "did you mean SCORING_LEASE_S?" in shown.stdout
+    assert shown.stdout.count("SCORING_ZZZ") == 1
+    assert "SCORING_KEY" not in shown.stdout.replace("api_key_env: SCORING_KEY", "")
+    document = run("--json", SCORING_ZZZ="1")
+    assert json.loads(document.stdout)["unknown_variables"] == ["SCORING_ZZZ"]
+    assert "settings.unknown_variable" in events_of(document)
 
 
 # A variable, a value that can never work, and words of the refusal.

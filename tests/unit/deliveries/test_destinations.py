@@ -52,6 +52,29 @@ def test_an_address_or_secret_that_cannot_work_is_refused(environ: dict[str, str
     assert "T0KEN" not in str(refused.value)
 
 
+def test_every_fault_of_a_destination_is_named(tmp_path: Path) -> None:
+    """Those of its keys, which depend on its type, beside those of its values."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "destinations:\n  a: {type: webhook, base_url: nowhere, score_below: 200, ulr_env: A}\n"
+        "  b: {type: langfuse, events: [drift], secret_env: A, secret_file: /a}\n"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings({"SCORING_CONFIG": str(file)})
+    assert [line.removeprefix(f"{file}: destinations.") for line in str(refused.value).splitlines()] == [
+        "a.base_url: expected https://host:port, without user, password or query in it",
+        "a.score_below: Input should be less than or equal to 100",
+        "a.ulr_env: no such key; did you mean 'url_env'?",
+        "a: a destination of the type webhook has no key base_url",
+        "a: a destination of the type webhook needs either url_env or url_file",
+        "a: a destination of the type webhook needs either secret_env or secret_file",
+        "b: a destination of the type langfuse has no key events",
+        "b: a destination of the type langfuse needs base_url",
+        "b: a destination of the type langfuse needs public_key",
+        "b: a destination of the type langfuse needs either secret_env or secret_file",
+    ]
+
+
 def test_an_address_of_slack_needs_tls() -> None:
     """It is the only secret of a channel."""
     slack = Settings(config=Config(destinations={"team": DestinationSettings(type="slack", url_env="HOOK")}))
