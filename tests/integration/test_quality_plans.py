@@ -11,7 +11,7 @@ from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
-from tarsy_scoring.records import labels, labels_nearby, retention, review, week
+from tarsy_scoring.records import labels, labels_nearby, retention, review, unscored, week
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
@@ -56,11 +56,11 @@ STATEMENTS = {
         {"session_scores_with_tools"},
     ),
     "week-failed": (
-        week.FAILED,
+        unscored.FAILED,
         "now() - interval '7 days', 2000",
         {"session_scores_failed", "session_scores_of_session"},
     ),
-    "week-waiting": (week.WAITING, "10000", {"session_scores_due"}),
+    "week-waiting": (unscored.WAITING, "10000", {"session_scores_due"}),
     "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
 }
 

@@ -85,13 +85,13 @@ STEADY = [60, 61, 62] * 20
 )
 def test_the_first_sentence_says_whether_a_chain_got_worse(chains: dict[str, Any], said: str) -> None:
     found = [rows(name, totals, is_later=n == 1) for name, both in chains.items() for n, totals in enumerate(both)]
-    assert Week(DAY, list(weeks(*found).values()), [], {}).in_words == said
+    assert Week(DAY, list(weeks(*found).values())).in_words == said
 
 
 def test_the_first_sentence_counts_chains_that_cannot_be_compared() -> None:
     other = [rows("o", SAME, is_later=False), rows("o", SAME, is_later=True, judge="judge-2")]
-    assert Week(DAY, list(weeks(*other).values()), [], {}).in_words.startswith("No chain can be compared")
-    both = Week(DAY, list(weeks(*other, *pair("k", SAME, SAME)).values()), [], {}).in_words
+    assert Week(DAY, list(weeks(*other).values())).in_words.startswith("No chain can be compared")
+    both = Week(DAY, list(weeks(*other, *pair("k", SAME, SAME)).values())).in_words
     assert both == (
         "No chain got worse: no mean total fell. 1 more cannot be compared: no judge has totals in both weeks."
     )
@@ -102,6 +102,6 @@ def test_only_chains_that_are_held_up_wait_for_a_person() -> None:
         def hold(self, chain_id: str | None) -> tuple[str, str] | None:
             return ("pause", "paused by ada") if chain_id == "k" else None
 
-    week = Week(DAY, [], [], {"k": 3, None: 2})
-    assert held_up(week, Holds()) == [Held("k", 3, "pause", "paused by ada")]
-    assert held_up(week, None) == []
+    waiting = {"k": 3, None: 2}
+    assert held_up(waiting, Holds()) == [Held("k", 3, "pause", "paused by ada")]
+    assert held_up(waiting, None) == []

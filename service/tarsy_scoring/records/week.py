@@ -1,8 +1,8 @@
 """
-The last seven days of each chain beside the seven days before, and the scores that need a person.
+The last seven days of each chain beside the seven days before.
 
 A session counts once, by its latest completed score without a reference, on the day of that score, as on the page of
-trends. Figures are read from the rollups; failed and pending scores from their own indexes, up to a limit.
+trends. Figures are read from the rollups.
 """
 
 from collections import defaultdict
@@ -18,8 +18,6 @@ from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.statistics.change import Change, Moments, chance_of_change, change_of_moments
 
 DAYS = 7
-MOST_FAILED = 2000  # of one kind of error that are looked at
-MOST_PENDING = 10_000
 CLEAR_POINTS = 5.0  # if chance alone may hide a larger difference, scores are too few to tell
 NAME_SHOWN = 80  # characters
 NAMED = 3  # chains that the first sentence names
@@ -42,33 +40,6 @@ SELECT t.chain_id, t.criteria, t.judge_fingerprint, t.day >= $10::date AS is_lat
        coalesce(sum(t.number) FILTER (WHERE t.total >= coalesce(b.low, $13)), 0)::bigint AS correct
 FROM ({count_totals_by_chain()}) t LEFT JOIN unnest($11::text[], $12::int[]) AS b(criteria, low) USING (criteria)
 GROUP BY 1, 2, 3, 4 HAVING sum(t.number) > 0
-"""
-
-_FAILED = "s.status IN ('failed', 'timed_out')"
-
-# Sessions whose newest score failed since $1, by chain and kind of error; the newest $2 failures of each kind count.
-# PostgreSQL steps through the index of failed scores, kind by kind.
-FAILED = f"""
-WITH RECURSIVE kinds AS (
-  SELECT min(s.error_kind) AS kind FROM {{schema}}.session_scores s WHERE {_FAILED}
-  UNION ALL
-  SELECT (SELECT min(s.error_kind) FROM {{schema}}.session_scores s WHERE {_FAILED} AND s.error_kind > k.kind)
-  FROM kinds k WHERE k.kind IS NOT NULL)
-SELECT k.kind AS error_kind, f.status, f.chain_id, count(*) AS sessions FROM kinds k, LATERAL (
-  SELECT s.session_id, s.status, s.chain_id, s.created_at FROM {{schema}}.session_scores s
-  WHERE {_FAILED} AND s.error_kind = k.kind AND s.completed_at >= $1 AND s.purpose = 'production'
-  ORDER BY s.completed_at DESC LIMIT $2) f
-WHERE NOT EXISTS (SELECT FROM {{schema}}.session_scores n WHERE n.session_id = f.session_id
-                  AND n.purpose = 'production' AND n.created_at > f.created_at)
-GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3, 1, 2
-"""
-
-# Due scores by chain, of the first $1.
-WAITING = """
-SELECT chain_id, count(*) AS scores FROM (
-  SELECT chain_id FROM {schema}.session_scores
-  WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() ORDER BY priority, next_attempt_at LIMIT $1) s
-GROUP BY 1 ORDER BY 2 DESC, 1
 """
 
 
@@ -182,18 +153,14 @@ class ChainWeek:
 @dataclass(frozen=True, slots=True)
 class Week:
     """
-    The chains, those with most scores first, and what waits.
+    The chains, those with most scores first.
 
     Args:
         since: First day of the later week, which ends today.
-        failed: Rows of `FAILED`.
-        waiting: Number of due scores by chain, up to `MOST_PENDING` together.
     """
 
     since: date
     chains: list[ChainWeek]
-    failed: list[Mapping[str, Any]]
-    waiting: dict[str | None, int]
 
     @property
     def silent(self) -> list[ChainWeek]:
@@ -230,10 +197,7 @@ async def read_week(database: Database, right_from: Mapping[str, int], today: da
     # One after the other: a page that holds several connections at once would take them from other pages.
     [figures] = await count(database, both, (FIGURES, (since,)), filled=FIGURES_SINCE)
     [totals] = await count(database, both, (TOTALS, bands))
-    failed = await database.once(lambda c: c.fetch(database.sql(FAILED), _midnight(since), MOST_FAILED))
-    waiting = await database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING))
-    chains = combine(figures, totals)
-    return Week(since, chains, [dict(r) for r in failed], {r["chain_id"]: r["scores"] for r in waiting})
+    return Week(since, combine(figures, totals))
 
 
 def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:

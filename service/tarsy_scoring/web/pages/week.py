@@ -1,9 +1,9 @@
 """The page of the week: each chain beside the week before, what changed, and what needs a person."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
@@ -14,7 +14,8 @@ from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.queue.letter_states import newest_letters
 from tarsy_scoring.records import review
 from tarsy_scoring.records.scores import Holds
-from tarsy_scoring.records.week import DAYS, MOST_PENDING, ChainWeek, Week, read_week
+from tarsy_scoring.records.unscored import MOST_PENDING, read_failed, read_waiting
+from tarsy_scoring.records.week import DAYS, ChainWeek, read_week
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing
@@ -51,11 +52,13 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     database, today = context.analytics.database, datetime.now(UTC).date()
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
     week = await read_week(database, right_from, today)
+    failed = await read_failed(database, datetime.combine(week.since, time(), UTC))
+    waiting = await read_waiting(database)
     picks = await review.queue(database)
     pauses = await read_pauses(database)
     letters = await newest_letters(database, None, 1)
     findings = await read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ)
-    holds = await context.reader.holds() if week.waiting else None
+    holds = await context.reader.holds() if waiting else None
     unread = sum(letters.by_state.get(state, 0) for state in ("not_replayed", "still_fails"))
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
@@ -68,7 +71,8 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         to_label=picks.to_label,
         unread=unread,
         pauses=pauses,
-        held=held_up(week, holds),
+        failed=failed,
+        held=held_up(waiting, holds),
         never=never_scored(context, week.chains),
         most_waiting=MOST_PENDING,
         failed_shown=FAILED_SHOWN,
@@ -80,10 +84,10 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     )
 
 
-def held_up(week: Week, holds: Holds | None) -> list[Held]:
+def held_up(waiting: Mapping[str | None, int], holds: Holds | None) -> list[Held]:
     """The chains whose due scores nothing but an operator, a provider or the next day releases."""
     found = []
-    for chain, scores in week.waiting.items():
+    for chain, scores in waiting.items():
         if holds is not None and (hold := holds.hold(chain)):
             found.append(Held(chain, scores, *hold))
     return found
