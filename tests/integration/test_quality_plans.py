@@ -11,7 +11,7 @@ from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
-from tarsy_scoring.records import labels, labels_nearby, retention, review, unscored, week
+from tarsy_scoring.records import labels, labels_nearby, retention, review, unscored, week, week_changes
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
@@ -61,6 +61,16 @@ STATEMENTS = {
         {"session_scores_failed", "session_scores_of_session"},
     ),
     "week-waiting": (unscored.WAITING, "10000", {"session_scores_due"}),
+    "week-sessions": (
+        week_changes.SESSIONS,
+        "'{chain-7}', '{judge-2}', now() - interval '14 days', now() - interval '7 days', 200",
+        {"session_scores_judged", "sessions_pkey"},
+    ),
+    "week-lowest": (
+        week_changes.LOWEST,
+        "'{chain-7}', '{judge-2}', now() - interval '7 days', 2, '{tampering_suspected}'",
+        {"session_scores_judged", "sessions_pkey"},
+    ),
     "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
 }
 
@@ -104,12 +114,15 @@ async def test_counting_requests_for_tools_reads_no_scores(connection: asyncpg.C
 
 
 async def test_the_week_reads_no_scores(connection: asyncpg.Connection) -> None:
-    """Its figures come from the rollups of two weeks."""
+    """Its figures and what judges name come from the rollups of two weeks."""
     day = NOW.date() - timedelta(days=13)
     of = f"NULL, NULL, NULL, NULL, DATE '{day}', 'infinity', true, '{{}}', '{{}}', DATE '{day + timedelta(days=7)}'"
     for statement, more, index in (
         (week.FIGURES, "", "chain_figures_by_end_day_chain_id_criteria_judge_fingerprin_key"),
         (week.TOTALS, ", '{criteria-1}', '{60}', 75", "score_rollups_of_chains_day_idx"),
+        (week_changes.TAGS, ", '{chain-7}'", "score_groups_pkey"),  # the filling has no tags
+        (week_changes.MISSED, ", '{chain-7}', 1000", "missed_rollups_of_day"),
+        (week_changes.AGENT_TOOLS, ", '{chain-7}', 100", "chain_rollups_of_day"),
     ):
         nodes = await plan_of(connection, statement, of + more)
 

@@ -88,6 +88,15 @@ def test_the_first_sentence_says_whether_a_chain_got_worse(chains: dict[str, Any
     assert Week(DAY, list(weeks(*found).values())).in_words == said
 
 
+def test_the_chains_that_fell_are_those_that_got_worse_or_else_the_largest_fall() -> None:
+    lower = {points: [total - points for total in STEADY] for points in (20, 30)}
+    quiet = [*pair("a", SAME, [45, 55, 65, 50, 60]), *pair("b", SAME, [48, 58, 68, 53, 63])]
+    worse = [*pair("c", STEADY, lower[20]), *pair("d", STEADY, lower[30])]
+
+    assert [c.chain_id for c in Week(DAY, list(weeks(*quiet).values())).fallen] == ["a"]
+    assert [c.chain_id for c in Week(DAY, list(weeks(*quiet, *worse).values())).fallen] == ["d", "c"]
+
+
 def test_the_first_sentence_counts_chains_that_cannot_be_compared() -> None:
     other = [rows("o", SAME, is_later=False), rows("o", SAME, is_later=True, judge="judge-2")]
     assert Week(DAY, list(weeks(*other).values())).in_words.startswith("No chain can be compared")

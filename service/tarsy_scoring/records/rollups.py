@@ -400,11 +400,11 @@ def sum_categories(kind: Kind) -> str:
 
 
 def count_tags(kind: Kind) -> str:
-    """SELECT of numbers of the latest scores by failure tag and chain; several rows of one tag add up."""
+    """SELECT of numbers of the latest scores by day, failure tag, chain and judge; several rows add up."""
     return f"""
-  SELECT r.tag, g.chain_id, r.scores AS number {_rolled_up("tag_rollups", kind=kind)}
+  SELECT r.day, r.tag, g.chain_id, g.judge_fingerprint, r.scores AS number {_rolled_up("tag_rollups", kind=kind)}
   UNION ALL
-  SELECT t.tag, d.chain_id, d.number
+  SELECT d.day, t.tag, d.chain_id, d.judge_fingerprint, d.number
   FROM ({not_rolled_up("latest", "failure_tags", kind=kind)}) d, LATERAL ({_TAGS}) t"""
 
 

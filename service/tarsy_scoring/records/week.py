@@ -90,6 +90,8 @@ class ChainWeek:
     Args:
         change: Of the mean total, under the judge with most scores in both weeks; None: no judge has both.
         compared: The totals of this judge, those of the week before first.
+        judge: Its fingerprint.
+        judged: Number of its scores in both weeks, also of those without a total.
         is_marked: Whether the change is more than chance gives, all chains of the page considered.
         new_judges: Name of the criteria and first day of each judge that gave scores in the later week alone.
     """
@@ -99,6 +101,8 @@ class ChainWeek:
     before: Figures = field(default_factory=Figures)
     change: Change | None = None
     compared: tuple[Moments, Moments] = (Moments(), Moments())
+    judge: str | None = None
+    judged: tuple[int, int] = (0, 0)
     is_marked: bool = False
     new_judges: list[tuple[str | None, date]] = field(default_factory=list)
 
@@ -168,6 +172,12 @@ class Week:
         return [chain for chain in self.chains if not chain.now.scores]
 
     @property
+    def fallen(self) -> list[ChainWeek]:
+        """Chains that got worse, the largest fall first; if none did, the chain with the largest fall."""
+        falls = sorted((chain for chain in self.chains if round(chain.points, 1) < 0), key=lambda chain: chain.points)
+        return [chain for chain in falls if chain.is_marked] or falls[:1]
+
+    @property
     def in_words(self) -> str:
         """Whether a chain got worse, in one sentence or two; empty without a score in both weeks."""
         both = [chain for chain in self.chains if chain.now.scores and chain.before.scores]
@@ -177,7 +187,7 @@ class Week:
         if len(others) == len(both):
             return "No chain can be compared with its week before: no judge has totals in both."
         left = f" {len(others):,} more cannot be compared: no judge has totals in both weeks." if others else ""
-        return _worst([chain for chain in both if chain.change]) + left
+        return _worst(self.fallen) + left
 
 
 async def read_week(database: Database, right_from: Mapping[str, int], today: date) -> Week:
@@ -214,40 +224,46 @@ def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, 
         sums = judges[_judge(row)][row["is_later"]]
         sums.totals, sums.correct = Moments(row["n"], row["sum"], row["squares"]), row["correct"]
     chains: dict[str | None, ChainWeek] = {}
-    pairs: defaultdict[str | None, list[tuple[Moments, Moments]]] = defaultdict(list)
+    pairs: defaultdict[str | None, list[tuple[str | None, Figures, Figures]]] = defaultdict(list)
     for judge, (before, now) in judges.items():
         chain = chains.setdefault(judge[0], ChainWeek(judge[0]))
         chain.before.add(before)
         chain.now.add(now)
         if before.totals.n and now.totals.n:
-            pairs[judge[0]].append((before.totals, now.totals))
+            pairs[judge[0]].append((judge[2], before, now))
         if now.scores and not before.scores:
             chain.new_judges.append((judge[1], first_days[judge]))
     for chain in chains.values():
         chain.new_judges = sorted(chain.new_judges, key=lambda new: new[1]) if chain.before.scores else []
         if pairs[chain.chain_id]:
-            first, second = max(pairs[chain.chain_id], key=lambda pair: min(pair[0].n, pair[1].n))
-            chain.compared, chain.change = (first, second), change_of_moments(first, second, 1 - FALSE_ALARMS)
+            most = max(pairs[chain.chain_id], key=lambda pair: min(pair[1].totals.n, pair[2].totals.n))
+            chain.judge, before, now = most
+            chain.compared, chain.judged = (before.totals, now.totals), (before.scores, now.scores)
+            chain.change = change_of_moments(*chain.compared, 1 - FALSE_ALARMS)
     _mark(list(chains.values()))
     return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))
 
 
-def _worst(compared: Sequence[ChainWeek]) -> str:
-    falls = sorted((chain for chain in compared if round(chain.points, 1) < 0), key=lambda chain: chain.points)
-    if worse := [chain for chain in falls if chain.is_marked]:
-        named = [f"{_name(c)}, {c.means_in_words} ({c.numbers_in_words})" for c in worse[:NAMED]]
-        more = [f"{len(worse) - NAMED:,} more"] if len(worse) > NAMED else []
-        return f"{len(worse):,} {'chain' if len(worse) == 1 else 'chains'} got worse: {'; '.join([*named, *more])}."
-    if not falls:
+def _worst(fallen: Sequence[ChainWeek]) -> str:
+    if not fallen:
         return "No chain got worse: no mean total fell."
-    one = falls[0]
-    why = "too few to tell" if one.is_too_few else "no more than chance gives"
-    fall = f"{_name(one)}, {one.means_in_words} ({one.numbers_in_words}: {why})"
-    return f"No chain got clearly worse; the largest fall is {fall}."
+    one = fallen[0]
+    if not one.is_marked:
+        why = "too few to tell" if one.is_too_few else "no more than chance gives"
+        fall = f"{short_name(one)}, {one.means_in_words} ({one.numbers_in_words}: {why})"
+        return f"No chain got clearly worse; the largest fall is {fall}."
+    named = [f"{short_name(c)}, {c.means_in_words} ({c.numbers_in_words})" for c in fallen[:NAMED]]
+    more = [f"{len(fallen) - NAMED:,} more"] if len(fallen) > NAMED else []
+    return f"{len(fallen):,} {'chain' if len(fallen) == 1 else 'chains'} got worse: {'; '.join([*named, *more])}."
 
 
-def _name(chain: ChainWeek) -> str:
-    name = chain.chain_id or "scores without a chain"
+def short_name(chain: ChainWeek) -> str:
+    """The name of a chain for a sentence."""
+    return shortened(chain.chain_id or "scores without a chain")
+
+
+def shortened(name: str) -> str:
+    """A name of at most `NAME_SHOWN` characters."""
     return name if len(name) <= NAME_SHOWN else name[: NAME_SHOWN - 1] + "…"
 
 

@@ -1,4 +1,7 @@
-"""The page of the week: each chain beside the week before, what changed, and what needs a person."""
+"""
+The page of the week: which chains got worse and what else differs in them, what needs a person, and each chain beside
+the week before.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,11 +14,13 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.drift.findings import Finding, read_findings
 from tarsy_scoring.drift.report import CAUSES, in_points
 from tarsy_scoring.limits.fleet import read_pauses
+from tarsy_scoring.missing_tools.decisions import read_decisions
 from tarsy_scoring.queue.letter_states import newest_letters
 from tarsy_scoring.records import review
 from tarsy_scoring.records.scores import Holds
 from tarsy_scoring.records.unscored import MOST_PENDING, read_failed, read_waiting
 from tarsy_scoring.records.week import DAYS, ChainWeek, read_week
+from tarsy_scoring.records.week_changes import read_changes
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing
@@ -28,6 +33,8 @@ CHAINS_SHOWN = 100
 FAILED_SHOWN = 20
 NAMES_SHOWN = 10
 FINDINGS_READ = 100
+SENTENCES = 2  # about what differs, behind the first one
+DIFFERENCES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     database, today = context.analytics.database, datetime.now(UTC).date()
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
     week = await read_week(database, right_from, today)
+    changes = await read_changes(database, week, (await read_decisions(database)).merge)
     failed = await read_failed(database, datetime.combine(week.since, time(), UTC))
     waiting = await read_waiting(database)
     picks = await review.queue(database)
@@ -65,6 +73,8 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         "week.html",
         here="/week",
         week=week,
+        changes=changes,
+        explained={one.chain.chain_id for one in changes},
         today=today,
         days=DAYS,
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
@@ -77,7 +87,10 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         most_waiting=MOST_PENDING,
         failed_shown=FAILED_SHOWN,
         names_shown=NAMES_SHOWN,
+        sentences=SENTENCES,
+        differences_shown=DIFFERENCES_SHOWN,
         changes_of=lambda chain: _changes_of(chain, findings, week.since),
+        begun_of=lambda chain: _begun_in(_changes_of(chain, findings, week.since), week.since),
         began_before=began_before,
         causes=CAUSES,
         in_points=in_points,
@@ -111,3 +124,7 @@ def _changes_of(chain: ChainWeek, findings: Sequence[Finding], since: date) -> l
     """Findings about a chain, those of changes that began in the week first."""
     own = [f for f in findings if f.is_event and f.chain_id == chain.chain_id]
     return sorted(own, key=lambda finding: began_before(finding, since))
+
+
+def _begun_in(findings: Sequence[Finding], since: date) -> list[Finding]:
+    return [finding for finding in findings if not began_before(finding, since)]
