@@ -28,12 +28,12 @@ QUARTER = Plan(
     judges=(hashlib.sha256(b"judge of spring").hexdigest(), hashlib.sha256(b"judge of summer").hexdigest()),
     judge_day=35,
     judge_points=8.0,
-    improved_day=42,
-    improved_points=6.0,
+    changed_day=42,
+    changed_points=6.0,
     labels={"guidance": "v1"},
-    improved_labels={"guidance": "v2"},
+    changed_labels={"guidance": "v2"},
     tools=("kubectl_get", "prometheus_query"),
-    improved_tools=("kubectl_get", "prometheus_query", NEW_TOOL),
+    changed_tools=("kubectl_get", "prometheus_query", NEW_TOOL),
     missed=(
         Missed(
             *(0.22, 0.01, (NEW_TOOL, "Get Previous Logs")),

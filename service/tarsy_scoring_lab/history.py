@@ -35,17 +35,19 @@ JUDGE_DAY = 40  # all chains get a judge that is milder by `JUDGE_POINTS`
 JUDGE_POINTS = 7.0
 PROMPT_DAY, PROMPT_POINTS = 55, 8.0  # a better prompt of the agents in `PAYMENTS`
 TOOL_DAY = 62  # `BUILT_TOOL` is there, in `KUBERNETES`
+LOST_DAY, LOST_POINTS = DAYS - 6, 26.0  # agents in `DATABASES` lose `LOST_TOOL` when the last week of `/week` begins
 OUTAGE_DAY, OUTAGE_H = 70, 8  # the judge does not answer, and its circuit opens
 REVIEWED_UNTIL = DAYS - 8  # the days after it are left for the review page to draw
 PAYMENTS, KUBERNETES, NETWORK = "example-payments", "example-kubernetes", "example-network"
+DATABASES = "example-databases"
 # The configuration of the chains; those of the demo's own sessions have the gates of its `defaults`.
 CHAINS: Mapping[str, Mapping[str, Any]] = {
     PAYMENTS: {"pass_threshold": 70, "gates": []},
     KUBERNETES: {"pass_threshold": 60, "gates": []},
-    **{f"example-{name}": {"gates": []} for name in ("databases", "network", "batch-jobs", "certificates")},
+    **{name: {"gates": []} for name in (DATABASES, NETWORK, "example-batch-jobs", "example-certificates")},
 }
 PROVIDER = "example"
-BUILT_TOOL, WANTED_TOOL = "get_previous_logs", "search_traces"
+BUILT_TOOL, WANTED_TOOL, LOST_TOOL = "get_previous_logs", "search_traces", "sql_query"
 JUDGES = "example-judge-spring", "example-judge-summer"
 
 _TOOLS = "kubectl_get", "kubectl_logs", "prometheus_query"
@@ -58,11 +60,15 @@ _TRACES = (
     "Which call was slow could not be seen, because no traces were at hand.",
     "The agent timed services one after the other, where one trace would have shown the slow one.",
 )
-_NEVER = DAYS  # no improvement within the history
+_QUERIES = (
+    "Which statement held the lock could not be seen, because the agent could not ask the database.",
+    "Replication was judged by the metrics of the host alone; the cause stood in the database itself.",
+)
+_NEVER = DAYS  # no change within the history
 
 
 def _plan(name: str, sessions: int, kinds: Mapping[str, tuple[float, int]], **more: Any) -> Plan:
-    """A chain without an improvement; `more` replaces fields."""
+    """A chain without a change of its agents; `more` replaces fields."""
     plan = Plan(
         chain=f"example-{name}",
         prefix=f"example-{name}-",
@@ -72,12 +78,12 @@ def _plan(name: str, sessions: int, kinds: Mapping[str, tuple[float, int]], **mo
         judges=(_fingerprint(JUDGES[0]), _fingerprint(JUDGES[1])),
         judge_day=JUDGE_DAY,
         judge_points=JUDGE_POINTS,
-        improved_day=_NEVER,
-        improved_points=0.0,
+        changed_day=_NEVER,
+        changed_points=0.0,
         labels=LABEL,
-        improved_labels=LABEL,
+        changed_labels=LABEL,
         tools=_TOOLS,
-        improved_tools=_TOOLS,
+        changed_tools=_TOOLS,
         missed=(Missed(0.06, 0.06, _TRACES_SPELT, _TRACES),),
         labelled_share=0.12,
         labelled_until=REVIEWED_UNTIL,
@@ -95,10 +101,10 @@ PLANS = (
         "payments",
         900,
         {"HighLatency": (52.0, 5), "ErrorRateHigh": (58.0, 3), "QueueBacklog": (48.0, 2)},
-        improved_day=PROMPT_DAY,
-        improved_points=PROMPT_POINTS,
+        changed_day=PROMPT_DAY,
+        changed_points=PROMPT_POINTS,
         labels=LABEL | {"prompt_version": "v1"},
-        improved_labels=LABEL | {"prompt_version": "v2"},
+        changed_labels=LABEL | {"prompt_version": "v2"},
         missed=(Missed(0.16, 0.15, _TRACES_SPELT, _TRACES),),
         anchors=40,
     ),
@@ -106,15 +112,26 @@ PLANS = (
         "kubernetes",
         700,
         {"PodOOMKilled": (56.0, 5), "CrashLoopBackOff": (50.0, 3), "NodeNotReady": (62.0, 2)},
-        improved_day=TOOL_DAY,
-        improved_points=3.0,
-        improved_tools=(*_TOOLS, BUILT_TOOL),
+        changed_day=TOOL_DAY,
+        changed_points=3.0,
+        changed_tools=(*_TOOLS, BUILT_TOOL),
         missed=(
             Missed(0.24, 0.01, (BUILT_TOOL, "Get Previous Logs"), _PREVIOUS_LOGS),
             Missed(0.05, 0.05, ("node_pressure",), ("Whether the node was short of memory stayed open.",)),
         ),
     ),
-    _plan("databases", 400, {"ReplicationLag": (60.0, 6), "DiskFull": (66.0, 4)}),
+    _plan(
+        "databases",
+        400,
+        {"ReplicationLag": (60.0, 6), "DiskFull": (66.0, 4)},
+        changed_day=LOST_DAY,
+        changed_points=-LOST_POINTS,
+        tools=(*_TOOLS, LOST_TOOL),
+        missed=(
+            Missed(0.06, 0.06, _TRACES_SPELT, _TRACES),
+            Missed(0.02, 0.55, (LOST_TOOL,), _QUERIES),
+        ),
+    ),
     _plan("network", 250, {"DnsErrors": (55.0, 5), "PacketLoss": (46.0, 5)}),
     _plan("batch-jobs", 150, {"JobFailed": (63.0, 10)}),
     _plan("certificates", 100, {"CertificateExpiry": (72.0, 10)}),
@@ -276,7 +293,7 @@ def _describe(draw: random.Random, plan: Plan, criteria: Criteria, score: dict[s
 def _interaction(draw: random.Random, plan: Plan, drawn: Mapping[str, Any]) -> Interaction:
     """The measured metrics of a session, with whole counts in place of the drawn rates."""
     commands: int = drawn["total_commands"]
-    used = draw.choices(plan.tools, k=commands)
+    used = draw.choices([tool for tool in plan.tools if tool in plan.changed_tools], k=commands)
     failed = [draw.random() < drawn["error_rate"] for _ in used]
     by_tool = {
         name: _counts([f for tool, f in zip(used, failed, strict=True) if tool == name], retries=0, helps=0)

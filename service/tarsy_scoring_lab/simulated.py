@@ -1,9 +1,9 @@
 """
 A small model of agents and judges, and the rows of its scores.
 
-Agents have a quality per alert type, which an improvement raises on a known day; judges rate it with an error, and one
-of them is replaced by a milder one. The demo and `benchmarks.quarter` fill databases from it, so every effect that a
-page shows has a known size. Equal seeds give equal rows.
+Agents have a quality per alert type, which changes on a known day, for better or worse; judges rate it with an error,
+and one of them is replaced by a milder one. The demo and `benchmarks.quarter` fill databases from it, so every effect
+that a page shows has a known size. Equal seeds give equal rows.
 """
 
 import random
@@ -22,7 +22,7 @@ from tarsy_scoring.queue.store import ADD_APPROACHES, ADD_MISSING_TOOLS, ADD_TUR
 from tarsy_scoring.scoring.score_columns import tools_hash_of
 
 SPREAD, JUDGE_ERROR, PEOPLE_ERROR = 15.0, 6.0, 6.0  # standard deviations in points
-# Parameters of the beta distribution of error rates, without and with the improvement.
+# Parameters of the beta distribution of error rates, and of those after a change for the better.
 ERROR_RATES = (2, 10), (2, 14)
 
 ADD_SESSIONS = insert_of(
@@ -45,7 +45,7 @@ class Missed:
     A tool that judges miss.
 
     Args:
-        before: Share of the scores that name it before the improvement.
+        before: Share of the scores that name it before the change.
         after: The same afterwards.
         names: Spellings, drawn alike.
     """
@@ -65,8 +65,8 @@ class Plan:
         kinds: Mean quality of the sessions of an alert type in points, and their frequency out of ten.
         judges: Fingerprints of the former and of the new judge, which takes over on `judge_day`.
         judge_points: Points by which the new judge is milder.
-        improved_day: From this day on agents have `improved_labels` and `improved_tools`.
-        improved_points: Points by which they do better then.
+        changed_day: From this day on agents have `changed_labels` and `changed_tools`.
+        changed_points: Points by which they do better then; negative: worse.
         anchors: Number of sessions that both judges judge as anchors.
         labelled_share: Share of the new judge's scores that people label.
         labelled_until: First day whose scores have no label.
@@ -80,12 +80,12 @@ class Plan:
     judges: tuple[str, str]
     judge_day: int
     judge_points: float
-    improved_day: int
-    improved_points: float
+    changed_day: int
+    changed_points: float
     labels: Mapping[str, str]
-    improved_labels: Mapping[str, str]
+    changed_labels: Mapping[str, str]
     tools: Sequence[str]
-    improved_tools: Sequence[str]
+    changed_tools: Sequence[str]
     missed: Sequence[Missed] = ()
     anchors: int = 0
     labelled_share: float = 0.0
@@ -102,7 +102,7 @@ class Session:
     day: int
     kind: str
     quality: float
-    is_improved: bool
+    is_changed: bool
 
 
 def make_sessions(seed: int, plan: Plan) -> list[Session]:
@@ -112,9 +112,9 @@ def make_sessions(seed: int, plan: Plan) -> list[Session]:
     made = []
     for number, kind in enumerate(kinds):
         day = number * plan.days // plan.sessions
-        is_improved = day >= plan.improved_day
-        quality = draw.gauss(plan.kinds[kind][0], SPREAD) + (plan.improved_points if is_improved else 0.0)
-        made.append(Session(f"{plan.prefix}{number:04}", number, day, kind, quality, is_improved))
+        is_changed = day >= plan.changed_day
+        quality = draw.gauss(plan.kinds[kind][0], SPREAD) + (plan.changed_points if is_changed else 0.0)
+        made.append(Session(f"{plan.prefix}{number:04}", number, day, kind, quality, is_changed))
     return made
 
 
@@ -174,7 +174,7 @@ class Simulation:
                 "session_id": session.session_id,
                 "chain_id": plan.chain,
                 "alert_type": session.kind,
-                "labels": dict(plan.improved_labels if session.is_improved else plan.labels),
+                "labels": dict(plan.changed_labels if session.is_changed else plan.labels),
                 "status": "completed",
                 "completed_at": ended,
                 "first_seen_at": ended,
@@ -183,7 +183,7 @@ class Simulation:
         is_new = session.day >= plan.judge_day
         total = self._judged(draw, session, is_new=is_new)
         score_id = self._add_score(session, total, ended, "production", is_new=is_new)
-        wishes = [m for m in plan.missed if draw.random() < (m.after if session.is_improved else m.before)]
+        wishes = [m for m in plan.missed if draw.random() < (m.after if session.is_changed else m.before)]
         turn = len(self.rows.missed)
         self.rows.missed += [
             {
@@ -205,12 +205,12 @@ class Simulation:
         interaction = {
             "total_commands": commands,
             "help_invocations": int(draw.random() < 0.1),
-            "error_rate": draw.betavariate(*ERROR_RATES[session.is_improved]),
+            "error_rate": draw.betavariate(*ERROR_RATES[session.is_changed and plan.changed_points > 0]),
             "retry_rate": (commands - unique) / commands,
             "first_try_success_rate": draw.betavariate(6, 2),
             "iteration_ratio": unique / commands,
         }
-        names = sorted(map(normalise, plan.improved_tools if session.is_improved else plan.tools))
+        names = sorted(map(normalise, plan.changed_tools if session.is_changed else plan.tools))
         tools_hash = tools_hash_of(names)
         assert tools_hash is not None, "agents have tools"
         self.rows.tools[tools_hash] = names

@@ -1,8 +1,19 @@
-"""The tour that the demo prints: five addresses, and what to look at on each."""
+"""The tour that the demo prints: six addresses, and what to look at on each."""
 
 from dataclasses import dataclass
 
-from tarsy_scoring_lab.history import BUILT_TOOL, JUDGE_DAY, PAYMENTS, PROMPT_DAY, TOOL_DAY, WANTED_TOOL, Filled
+from tarsy_scoring_lab.history import (
+    BUILT_TOOL,
+    DATABASES,
+    JUDGE_DAY,
+    LOST_DAY,
+    LOST_TOOL,
+    PAYMENTS,
+    PROMPT_DAY,
+    TOOL_DAY,
+    WANTED_TOOL,
+    Filled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +25,11 @@ class Stop:
 
 
 def tour(filled: Filled) -> list[Stop]:
-    """The five stops over the example sessions and the history."""
-    judge, prompt, tool = (filled.day(day) for day in (JUDGE_DAY, PROMPT_DAY, TOOL_DAY))
+    """The six stops over the example sessions and the history."""
+    judge, prompt, tool, lost = (filled.day(day) for day in (JUDGE_DAY, PROMPT_DAY, TOOL_DAY, LOST_DAY))
     return [
         Stop("/?q=demo-", "the ten sessions judged just now; open one: every reason cites an entry of its timeline"),
+        Stop("/week", f"{DATABASES} got worse: its agents have had no {LOST_TOOL} since {lost}, and judges miss it"),
         Stop(
             f"/trends?chain={PAYMENTS}",
             f"totals rose twice: a milder judge took over on {judge} (dashed line), agents got prompt v2 on {prompt}",

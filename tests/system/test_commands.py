@@ -102,7 +102,7 @@ async def test_the_demo_scores_every_example(service: Service) -> None:
 
 
 async def _take_the_tour(printed: str) -> None:
-    """Open the five addresses, and find on each page what the tour promises."""
+    """Open the six addresses, and find on each page what the tour promises."""
     stops = re.findall(r"^  \d\. (http\S+)\n     (.+)$", printed, re.MULTILINE)
     async with aiohttp.ClientSession() as client:
 
@@ -115,10 +115,14 @@ async def _take_the_tour(printed: str) -> None:
             text = await text_of(address)
             return all(words in text for words in ("The judge changed:", "The agents changed at about", "40 anchors"))
 
-        (own, _), (trends, changes), (drift, _), (tools, built), (review, _) = stops
+        (own, _), (week, _), (trends, changes), (drift, _), (tools, built), (review, _) = stops
         own_text = await text_of(own)
         assert len(set(re.findall(r"demo-[a-z-]+", own_text))) == 10
         assert "data: example" not in own_text
+        week_text = await text_of(week)
+        assert "1 chain got worse: example-databases" in week_text
+        assert "agents had the tool sql_query less often" in week_text
+        assert "judges missed the tool sql_query more often" in week_text
         averages = dict(re.findall(r" (\d{4}-\d\d-\d\d) \d (?:another judge )?([\d.]+) ", await text_of(trends)))
         judge_day, prompt_day = re.findall(r"\d{4}-\d\d-\d\d", changes)
         first = [float(v) for day, v in averages.items() if day < judge_day]
