@@ -10,7 +10,7 @@ from benchmarks.quality import filling
 from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
-from tarsy_scoring.missing_tools import decisions, demand, ledger
+from tarsy_scoring.missing_tools import decisions, demand, ledger, reasons
 from tarsy_scoring.records import labels, labels_nearby, retention, review, unscored, week, week_changes
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
 
@@ -50,6 +50,16 @@ STATEMENTS = {
     "ledger-said": (decisions.LAST_SAID, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
+    "tool-reasons": (
+        reasons.NEWEST,
+        "NULL, NULL, NULL, NULL, 500, '{get_thing_1}', '{0}', 8",
+        {"session_scores_by_time", "score_missing_tools_looked_at"},
+    ),
+    "tool-reasons-by-name": (
+        reasons.BY_NAME,
+        "NULL, NULL, NULL, NULL, '{get_thing_1}', '{0}'",
+        {"score_missing_tools_name", "session_scores_pkey"},
+    ),
     "old-tool-lists": (
         retention.TOOL_LISTS.find,
         "30, '-infinity'::timestamptz, 1000",

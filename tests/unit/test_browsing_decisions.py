@@ -205,9 +205,9 @@ def test_a_share_is_never_above_one() -> None:
 
 TOOLS = merge_spellings({"Search Logs": 3, "search_logs": 2, "node_cpu": 4})
 ASKED = [
-    {"tool": 0, "chain_id": "kubernetes", "sessions": 3, "points_lost": 30},
-    {"tool": 0, "chain_id": None, "sessions": 2, "points_lost": 20},
-    {"tool": 1, "chain_id": "kubernetes", "sessions": 4, "points_lost": 300},
+    {"tool": 0, "chain_id": "kubernetes", "sessions": 3, "points_lost": 30, "judges": {"judge-1"}},
+    {"tool": 0, "chain_id": None, "sessions": 2, "points_lost": 20, "judges": {"judge-1", None}},
+    {"tool": 1, "chain_id": "kubernetes", "sessions": 4, "points_lost": 300, "judges": {"judge-1"}},
 ]
 
 

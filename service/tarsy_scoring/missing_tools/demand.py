@@ -6,7 +6,6 @@ tool.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -24,10 +23,13 @@ MEASURED_DAYS = 365  # older requests are about other agents than today's
 # does not grow with that of the sessions, unless judges give each tool a name of its own.
 MOST_ROWS = 200_000
 
-# Sets of names by chain, with the sessions that requested them and the points that these lost.
+# Sets of names by chain, with the sessions that requested them, the points that these lost, and their judges.
 SETS = f"""
-SELECT names, chain_id, sum(number)::bigint AS sessions, sum(lost)::bigint AS points_lost
-FROM ({missed_sets("chain_id")}) m GROUP BY 1, 2 HAVING sum(number) <> 0 LIMIT $10
+SELECT names, chain_id, sum(sessions)::bigint AS sessions, sum(points_lost)::bigint AS points_lost,
+  array_agg(judge_fingerprint) AS judges
+FROM (SELECT names, chain_id, judge_fingerprint, sum(number) AS sessions, sum(lost) AS points_lost
+      FROM ({missed_sets("chain_id", "judge_fingerprint")}) m GROUP BY 1, 2, 3 HAVING sum(number) <> 0) j
+GROUP BY 1, 2 LIMIT $10
 """
 
 # All names, with the number of sessions that requested them.
@@ -96,12 +98,13 @@ GROUP BY 1, 2, 3 HAVING sum(before) <> 0 OR sum(number) <> 0 LIMIT $10
 
 @dataclass(frozen=True, slots=True)
 class RequestedSet:
-    """A set of names that sessions of a chain requested, and the points that these lost."""
+    """A set of names that sessions of a chain requested, the points that these lost, and who judged them."""
 
     names: frozenset[str]
     chain_id: str | None
     sessions: int
     points_lost: int
+    judges: frozenset[str | None]
 
 
 class ToolRequests:
@@ -145,12 +148,16 @@ class ToolRequests:
         return {name: sum(self._sets[n].sessions for n in found) for name, found in self._of_name.items()}
 
     def by_chain(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Sums over the selection for any of these names: rows of `chain_id`, `sessions`, `points_lost`."""
-        sums: defaultdict[str | None, list[int]] = defaultdict(lambda: [0, 0])
+        """Over the selection, for any of these names: rows of `chain_id`, `sessions`, `points_lost`, `judges`."""
+        rows: dict[str | None, dict[str, Any]] = {}
         for n in {n for name in names for n in self._of_name.get(name, ())}:
-            sums[self._sets[n].chain_id][0] += self._sets[n].sessions
-            sums[self._sets[n].chain_id][1] += self._sets[n].points_lost
-        return [{"chain_id": c, "sessions": s, "points_lost": points} for c, (s, points) in sums.items()]
+            one = self._sets[n]
+            nothing: dict[str, Any] = {"chain_id": one.chain_id, "sessions": 0, "points_lost": 0, "judges": set()}
+            row = rows.setdefault(one.chain_id, nothing)
+            row["sessions"] += one.sessions
+            row["points_lost"] += one.points_lost
+            row["judges"] |= one.judges
+        return list(rows.values())
 
 
 def first_measured_day() -> date:
@@ -185,7 +192,10 @@ async def read_tool_requests(database: Database, selection: Selection, sort: Too
         database.once(find_called),
     )
     called = frozenset(row["tool"] for row in tools)
-    sets = [RequestedSet(frozenset(r["names"]), r["chain_id"], r["sessions"], r["points_lost"]) for r in found]
+    sets = [
+        RequestedSet(frozenset(r["names"]), r["chain_id"], r["sessions"], r["points_lost"], frozenset(r["judges"]))
+        for r in found
+    ]
     measured = {row["name"]: row["sessions"] for row in names}
     requests = ToolRequests(sets, measured, called)
     requests.keep_most_wanted(measured, sort, MOST_SPELLINGS)

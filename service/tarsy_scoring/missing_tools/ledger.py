@@ -118,7 +118,7 @@ def _list(requests: ToolRequests, decisions: Decisions, sort: ToolSort, limit: i
     decided = {key: said for key, said in decisions.said.items() if said.state != "open"}
     later = [key for key in list(found)[limit:] if key in decided]
     unwanted = {
-        key: WantedTool(said.tool, [], 0, 0, [], 0, exists=False)
+        key: WantedTool(said.tool, [], 0, 0, [], 0, 0, exists=False)
         for key, said in decided.items()
         if key not in found and not decisions.is_merged_away(key)
     }

@@ -297,6 +297,7 @@ class WantedTool:
     chains: int
     by_chain: Annotated[list[ToolChain], Field(description="At most 100, those with most sessions first.")]
     points_lost: Annotated[int, Field(description="Sum of 100 - total over the scores that asked for it.")]
+    judges: Annotated[int, Field(description="Number of judge fingerprints of these scores.")]
     exists: Annotated[bool, Field(description="Judged sessions have called a tool of that name lately.")]
 
 
@@ -318,7 +319,7 @@ def wanted_tools(
     A tool without a row in `asked` is left out.
 
     Args:
-        asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`.
+        asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`, `judges`.
         called: Names of called tools, with or without their server.
     """
     known = {normalise(name) for tool in called for name in (tool, bare(tool))}
@@ -339,6 +340,7 @@ def _wanted(tool: Tool, rows: Sequence[Mapping[str, Any]], known: set[str]) -> W
         len(chains),
         sorted(chains, key=lambda chain: (-chain.sessions, chain.chain_id or ""))[:MOST_CHAINS],
         sum(row["points_lost"] for row in rows),
+        len({judge for row in rows for judge in row["judges"]}),
         any(normalise(name) in known for name, _ in tool.spellings),
     )
 

@@ -477,7 +477,7 @@ def missed_sets(*columns: str) -> str:
     arrays of names takes several times as long.
 
     Args:
-        columns: None, or `chain_id`.
+        columns: None, or `chain_id` and `judge_fingerprint`.
     """
     named = "".join(f"{name}, " for name in columns)
     wanted = f"{''.join(f'g.{name}, ' for name in columns)}r.set_id, r.scores, r.points_lost"

@@ -54,6 +54,7 @@ def a_tool(
         chains=1,
         by_chain=[ToolChain("k", 8)],
         points_lost=231,
+        judges=1,
         exists=exists,
         state=state_of(said, demand),
         said=said,

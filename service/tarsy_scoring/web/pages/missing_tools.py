@@ -9,11 +9,13 @@ from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tarsy_scoring.missing_tools.ledger import Ledger, State
+from tarsy_scoring.missing_tools.reasons import read_reasons
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.records.analytics import ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.downloads import csv_file, download_form, tool_sheet
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period
@@ -34,15 +36,17 @@ STATES: dict[State, tuple[str, str]] = {
 
 @router.get(PAGE)
 async def missing_tools_page(request: Request, caller: Analysing) -> HTMLResponse:
-    """Which tools judges missed, with merged spellings and the state of each tool."""
+    """Which tools judges missed and why, with merged spellings and the state of each tool."""
     form = requested_period(request, SORT)
     if form.faults:
         return await period_page(request, "missing_tools.html", form)
+    found = await _look_up(request, form)
     return await period_page(
         request,
         "missing_tools.html",
         form,
-        found=await _look_up(request, form),
+        found=found,
+        reasons=await read_reasons(context_of(request).analytics.database, form.selection, found.entries),
         states=STATES,
         in_words=demand_in_words,
         may_edit="score" in caller.scopes,

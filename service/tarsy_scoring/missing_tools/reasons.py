@@ -1,0 +1,89 @@
+"""
+Why judges missed the tools of a ledger: for each tool the reasons of up to two scores, found without reading many.
+
+They come from the newest scores of the selection, those with the lowest totals first. For a tool that these do not
+name, some stored requests by its most used names are looked up. A tool may have reasons that are not found.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tarsy_scoring.missing_tools.ledger import LedgerEntry
+from tarsy_scoring.missing_tools.report import Reason, clipped
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.analytics import SELECTED, Selection
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
+
+REASONS = 2  # of a tool
+NAMES = 4  # of a tool
+MOST_READ = 500  # newest scores
+MOST_OF_NAME = 50  # stored requests that are looked at
+
+_COLUMNS = "s.score_id, s.session_id, s.total_score, s.completed_at"
+_COUNTS = f"{SELECTED} AND NOT s.flags ? 'tampering_suspected'"
+
+# Requests in the newest $5 scores, at most $8 of each tool ($6 names, $7 the tool of each).
+NEWEST = f"""
+SELECT * FROM (
+  SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
+  FROM (SELECT DISTINCT ON (w.tool, s.score_id) w.tool, s.*, t.rationale
+        FROM (SELECT {_COLUMNS} FROM {{schema}}.session_scores s WHERE {_COUNTS}
+              ORDER BY s.completed_at DESC LIMIT $5) s
+        -- OFFSET 0: never by the name, which any number of scores may have
+        CROSS JOIN LATERAL (SELECT t.tool_name, t.rationale, t.ordinal FROM {{schema}}.score_missing_tools t
+                            WHERE t.score_id = s.score_id OFFSET 0) t
+        JOIN unnest($6::text[], $7::int[]) AS w(name, tool) ON w.name = t.tool_name
+        ORDER BY w.tool, s.score_id, t.ordinal) r) ranked
+WHERE n <= $8 ORDER BY tool, n
+"""
+
+# Some requests by each of these names ($5 names, $6 the tool of each), the newest of them first.
+BY_NAME = f"""
+SELECT w.tool, f.* FROM unnest($5::text[], $6::int[]) AS w(name, tool) CROSS JOIN LATERAL (
+  SELECT {_COLUMNS}, t.rationale
+  FROM (SELECT t.score_id, t.rationale FROM {{schema}}.score_missing_tools t
+        WHERE t.tool_name = w.name LIMIT {MOST_OF_NAME}) t
+  JOIN {{schema}}.session_scores s USING (score_id)
+  WHERE {_COUNTS} ORDER BY s.completed_at DESC LIMIT {REASONS}) f
+ORDER BY w.tool, f.completed_at DESC, f.score_id
+"""
+_CANDIDATES = 4 * REASONS  # many scores give the same reason
+
+
+async def read_reasons(database: Database, selection: Selection, entries: Sequence[LedgerEntry]) -> list[list[Reason]]:
+    """
+    Read reasons of the tools of a ledger, in its order; at most `REASONS` with different texts for each tool.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    names = [(spelling.name, n) for n, entry in enumerate(entries) for spelling in entry.spellings[:NAMES]]
+
+    async def work(connection: Connection) -> dict[int, list[Reason]]:
+        await connection.execute(CUSTOM_PLAN)
+        arguments = (*selection.arguments, MOST_READ, *_columns(names), _CANDIDATES)
+        found = _by_tool(await connection.fetch(database.sql(NEWEST), *arguments))
+        if others := [(name, tool) for name, tool in names if tool not in found]:
+            rows = await connection.fetch(database.sql(BY_NAME), *selection.arguments, *_columns(others))
+            found |= _by_tool(rows)
+        return found
+
+    found = await database.once(work) if names else {}
+    return [found.get(n, []) for n in range(len(entries))]
+
+
+def _columns(names: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    return [name for name, _ in names], [tool for _, tool in names]
+
+
+def _by_tool(rows: Iterable[Any]) -> dict[int, list[Reason]]:
+    """The first reasons of each tool that differ in text and score."""
+    found = defaultdict[int, list[Reason]](list)
+    for row in rows:
+        reason, known = clipped(row["rationale"]), found[row["tool"]]
+        is_new = all(reason != one.reason and row["score_id"] != one.score_id for one in known)
+        if is_new and len(known) < REASONS:
+            columns = row["score_id"], row["session_id"], row["total_score"], reason, row["completed_at"]
+            known.append(Reason(*columns))
+    return dict(found)
