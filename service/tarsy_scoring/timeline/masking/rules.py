@@ -104,7 +104,8 @@ def _read(group: str, window: int | None = None) -> Rules:
 def _tokens() -> Rules:
     shapes = [*read_rules("masking/secrets.yaml", "tokens"), *read_rules("masking/gitleaks.yaml", "tokens").values()]
     edge = read_rules("masking/secrets.yaml", "edge")
-    return Rules([Rule("token", f"{edge}(?:{'|'.join(shapes)})[\\w-]*=?=?", unless=("unfinished",), loose=True)])
+    apart = "|".join(f"(?:{shape})" for shape in shapes)  # or `(?i)` of one would hold for those behind it
+    return Rules([Rule("token", f"{edge}(?:{apart})[\\w-]*=?=?", unless=("unfinished",), loose=True)])
 
 
 TOKENS = _tokens()
