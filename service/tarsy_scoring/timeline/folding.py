@@ -25,6 +25,7 @@ _TAGS = rb"</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}
 _OTHER_LETTERS = rb"[\x80-\xff]+"
 _UNIT = re.compile(rb"|".join((_ENTITY, _ESCAPES, _PERCENT, _QUOTED_PRINTABLE, _TAGS, _OTHER_LETTERS)))
 _OTHER = re.compile(_OTHER_LETTERS)
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ONE_ESCAPE = re.compile(rb"\\{1,4}[uUx]\{?([0-9a-fA-F]+)\}?")
 
 ESCAPED_PATTERN = (
@@ -94,7 +95,7 @@ def _units(data: bytes) -> re.Pattern[bytes]:
 
 def fold_text(text: str) -> str:
     """As `fold`, for the words of a rule."""
-    return "".join(c if c.isascii() else _FOLDED[ord(c)] for c in text)
+    return _NOT_ASCII.sub(lambda found: found[0].translate(_FOLDED), text)
 
 
 @functools.lru_cache(maxsize=4096)

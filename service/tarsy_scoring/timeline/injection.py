@@ -13,12 +13,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 
 import re2
 
 from tarsy_scoring.timeline.folding import ESCAPED_PATTERN, fold, fold_text, letters_of, unfold, with_gaps
-from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.patterns import BytesPattern, compile_bytes, compile_set, read_rules
 from tarsy_scoring.timeline.statements import NEAR, NEAR_PATTERN, statements_to_judge
 
 FENCE_REMOVED = "[fence removed]"
@@ -236,25 +237,37 @@ _LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(
 
 # Digits that are written in place of a letter, or letters that look like it.
 _WRITTEN_AS = {"a": "a4", "b": "b8", "e": "e3", "g": "g9", "i": "i1l", "l": "li1", "o": "o0", "s": "s5", "t": "t7"}
-_SYNTAX = re.compile(r"\{[0-9,]+\}|\(\?:|\[[^]]*\]|([a-z])")
+# By each of these letters and digits: one letter for all that may be written for each other.
+_PLAIN = {written: letter for letter, alike in _WRITTEN_AS.items() for written in alike}
+_AS_PLAIN = bytes.maketrans("".join(_PLAIN).encode(), "".join(_PLAIN.values()).encode())
+_SPELT, _PLAINLY = str.maketrans({x: f"[{alike}]" for x, alike in _WRITTEN_AS.items()}), str.maketrans(_PLAIN)
+_SYNTAX = re.compile(r"\{[0-9,]+\}|\(\?:|(\[[^]]*\])|([a-z0-9]+)")
 _FILLER = re.compile(r"\{F([0-9]+)\}")
+_BRANCHING = re.compile(r"([(|)])")
 _ANYTHING = r"[a-z0-9\x80-\xff]"
 
 
 def _spelt(pattern: str) -> str:
     """A pattern over letters in which each letter may be written in another way."""
-    return _SYNTAX.sub(lambda found: f"[{_WRITTEN_AS[found[1]]}]" if found[1] in _WRITTEN_AS else found[0], pattern)
+    return _SYNTAX.sub(lambda found: found[2].translate(_SPELT) if found[2] else found[0], pattern)
+
+
+def _plainly_spelt(pattern: str) -> str:
+    """A pattern over plain letters that matches wherever `_spelt` does, and in some other places."""
+    return _SYNTAX.sub(
+        lambda found: found[2].translate(_PLAINLY) if found[2] else _ANYTHING if found[1] else found[0], pattern
+    )
 
 
 def _alternatives(pattern: str) -> list[str]:
     """The alternatives of a pattern that stand in no group."""
     found, depth = [""], 0
-    for character in pattern:
-        depth += (character == "(") - (character == ")")
-        if character == "|" and not depth:
+    for part in _BRANCHING.split(pattern):
+        depth += (part == "(") - (part == ")")
+        if part == "|" and not depth:
             found.append("")
         else:
-            found[-1] += character
+            found[-1] += part
     return found
 
 
@@ -263,14 +276,15 @@ def _shortest(pattern: str) -> int:
     flat, before = pattern, ""
     while flat != before:  # innermost groups first
         before = flat
-        flat = re.sub(
-            r"\(\?:([^()]*)\)(\??)", lambda g: "x" * (0 if g[2] else min(map(_plain_length, g[1].split("|")))), flat
-        )
+        flat = _INNERMOST.sub(lambda g: "x" * (0 if g[2] else min(map(_plain_length, g[1].split("|")))), flat)
     return _plain_length(flat)
 
 
+_INNERMOST, _CLASS, _OPTIONAL = re.compile(r"\(\?:([^()]*)\)(\??)"), re.compile(r"\[[^]]*\]"), re.compile(r".\?")
+
+
 def _plain_length(literal: str) -> int:
-    return len(re.sub(r".\?", "", re.sub(r"\[[^]]*\]", "x", literal)).encode())
+    return len(_OPTIONAL.sub("", _CLASS.sub("x", literal)).encode())
 
 
 _BY_NAME: dict[str, list[str]] = {
@@ -279,14 +293,11 @@ _BY_NAME: dict[str, list[str]] = {
 }
 _ALL = [(name, one) for name, patterns in _BY_NAME.items() for one in patterns]
 # Together the patterns need more states than RE2 may store, because they count what stands between words. So one
-# search finds their longest words, and each is searched where its word stands.
-_WORDS = [_spelt(max(reversed(_FILLER.split(one)[::2]), key=_shortest)) for _, one in _ALL]
-_ANY_WORD = compile_bytes("|".join(_WORDS), capture=False)
-_WHICH = compile_set(_WORDS, whole=False)
-_EACH = [
-    (name, compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(one)), capture=False))
-    for name, one in _ALL
-]
+# search finds their longest words, and each is searched where its word stands. That search reads plain letters, for
+# which RE2 needs half as many states.
+_WORDS = [max(reversed(_FILLER.split(one)[::2]), key=_shortest) for _, one in _ALL]
+_ANY_WORD = compile_bytes("|".join(map(_plainly_spelt, _WORDS)), capture=False)
+_WHICH = compile_set(list(map(_spelt, _WORDS)), whole=False)
 _AROUND = 200  # letters before and behind a word that a pattern may match
 _STRETCH = 4_000
 _LONGEST_WORD = 120
@@ -307,21 +318,28 @@ def _lettered(folded: bytes, effort: Effort) -> list[Span]:
 
 def _in_letters(letters: bytes, effort: Effort) -> Iterator[Span]:
     position = 0
+    plain = letters.translate(_AS_PLAIN)
     searched: dict[int, int] = {}  # by pattern: up to where its words need no further search
-    while effort.words > 0 and (match := _ANY_WORD.search(letters, position)) is not None:
+    while effort.words > 0 and (match := _ANY_WORD.search(plain, position)) is not None:
         effort.words -= 1
         start = match.start()
         position = start + 1  # words may overlap
-        for number in _WHICH.Match(letters[start : start + _LONGEST_WORD]):
+        for number in _WHICH.Match(letters[start : start + _LONGEST_WORD]) or ():
             if start < searched.get(number, 0):
                 continue
             # Further than this word needs, so that many words do not cost many searches.
             begin, end = max(0, start - _AROUND), start + _STRETCH
             searched[number] = end - _AROUND
-            name, pattern = _EACH[number]
+            pattern = _whole_pattern(number)
             while (found := pattern.search(letters[begin:end])) is not None:
-                yield Span(begin + found.start(), begin + found.end(), name)
+                yield Span(begin + found.start(), begin + found.end(), _ALL[number][0])
                 begin += found.end()
+
+
+@cache
+def _whole_pattern(number: int) -> BytesPattern:
+    """A pattern of `_ALL` with what may stand between its words."""
+    return compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(_ALL[number][1])), capture=False)
 
 
 # --- encoded text --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tarsy_scoring.timeline.masking.values import Value
@@ -148,16 +148,18 @@ class _Reason:
         )
 
 
-def _reasons(entries: list[Any]) -> list[_Reason]:
-    """Entries that are a pattern of the whole value are joined."""
+_ENTRIES: dict[str, list[Any]] = read_rules("masking/harmless.yaml", "reasons")
+
+
+@cache  # few sessions need the reasons of every group, and to compile them all takes 10 ms
+def _reasons(group: str) -> list[_Reason]:
+    """The reasons of a group. Entries that are a pattern of the whole value are joined."""
+    entries = _ENTRIES[group]
     alone = "|".join(f"(?:{entry})" for entry in entries if isinstance(entry, str))
     others = [_Reason(**entry) for entry in entries if not isinstance(entry, str)]
     return [_Reason(alone), *others] if alone else others
 
 
-_GROUPS = {name: _reasons(entries) for name, entries in read_rules("masking/harmless.yaml", "reasons").items()}
-
-
 def is_harmless(it: Candidate, groups: Sequence[str]) -> bool:
     """Whether a reason of one of these groups holds; an empty value is harmless behind any name."""
-    return not it.value or any(reason.holds(it) for group in groups for reason in _GROUPS[group])
+    return not it.value or any(reason.holds(it) for group in groups for reason in _reasons(group))
