@@ -14,7 +14,7 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.scoring import offline
+from tarsy_scoring.scoring.dry_run import DryRun, dry_run
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import poisoned, texts_of
@@ -59,8 +59,8 @@ def settings_of(chain: dict[str, Any] | None = None, provider: dict[str, Any] | 
     return Settings(config=config)
 
 
-def dry(timeline: Any = PLAIN, chain: dict[str, Any] | None = None, **provider: Any) -> offline.DryRun:
-    return offline.dry_run(settings_of(chain, provider), load_criteria(), timeline, None)
+def dry(timeline: Any = PLAIN, chain: dict[str, Any] | None = None, **provider: Any) -> DryRun:
+    return dry_run(settings_of(chain, provider), load_criteria(), timeline, None)
 
 
 # --- a dry run -------------------------------------------------------------------------------------

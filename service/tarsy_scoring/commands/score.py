@@ -10,36 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
-from rich.console import Console
 
 from tarsy_scoring.commands.completion import chain_names
-from tarsy_scoring.commands.shared import (
-    FAILED,
-    asker,
-    counted,
-    plain,
-    print_json,
-    print_text,
-    run,
-    settings_of_environment,
-    usd,
-)
+from tarsy_scoring.commands.shared import FAILED, asker, counted, plain, print_json, print_text, run, usd
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
-from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
-from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.queue.references import reference_of
-from tarsy_scoring.queue.score_parts import Reference as ReferencePart
-from tarsy_scoring.scoring import offline
-from tarsy_scoring.scoring.document import document, unstored_row
+from tarsy_scoring.scoring.dry_run import DryRun
+from tarsy_scoring.scoring.dry_run import dry_run as plan
 from tarsy_scoring.timeline.files import load_session_file, parse_session
 from tarsy_scoring.timeline.misspelt import misspellings
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
 
+# A dry run is waited for at a prompt, so functions import what only a score, a reference or a failure needs.
 if TYPE_CHECKING:
+    from tarsy_scoring.events import GivenReference
     from tarsy_scoring.judge.llm import JudgeClient
 
 
@@ -76,7 +64,7 @@ def score(
     below the threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
     session, or the reference is not a text of 1 to 20,000 characters in UTF-8.
     """
-    settings = settings_of_environment()
+    settings = load_settings()
     registry = load_criteria(settings.config.criteria_dirs)
     if chain is not None and chain not in settings.config.chains:
         known = ", ".join(sorted(settings.config.chains)) or "none is configured"
@@ -92,16 +80,12 @@ def score(
         for warning in warnings:
             click.echo(f"warning: {plain(warning)}", err=True)
         if given is not None:
-            extra_patterns = settings.config.masking.extra_patterns
-            reference = reference_of(given, timeline.session_id, extra_patterns, by=asker())
-            shown = {name: getattr(reference, name) for name in ReferencePart.model_fields}
-            timeline = replace(timeline, reference=reference.text)
+            timeline, shown = _with_reference(timeline, given, settings)
         if dry_run:
             is_adaptive = settings.chain(chain or timeline.chain_id).may_judge_again
-            planned = offline.dry_run(settings, registry, timeline, chain)
+            planned = plan(settings, registry, timeline, chain)
             _show_dryrun(planned, warnings, is_adaptive=is_adaptive, as_json=as_json)
             return
-        contain_commands(settings, os.environ)
         scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
     except Unscorable as error:
         if dry_run or not as_json:
@@ -114,7 +98,9 @@ def score(
     sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
 
 
-def _read_reference(path: Path) -> GivenReference:
+def _read_reference(path: Path) -> "GivenReference":
+    from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
+
     try:
         with path.open(encoding="utf-8") as file:
             return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))
@@ -126,6 +112,16 @@ def _read_reference(path: Path) -> GivenReference:
         raise click.BadParameter(f"{path} is not a text of 1 to {most} characters", param_hint="--reference") from None
 
 
+def _with_reference(timeline: Timeline, given: "GivenReference", settings: Settings) -> tuple[Timeline, dict[str, Any]]:
+    """The session with its reference, and the reference as a score document shows it."""
+    from tarsy_scoring.queue.references import reference_of
+    from tarsy_scoring.queue.score_parts import Reference
+
+    reference = reference_of(given, timeline.session_id, settings.config.masking.extra_patterns, by=asker())
+    shown = {name: getattr(reference, name) for name in Reference.model_fields}
+    return replace(timeline, reference=reference.text), shown
+
+
 def _score(
     settings: Settings,
     registry: CriteriaRegistry,
@@ -135,6 +131,14 @@ def _score(
     no_judge: bool,
     reference: dict[str, Any] | None,
 ) -> dict[str, Any]:
+    from rich.console import Console
+
+    from tarsy_scoring.gates.containment import contain_commands
+    from tarsy_scoring.scoring.offline import score_offline
+    from tarsy_scoring.telemetry.logging import set_up_logging
+
+    set_up_logging(settings.log_level, settings.log_format)
+    contain_commands(settings, os.environ)
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _score(
 
             clients = create_clients(settings)
         try:
-            return await offline.score_offline(
+            return await score_offline(
                 settings, registry, clients, timeline, chain, with_judge=with_judge, reference=reference
             )
         finally:
@@ -159,6 +163,8 @@ def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
     """Score document of a session that could not be scored, with the kind and the message of the error."""
+    from tarsy_scoring.scoring.document import document, unstored_row
+
     session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria
@@ -182,7 +188,7 @@ def _fields_of(file: Path) -> dict[str, Any]:
     return session if isinstance(session, dict) else {}
 
 
-def _show_dryrun(planned: offline.DryRun, warnings: list[str], *, is_adaptive: bool, as_json: bool) -> None:
+def _show_dryrun(planned: DryRun, warnings: list[str], *, is_adaptive: bool, as_json: bool) -> None:
     if as_json:
         print_json(asdict(planned) | {"warnings": warnings})
         return
@@ -192,7 +198,7 @@ def _show_dryrun(planned: offline.DryRun, warnings: list[str], *, is_adaptive: b
     click.echo(f"--- {summary} ---", err=True)
 
 
-def _cost_in_words(planned: offline.DryRun, *, is_adaptive: bool) -> str:
+def _cost_in_words(planned: DryRun, *, is_adaptive: bool) -> str:
     if not planned.calls:
         return "no model would be called: this chain has no judge"
     calls = ("up to " if is_adaptive else "") + counted(planned.calls, "call")

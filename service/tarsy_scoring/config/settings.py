@@ -31,6 +31,7 @@ DEFAULT_MODEL = "gpt-4.1"
 # Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full results
 # fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
 DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
+MOST_ADAPTIVE_SAMPLES = 5  # of `samples: adaptive`; see `judge.assess.is_doubtful` for its measured gain
 LEAST_CONNECTIONS = 4  # of one process to our database
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -237,9 +238,19 @@ class ChainSettings(_Frozen):
         return 1 if self.samples == "adaptive" and self.second_opinion else self.samples
 
     @property
+    def most_samples(self) -> int:
+        """The most judgements that one provider makes."""
+        return MOST_ADAPTIVE_SAMPLES if self.planned_samples == "adaptive" else self.planned_samples
+
+    @property
     def may_judge_again(self) -> bool:
         """Whether the number of judgements depends on the totals."""
         return self.planned_samples == "adaptive" or (self.second_opinion is not None and len(self.providers) > 1)
+
+    def next_provider(self, answered: str) -> str | None:
+        """The provider after the one that answered, in their order and around its end; None without another."""
+        place = self.providers.index(answered) + 1 if answered in self.providers else 0
+        return next((p for p in (*self.providers[place:], *self.providers[:place]) if p != answered), None)
 
     def gates_that_cannot_pass(self, settings: "GateSettings") -> list[str]:
         """Titles of gates that need a work directory, or to run commands, which the settings do not allow."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.settings import MOST_ADAPTIVE_SAMPLES, ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
@@ -22,7 +22,6 @@ Samples = int | Literal["adaptive"]
 
 TAMPERING_POINTS = 10
 # The rule of `samples: adaptive`; see `is_doubtful` for its measured gain.
-MOST_ADAPTIVE_SAMPLES = 5
 NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
 EDGES_WITHOUT_BANDS = (50, 75)  # those of `statistics.agreement.DEFAULT_BANDS`
 

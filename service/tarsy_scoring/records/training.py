@@ -20,7 +20,7 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.export import ExportedScore
 from tarsy_scoring.records.labels import last_labels
-from tarsy_scoring.scoring.providers import context_budget
+from tarsy_scoring.scoring.budget import context_budget
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence_lines import without_prefixes
 from tarsy_scoring.timeline.masking import masking_of

@@ -25,8 +25,8 @@ from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
+from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash
-from tarsy_scoring.scoring.offline import plan_judgement
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.statistics.judge_bench import Sample
 from tarsy_scoring.timeline.fence_lines import new_nonce

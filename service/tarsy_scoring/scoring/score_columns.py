@@ -32,7 +32,7 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
     evidence = timeline.evidence if timeline else None
     gaps = find_gaps(timeline) if timeline else None
     return {
-        "coverage": {"shown_share": context.shown_share, "cut_entries": list(context.cut_entries)} if context else None,
+        "coverage": context.coverage if context else None,
         "evidence": {
             "expected": evidence.expected,
             "read": evidence.read,

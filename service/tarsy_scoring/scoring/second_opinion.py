@@ -5,7 +5,6 @@ The first total counts. The second judgement costs at most one answer with its r
 further samples and no question about missing tools.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
@@ -39,7 +38,7 @@ async def add_second_opinion(
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
     verdict = judgement.verdict
-    provider = next_provider(chain.providers, verdict.total_turn.provider)
+    provider = chain.next_provider(verdict.total_turn.provider)
     if not chain.second_opinion or provider is None or not needs_second_opinion(verdict, criteria.bands):
         return
     try:
@@ -55,12 +54,6 @@ async def add_second_opinion(
     verdict.second_opinion = SecondOpinion(provider, second.total_score, second.judge_outcome, agrees)
     if not agrees:
         verdict.flags.add(DISAGREES)
-
-
-def next_provider(providers: Sequence[str], answered: str) -> str | None:
-    """The provider after the one that answered, in the order of the chain and around its end; None without another."""
-    place = providers.index(answered) + 1 if answered in providers else 0
-    return next((p for p in (*providers[place:], *providers[:place]) if p != answered), None)
 
 
 async def _judge(

@@ -6,6 +6,7 @@ Linear in the size of the session. The same timeline, nonce and budget give the 
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.fence import Injection, Sanitizer
@@ -74,6 +75,11 @@ class FittedContext:
     """The entry with the final analysis of the session; empty without one."""
     answers: frozenset[str] = frozenset()
     """The entries that state the answer or a part of it, and summaries of it."""
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What of the session the judge sees, as scores hold it."""
+        return {"shown_share": self.shown_share, "cut_entries": list(self.cut_entries)}
 
     def entry_text(self, entry: str) -> str | None:
         """The text of an entry as the judge sees it, without its heading; None for an unknown id."""

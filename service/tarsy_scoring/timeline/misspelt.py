@@ -5,7 +5,6 @@ A file may hold keys that no source reads, such as further columns of TARSy's re
 only if it resembles a known one that its object lacks. Types are few, so every unknown type is reported.
 """
 
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -113,7 +112,9 @@ def _comparison() -> _Nearest:
         if (kind, key) not in found:
             close: list[str] = []
             if len(found) < _MOST_NAMES and len(key) <= _LONGEST_NAME:
-                close = difflib.get_close_matches(_plain(key), known[kind], n=1, cutoff=_LEAST_LIKENESS)
+                from difflib import get_close_matches  # few files have an unknown key
+
+                close = get_close_matches(_plain(key), known[kind], n=1, cutoff=_LEAST_LIKENESS)
             found[kind, key] = known[kind][close[0]] if close else None
         return found[kind, key]
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scripted import answer
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
 from tarsy_scoring.judge.verdict import Verdict
-from tarsy_scoring.scoring.second_opinion import next_provider
 
 BANDS = {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}
 
@@ -63,8 +63,8 @@ def test_one_band_one_outcome_and_near_totals_agree(first: Any, second: Any, agr
     ids=["first", "middle", "last", "no-longer-in-the-chain"],
 )
 def test_the_provider_behind_the_one_that_answered_is_asked(answered: str, asked: str) -> None:
-    assert next_provider(("a", "b", "c"), answered) == asked
+    assert ChainSettings(providers=("a", "b", "c")).next_provider(answered) == asked
 
 
 def test_a_single_provider_has_no_other() -> None:
-    assert next_provider(("a",), "a") is None
+    assert ChainSettings(providers=("a",)).next_provider("a") is None

@@ -12,7 +12,8 @@ from dataclasses import replace
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.scoring.offline import dry_run, score_offline
+from tarsy_scoring.scoring.dry_run import dry_run
+from tarsy_scoring.scoring.offline import score_offline
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Execution, Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, stage, timeline
 

@@ -1,0 +1,92 @@
+"""
+What the judge would be asked about a session, and what the calls would cost, without a call.
+
+Imports neither a logger nor anything that reads replies: an author of prompts waits for the start of each dry run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.strategies import STRATEGIES
+from tarsy_scoring.judge.verdict import Message
+from tarsy_scoring.scoring.budget import context_budget
+from tarsy_scoring.timeline.context import build_context, estimate_tokens
+from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.fence_lines import new_nonce
+from tarsy_scoring.timeline.masking import masking_of
+from tarsy_scoring.timeline.model import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """
+    The first turn as the judge would receive it, and the planned calls.
+
+    Args:
+        tokens: Estimated tokens of the first turn.
+        calls: Most calls that the plan makes; reminders and repairs are not counted.
+        cost_usd: Cost of these calls with answers of full length and nothing cached; None where a price is
+            unknown.
+    """
+
+    messages: Sequence[Message]
+    tokens: int
+    calls: int
+    cost_usd: float | None
+    coverage: dict[str, Any]
+    flags: list[str]
+
+
+def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
+    """
+    Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
+
+    The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious
+    text masked where there is such text, one follow-up where the strategy has one, and a second opinion where
+    another provider may be asked for it. A chain without a judge has no calls.
+
+    Raises:
+        Unscorable, RetryLater: The session cannot be judged; the error says why.
+    """
+    chain = settings.chain(chain_id or timeline.chain_id)
+    return plan_judgement(settings, registry.of_chain(chain), chain, timeline, new_nonce())
+
+
+def plan_judgement(
+    settings: Settings, criteria: Criteria, chain: ChainSettings, timeline: Timeline, nonce: str
+) -> DryRun:
+    """As `dry_run`, for criteria and a chain that need not be those of the settings, with a given nonce."""
+    provider = settings.config.providers[chain.providers[0]]
+    check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+    budget = context_budget(provider, criteria)
+    masking = masking_of(settings.config.masking.extra_patterns)
+    context = build_context(timeline, nonce, budget, masking=masking)
+    messages = criteria.open_conversation(context)
+    tokens = _tokens(messages)
+    planned: list[int] = []  # input tokens of each call
+    if chain.judge.enabled:
+        planned += [tokens] * chain.most_samples
+        if context.injections:
+            masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)
+            planned.append(_tokens(criteria.open_conversation(masked)))
+        if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
+            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
+    asked = [provider] * len(planned)
+    second = chain.next_provider(chain.providers[0])
+    if planned and chain.second_opinion and second is not None and criteria.bands:
+        planned.append(tokens)
+        asked.append(settings.config.providers[second])
+    # Call by call: the price of a token may rise with the length of the prompt.
+    costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
+    known = [cost for cost in costs if cost is not None]
+    cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
+    return DryRun(messages, tokens, len(planned), cost, context.coverage, sorted(context.flags))
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(estimate_tokens(m.content) for m in messages)
