@@ -148,7 +148,7 @@ def test_dry_run_prints_calls_and_cost(run: Run) -> None:
 def test_dry_run_as_json_has_calls_tokens_and_cost(run: Run) -> None:
     result = json.loads(run(SESSION, "--dry-run", "--json", chain={"samples": 2}).stdout)
 
-    assert (result["calls"], sorted(result)) == (3, [*sorted(offline.DryRun.__slots__), "warnings"])
+    assert (result["calls"], sorted(result)) == (3, [*sorted(DryRun.__slots__), "warnings"])
 
 
 def test_what_a_file_misspells_is_a_warning(run: Run) -> None:

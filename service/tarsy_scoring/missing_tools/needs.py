@@ -25,6 +25,7 @@ from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import Sanitizer
 from tarsy_scoring.timeline.fence_lines import fence, new_nonce
 from tarsy_scoring.timeline.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.text import cut
 
 LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
@@ -310,11 +311,6 @@ def _labelled(letter: str, texts: Iterable[str]) -> str:
 
 def _in_words(need: Need) -> str:
     return f"{need.title}: {need.what}"
-
-
-def cut(text: str, longest: int) -> str:
-    """Cut a text to at most `longest` characters, marked with an ellipsis."""
-    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
 # --- checking answers ----------------------------------------------------------------------------------

@@ -7,16 +7,20 @@ name, some stored requests by its most used names are looked up. A tool may have
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
-from tarsy_scoring.missing_tools.report import Reason, clipped
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import SELECTED, Selection
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # of a tool
 NAMES = 4  # of a tool
+LONGEST_REASON = 300
 MOST_READ = 500  # newest scores
 MOST_OF_NAME = 50  # stored requests that are looked at
 
@@ -49,6 +53,17 @@ SELECT w.tool, f.* FROM unnest($5::text[], $6::int[]) AS w(name, tool) CROSS JOI
 ORDER BY w.tool, f.completed_at DESC, f.score_id
 """
 _CANDIDATES = 4 * REASONS  # many scores give the same reason
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A judge's reason for missing a tool, and the score it comes from."""
+
+    score_id: UUID
+    session_id: str
+    total_score: int | None
+    reason: str
+    scored_at: datetime
 
 
 async def read_reasons(database: Database, selection: Selection, entries: Sequence[LedgerEntry]) -> list[list[Reason]]:
@@ -87,3 +102,8 @@ def _by_tool(rows: Iterable[Any]) -> dict[int, list[Reason]]:
             columns = row["score_id"], row["session_id"], row["total_score"], reason, row["completed_at"]
             known.append(Reason(*columns))
     return dict(found)
+
+
+def clipped(text: str) -> str:
+    """Put a model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
+    return cut(one_line(text), LONGEST_REASON)

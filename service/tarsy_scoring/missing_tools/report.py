@@ -4,19 +4,18 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
-from uuid import UUID
 
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
-from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading, cut
+from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading
+from tarsy_scoring.missing_tools.reasons import Reason, clipped
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
 from tarsy_scoring.timeline.text import one_line
 
 REASONS_PER_TOOL = 3
-LONGEST_REASON = 300
 MOST_LEFT_OUT = 20  # chains listed by name
 
 # Characters with a meaning in Markdown. An underscore within a word, as in most tool names, has none.
@@ -45,17 +44,6 @@ HEADINGS: Mapping[State, str] = {
     "built": "Built, and being measured",
     "confirmed": "Built, and no longer requested",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """A judge's reason for missing a tool, and the score it comes from."""
-
-    score_id: UUID
-    session_id: str
-    total_score: int | None
-    reason: str
-    scored_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +87,6 @@ async def make_report(database: Database, selection: Selection, sort: ToolSort, 
         reasons[tool].append(Reason(score_id, session_id, total, clipped(rationale), completed_at))
     tools = [ReportedTool(entry, reasons[n]) for n, entry in enumerate(ledger.entries)]
     return ToolReport(selection, tools, ledger.tools_left_out, ledger.spellings_left_out)
-
-
-def clipped(text: str) -> str:
-    """Put a model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
-    return cut(one_line(text), LONGEST_REASON)
 
 
 def markdown(report: ToolReport) -> str:

@@ -47,6 +47,11 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
 
 
+def cut(text: str, longest: int) -> str:
+    """Cut a text to at most `longest` characters, marked with an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
 def utf8_pattern(characters: Iterable[str]) -> str:
     """A regular expression over bytes that matches any one of these non-ASCII characters in UTF-8."""
     last_bytes: dict[bytes, list[int]] = {}
