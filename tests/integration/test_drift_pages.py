@@ -54,12 +54,17 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
         "'session_not_found', now())",
         chosen[30],
     )
-    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
-    said = await anchors.judgements(scoring.database)
-    found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
-    assert found is not None
-    assert await findings.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
+    assert await look_for_drift(api, chain) == ["sessions", "watch"]
     return chosen
+
+
+async def look_for_drift(api: Api, chain: str = "kubernetes") -> list[str]:
+    """Make the looks that are due; returns them."""
+    database = api.scoring.database
+    standing, said = await anchors.standing(database, api.scoring.inbox.policy), await anchors.judgements(database)
+    found = await findings.situation(database, chain, DEFAULT_CRITERIA, standing, said)
+    assert found is not None
+    return list(await findings.look_at(database, found, datetime.now(UTC)))
 
 
 async def test_findings_have_their_parts(api: Api) -> None:
@@ -123,3 +128,16 @@ async def test_a_look_at_anchors_alone_counts_no_sessions(api: Api) -> None:
 
     assert "ordinary sessions are compared later" in html
     assert "0 sessions" not in html
+
+
+async def test_a_look_that_confirms_a_finding_is_the_conclusion(api: Api) -> None:
+    """It is no event, and it has the ordinary sessions that the published look at anchors lacked."""
+    await plant_finding(api)
+    await api.scoring.rows(
+        "UPDATE drift_findings SET look = 'anchors', compared_before = 0, compared_after = 0, "
+        "found_at = found_at - interval '1 day'"
+    )
+    assert await look_for_drift(api) == ["sessions"]
+    assert [f["is_event"] for f in (await findings_of(api))["findings"]] == [False, True]
+
+    assert "ordinary sessions are compared later" not in await look(api, "/drift")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from fastapi import APIRouter, Request
 from markupsafe import Markup
@@ -38,7 +39,7 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     context, chosen = context_of(request), form.selection
     database = context.analytics.database
     report = await _read(context, form)
-    newest = next((f for f in report.findings if f.is_event), None)
+    newest = conclusion(report.findings)
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
     if chain is not None:
@@ -79,6 +80,22 @@ async def _read(context: AppContext, form: PeriodForm) -> DriftReport:
     return await read_report(
         database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
     )
+
+
+def conclusion(found: Sequence[Finding]) -> Finding | None:
+    """
+    The finding that the page begins with: the newest published one, or a later look that confirms it.
+
+    A look that confirms a published finding is not published, and yet it knows more: the sessions beside the anchors.
+
+    Args:
+        found: The newest first.
+    """
+    published = next((f for f in found if f.is_event), None)
+    return None if published is None else next(f for f in found if _claim(f) == _claim(published))
+
+
+_claim = attrgetter("chain_id", "criteria", "cause", "old_fingerprint", "new_fingerprint")
 
 
 def parts_picture(finding: Finding) -> Markup:
