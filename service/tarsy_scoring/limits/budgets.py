@@ -1,4 +1,4 @@
-"""Daily budgets: what is left of one, in numbers and in words, and which cannot work."""
+"""Daily budgets: the rest of one, in numbers and in words, and budgets that cannot work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
