@@ -65,7 +65,7 @@ async def test_from_click_to_badge_without_reload(installation: Installation, vi
     installation.service.hold("watched-1", "analysis")
     visitor = await visit("/sessions/watched-1")
     badge = visitor.page.locator('.badge[data-session="watched-1"]')
-    await expect(badge).to_have_text("Not scored")
+    await expect(badge).to_have_text("No score requested")
     await visitor.screenshot("not-scored")
     await visitor.follow(visitor.page.get_by_role("button", name="Score session").first)
     await visitor.page.evaluate(WATCH_BADGE, "watched-1")

@@ -132,7 +132,7 @@ async def test_the_list_shows_every_state_in_words(api: Api) -> None:
         "failed-one": "Failed",
         "running-one": "Reading the session",
         "queued-one": "Queued",
-        "ignored": "Not scored",
+        "ignored": "No score requested",
     }
     buttons = {a["aria-label"] for a in page.all("button") if "aria-label" in a}
     assert buttons == {"Re-score good-one", "Re-score weak-one", "Re-score failed-one", "Score ignored"}
@@ -397,7 +397,7 @@ async def test_a_page_knows_the_position_that_it_was_read_at(api: Api) -> None:
 async def test_a_session_without_a_score_can_be_scored(api: Api) -> None:
     """The timeline source knows the session."""
     page = await look(api, "/sessions/session-1")
-    assert "Not scored" in page.text
+    assert "No score requested" in page.text
     assert "Score session" in page.text
     assert "a pod restarts" in page.text
 
@@ -407,7 +407,7 @@ async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
     running = SessionNotTerminal("the session session-1 has not ended: its status is in_progress <b>")
     async with open_api(database_url, FakeSessions(**{"session-1": running})) as api:
         page = await look(api, "/sessions/session-1")
-        assert page.badges == {"session-1": "Not scored"}
+        assert page.badges == {"session-1": "No score requested"}
         assert "This session has not ended yet" in page.text
         assert "its status is in_progress <b>." in page.text
         assert "It is scored when an event announces its end" in page.text

@@ -14,6 +14,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.missing_tools.built import BuiltTool
 from tarsy_scoring.missing_tools.decisions import Merge, Saying
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.missing_tools.report import Reason
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
 from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.records.analytics import (
@@ -157,6 +158,19 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
     ):
         assert expected in text, expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        ({"cost_usd": 0.25}, "Cost$0.25 Tokens"),
+        ({"cost_usd": None}, "Costno prices are set"),
+        ({"cost_usd": None, "input_tokens": None}, "Costunknown: the judge's endpoint reports no tokens"),
+    ],
+    ids=["known", "no-prices", "no-tokens"],
+)
+def test_a_score_page_says_why_a_cost_is_unknown(usage: dict[str, Any], said: str) -> None:
+    assert said in score_page(FULL | {"usage": FULL["usage"] | usage}, CONTENT, is_readable=False)
 
 
 def test_the_page_of_a_rubric_shows_each_remark_once() -> None:
@@ -311,7 +325,7 @@ def test_rows_of_the_list_show_the_newest_attempt_and_the_score() -> None:
             listed("s-4", "completed", 40),
         ).partition("<tbody>")[2].split("<tr>")[1:]
     )  # fmt: skip
-    assert "Not scored" in new
+    assert "No score requested" in new
     assert ">Score</button>" in new
     assert all(text in failed for text in ("Failed", "before:", "<b>81</b>", ">Re-score</button>", "something new"))
     assert "too little of today&#39;s budget is left" in waiting
@@ -386,7 +400,7 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
         assert ("Totals per day" in text) is (view is not None)
     tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
     shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
-    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, True
+    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, 1, True
     merge = Merge("another", "a_tool", is_automatic=True, decided_by="automatic", decided_at=None)
     said = Saying("a_tool", "built", NOW, "ada", NOW, name)
     demand = measure_demand([ChainDemand(100, 30, 10, 0)])
@@ -394,7 +408,8 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
         LedgerEntry(*counts, state="open", said=None, demand=None, has_other_judge=False, merges=[]),
         LedgerEntry(*counts, state="built", said=said, demand=demand, has_other_judge=True, merges=[merge]),
     ]
-    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "in_words": demand_in_words}
+    reasons = [[], [Reason(uuid.UUID(int=1), "session-1", None, "<b>", NOW)]]
+    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "in_words": demand_in_words, "reasons": reasons}
     for may_edit in (True, False):
         shown("missing_tools.html", form=read_period_form(b"", TODAY, SORT), may_edit=may_edit, **values, **shared)
 

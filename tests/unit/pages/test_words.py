@@ -49,7 +49,7 @@ def test_the_script_knows_the_outcomes_and_ranges() -> None:
 
 def test_a_state_without_a_total_has_its_word() -> None:
     """An unknown state has one too, since later versions may add states."""
-    texts = {None: "Not scored", "not_scored": "Not scored", "pending": "Queued", "failed": "Failed"}
+    texts = {None: "No score requested", "not_scored": "No score requested", "pending": "Queued", "failed": "Failed"}
     texts |= {"timed_out": "Timed out", "cancelled": "Cancelled", "completed": "Completed", "odd_one": "odd one"}
     assert {status: (badge(status).text, badge(status).number) for status in texts} == {
         status: (text, None) for status, text in texts.items()
