@@ -14,7 +14,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.missing_tools.built import BuiltTool
 from tarsy_scoring.missing_tools.decisions import Merge, Saying
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
-from tarsy_scoring.missing_tools.report import Reason
+from tarsy_scoring.missing_tools.reasons import Reason
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
 from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.records.analytics import (
