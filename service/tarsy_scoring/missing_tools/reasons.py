@@ -20,9 +20,9 @@ from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # of a tool
 NAMES = 4  # of a tool
-LONGEST_REASON = 300
 MOST_READ = 500  # newest scores
 MOST_OF_NAME = 50  # stored requests that are looked at
+LONGEST_REASON = 300  # characters
 
 _COLUMNS = "s.score_id, s.session_id, s.total_score, s.completed_at"
 _COUNTS = f"{SELECTED} AND NOT s.flags ? 'tampering_suspected'"
@@ -66,6 +66,11 @@ class Reason:
     scored_at: datetime
 
 
+def clipped(text: str) -> str:
+    """Put a model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
+    return cut(one_line(text), LONGEST_REASON)
+
+
 async def read_reasons(database: Database, selection: Selection, entries: Sequence[LedgerEntry]) -> list[list[Reason]]:
     """
     Read reasons of the tools of a ledger, in its order; at most `REASONS` with different texts for each tool.
@@ -102,8 +107,3 @@ def _by_tool(rows: Iterable[Any]) -> dict[int, list[Reason]]:
             columns = row["score_id"], row["session_id"], row["total_score"], reason, row["completed_at"]
             known.append(Reason(*columns))
     return dict(found)
-
-
-def clipped(text: str) -> str:
-    """Put a model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
-    return cut(one_line(text), LONGEST_REASON)

@@ -16,6 +16,7 @@ from tarsy_scoring.records.analytics import Selection, count
 from tarsy_scoring.records.rollups import FIGURES_SINCE, chain_figures, count_totals_by_chain
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.statistics.change import Change, Moments, chance_of_change, change_of_moments
+from tarsy_scoring.timeline.text import cut
 
 DAYS = 7
 CLEAR_POINTS = 5.0  # if chance alone may hide a larger difference, scores are too few to tell
@@ -259,12 +260,7 @@ def _worst(fallen: Sequence[ChainWeek]) -> str:
 
 def short_name(chain: ChainWeek) -> str:
     """The name of a chain for a sentence."""
-    return shortened(chain.chain_id or "scores without a chain")
-
-
-def shortened(name: str) -> str:
-    """A name of at most `NAME_SHOWN` characters."""
-    return name if len(name) <= NAME_SHOWN else name[: NAME_SHOWN - 1] + "…"
+    return cut(chain.chain_id or "scores without a chain", NAME_SHOWN)
 
 
 def _mark(chains: Iterable[ChainWeek]) -> None:

@@ -19,8 +19,9 @@ from tarsy_scoring.records.analytics import Selection, count
 from tarsy_scoring.records.differences import Counted, Difference, Kind, compare, tally
 from tarsy_scoring.records.rollups import count_by_chain, count_tags, missed_in, not_rolled_up
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
-from tarsy_scoring.records.week import DAYS, ChainWeek, Week, short_name, shortened
+from tarsy_scoring.records.week import DAYS, NAME_SHOWN, ChainWeek, Week, short_name
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.timeline.text import cut
 
 MOST_EXPLAINED = 5  # chains
 MOST_READ = 200  # newest scores of a chain and week whose sessions are read
@@ -142,7 +143,7 @@ class ChainChanges:
         if not self.clear:
             return f"In {name}, nothing else that is stored differs by more than chance gives."
         said = [
-            f"{one.said} {shortened(one.names[0])} {one.direction} ({one.counts_in_words})"
+            f"{one.said} {cut(one.names[0], NAME_SHOWN)} {one.direction} ({one.counts_in_words})"
             for one in self.clear[:MOST_SAID]
         ]
         return f"In {name}, {', and '.join(said)}."

@@ -15,10 +15,9 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, state_of
 from tarsy_scoring.missing_tools.needs import Findings, LeftOut, Need, Quote, Reading
-from tarsy_scoring.missing_tools.reasons import clipped
+from tarsy_scoring.missing_tools.reasons import Reason, clipped
 from tarsy_scoring.missing_tools.report import (
     MOST_LEFT_OUT,
-    Reason,
     ReportedTool,
     ToolReport,
     document_of,
