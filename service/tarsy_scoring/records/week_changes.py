@@ -5,6 +5,7 @@ Shares of scores are compared under the judge whose totals are compared. A diffe
 judges name and which tools agents had is read from the rollups; labels, alert types and flags from the newest scores.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from uuid import UUID
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import has_no_later, is_completed, is_of_kind
-from tarsy_scoring.records.analytics import Selection, count
+from tarsy_scoring.records.analytics import MOST_SPELLINGS, Selection, count
 from tarsy_scoring.records.differences import Counted, Difference, Kind, compare, tally
 from tarsy_scoring.records.rollups import count_by_chain, count_tags, missed_in, not_rolled_up
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
@@ -26,7 +27,7 @@ from tarsy_scoring.timeline.text import cut
 MOST_EXPLAINED = 5  # chains
 MOST_READ = 200  # newest scores of a chain and week whose sessions are read
 MOST_SETS = 100  # sets of tools of the agents, of all chains; each has up to 4,000 names
-MOST_MISSED = 1000  # sets of missing tools, of all chains
+MOST_MISSED = 20_000  # sets of missing tools, of all chains; the rarest beyond them do not count
 MOST_SAID, MOST_UNCLEAR = 2, 3  # differences of a chain
 WORST = 2  # scores of a chain
 _CANDIDATES = 50  # lowest totals of a week of which a later score of the session may have replaced some
@@ -98,7 +99,7 @@ ORDER BY l.total_score, l.completed_at DESC, l.score_id
 """
 
 Merge = Callable[[Mapping[str, int]], list[Tool]]
-"""Merges names of missing tools, given the number of scores with each."""
+"""Merges names of missing tools, given the number of scores with each; called in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,17 @@ async def read_changes(database: Database, week: Week, merge: Merge) -> list[Cha
         sessions = await connection.fetch(database.sql(SESSIONS), *judged, earlier, later, MOST_READ)
         return sessions, await connection.fetch(database.sql(LOWEST), *judged, later, WORST, sorted(DOUBTFUL_FLAGS))
 
-    sessions, lowest = await database.once(look_up)
+    # In a thread: many names, or adversarial ones, take long enough to block the event loop.
+    return await asyncio.to_thread(_combine, chains, by_judge, *await database.once(look_up), merge)
+
+
+def _combine(
+    chains: Iterable[ChainWeek],
+    by_judge: Sequence[Sequence[Any]],
+    sessions: Sequence[Any],
+    lowest: Sequence[Any],
+    merge: Merge,
+) -> list[ChainChanges]:
     found = []
     for chain in chains:
         tags, missed, tools = ([r for r in rows if _is_of(r, chain)] for rows in by_judge)
@@ -201,8 +212,9 @@ def _missing_tools(rows: Sequence[Mapping[str, Any]], merge: Merge) -> dict[str,
     used = Counter[str]()
     for _, names, scores in _rows(rows):
         used.update(dict.fromkeys(names, scores))
-    tool_of = {spelling: tool.name for tool in merge(used) for spelling, _ in tool.spellings}
-    return tally((is_later, {tool_of[name] for name in names}, scores) for is_later, names, scores in _rows(rows))
+    tools = merge(dict(used.most_common(MOST_SPELLINGS)))
+    tool_of = {spelling: tool.name for tool in tools for spelling, _ in tool.spellings}
+    return tally((later, {tool_of[n] for n in names if n in tool_of}, scores) for later, names, scores in _rows(rows))
 
 
 def _agent_tools(rows: Sequence[Mapping[str, Any]], spellings: Mapping[str, str]) -> Counted:
