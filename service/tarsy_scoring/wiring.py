@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -158,70 +158,63 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
     """
-    Check that these roles have the settings they need, before anything is started; warns as `setting_errors`.
+    Check that these roles have the settings they need, before anything is started; warns as `warn_of_settings`.
 
     Raises:
         ConfigurationError: Naming each setting and the remedy, one in a line.
     """
     if errors := setting_errors(settings, roles, environ):
         raise ConfigurationError("\n".join(map(str, errors)))
+    warn_of_settings(settings, roles, environ)
 
 
 def setting_errors(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> list[ConfigurationError]:
     """
     What keeps these roles from their start: settings that are not set (`SettingMissing`), or wrong.
 
-    Settings that are allowed but probably a mistake are logged as warnings.
+    Logs variables without a meaning, which may be those that are missing.
     """
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable, advice=variable_advice(variable))
-    errors = errors_of(settings.require_database)
+    checks: list[Callable[[], object]] = [settings.require_database]
     if "intake" in roles or "relay" in roles:
-        errors += errors_of(settings.require_kafka)
+        checks.append(settings.require_kafka)
     if settings.kafka_bootstrap_servers:
-        errors += errors_of(partial(check_login, settings))
+        checks.append(partial(check_login, settings))
+    errors = errors_of(*checks)
     if "relay" in roles:
         errors += _errors_of_receivers(settings, environ)
     if "judging" in roles:
         errors += _errors_of_judging(settings, environ)
-    return [*errors, *_errors_of_chains(settings)]
+    return errors + _errors_of_criteria(settings)
 
 
-def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
-    providers = settings.config.providers
-    for name, provider in providers.items():
-        _warn_of_clear_text(name, provider.base_url)
-    full_window_usd = {
-        name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
-        for name, provider in providers.items()
-    }
-    return errors_of(
-        partial(open_timeline_source, settings),
-        *(partial(read_api_key, settings, name, environ) for name in providers),
-        partial(require_unreadable, settings, environ, sandbox.SYSTEM),
-        partial(count_processes, settings),
-        partial(wants_traces, settings, environ),
-        partial(require_affordable, settings, full_window_usd),
-    )
+def warn_of_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
+    """
+    Log settings that are allowed but probably a mistake.
 
+    Raises:
+        ConfigurationError: A setting is wrong (see `setting_errors`); one that is not set is passed over.
+    """
+    config = settings.config
+    if "judging" in roles:
+        for name, provider in config.providers.items():
+            if _is_in_clear(provider.base_url):  # sessions and keys can be read on the way
+                log.warning("settings.judge_in_clear", provider=name, advice="use https")
+    if "relay" in roles and config.destinations:
+        from tarsy_scoring.deliveries.destinations import addresses
 
-def _errors_of_chains(settings: Settings) -> list[ConfigurationError]:
-    try:
-        registry = load_criteria(settings.config.criteria_dirs)
-    except ConfigurationError as error:
-        return [error]
-    errors: list[ConfigurationError] = []
-    if "criteria" not in settings.config.defaults.model_fields_set:
-        log.warning("settings.default_criteria_changed", now=settings.config.defaults.criteria, advice=CRITERIA_ADVICE)
-    for where, chain in settings.config.named_chains.items():
-        if chain.criteria not in registry:
-            hint = suggest(chain.criteria, [c.name for c in registry])
-            errors.append(ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r}{hint}"))
-        elif advice := second_opinion_advice(chain, registry.get(chain.criteria)):
+        for name, address in addresses(settings, environ).items():
+            if _is_in_clear(address):
+                log.warning("settings.destination_in_clear", destination=name, advice="use https")
+    if "criteria" not in config.defaults.model_fields_set:
+        log.warning("settings.default_criteria_changed", now=config.defaults.criteria, advice=CRITERIA_ADVICE)
+    registry = load_criteria(config.criteria_dirs)
+    for where, chain in config.named_chains.items():
+        if advice := second_opinion_advice(chain, registry.get(chain.criteria)):
             log.warning("settings.second_opinion", where=where, advice=advice)
-        if names := chain.gates_that_cannot_pass(settings.config.gates):
+        if names := chain.gates_that_cannot_pass(config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
-    return errors
 
 
 def variable_advice(unknown: str) -> str:
@@ -250,22 +243,40 @@ def _errors_of_receivers(settings: Settings, environ: Mapping[str, str]) -> list
         from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 
         errors += errors_of(partial(open_write_back_tarsy, settings))
-    if not settings.config.destinations:
-        return errors
-    from tarsy_scoring.deliveries.destinations import destination_errors, open_destinations
+    if settings.config.destinations:
+        from tarsy_scoring.deliveries.destinations import destination_errors
 
-    if wrong := destination_errors(settings, environ):
-        return errors + wrong
-    for destination in open_destinations(settings, environ):
-        if _is_in_clear(destination.sender.address()):
-            log.warning("settings.destination_in_clear", destination=destination.name, advice="use https")
+        errors += destination_errors(settings, environ)
     return errors
 
 
-def _warn_of_clear_text(provider: str, base_url: str) -> None:
-    """Sessions and keys can be read on the way to a judge that is not asked over TLS."""
-    if _is_in_clear(base_url):
-        log.warning("settings.judge_in_clear", provider=provider, advice="use https")
+def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
+    providers = settings.config.providers
+    full_window_usd = {
+        name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
+        for name, provider in providers.items()
+    }
+    return errors_of(
+        partial(open_timeline_source, settings),
+        *(partial(read_api_key, settings, name, environ) for name in providers),
+        partial(require_unreadable, settings, environ, sandbox.SYSTEM),
+        partial(count_processes, settings),
+        partial(wants_traces, settings, environ),
+        partial(require_affordable, settings, full_window_usd),
+    )
+
+
+def _errors_of_criteria(settings: Settings) -> list[ConfigurationError]:
+    try:
+        names = [criteria.name for criteria in load_criteria(settings.config.criteria_dirs)]
+    except ConfigurationError as error:
+        return [error]
+    chains = settings.config.named_chains.items()
+    unknown = [(where, chain.criteria) for where, chain in chains if chain.criteria not in names]
+    return [
+        ConfigurationError(f"{where}.criteria: no criteria are called {name!r}{suggest(name, names)}")
+        for where, name in unknown
+    ]
 
 
 def _is_in_clear(url: str) -> bool:

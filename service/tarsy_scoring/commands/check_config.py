@@ -24,7 +24,7 @@ from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Set
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
-from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice
+from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice, warn_of_settings
 
 HIDDEN = "***"
 # Warnings that the text shows in another way; `--json` has them all.
@@ -45,9 +45,8 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     worker still needs. --all begins with the defaults that this version has changed. --json has every setting.
     """
     settings = settings_of_environment()
-    warnings, errors = examine(settings, os.environ)
-    if wrong := [error for error in errors if not isinstance(error, SettingMissing)]:
-        raise ConfigurationError("\n".join(map(str, wrong)))
+    with collected_warnings() as warnings:
+        missing = check_what_is_set(settings, os.environ)
     document: dict[str, Any] = {
         "previous_version": previous_version(),
         "changed_defaults": changed_defaults(settings),
@@ -56,7 +55,7 @@ def check_config(shows_all: bool, as_json: bool) -> None:
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
         "file": os.environ.get("SCORING_CONFIG") or None,
-        "not_set": [str(error) for error in errors],
+        "not_set": missing,
         "warnings": warnings,
     }
     if as_json:
@@ -70,16 +69,27 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     print_text("settings.txt", shown | more)
 
 
-def examine(settings: Settings, environ: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[ConfigurationError]]:
-    """Make all checks; returns the warnings that processes would log at their start, and what keeps them from it."""
+def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """
+    Make the checks of every process, and log its warnings.
+
+    Returns:
+        A line for each setting that a worker needs and that is not set.
+
+    Raises:
+        ConfigurationError: Naming all that is wrong, one in a line.
+    """
     from tarsy_scoring.web.access import Access
 
-    with collected_warnings() as warnings:
-        errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
-            *setting_errors(settings, ROLES, environ),
-            *errors_of(partial(Access, settings)),
-        ]
-    return warnings, errors
+    errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
+        *setting_errors(settings, ROLES, environ),
+        *errors_of(partial(Access, settings)),
+    ]
+    missing = [str(error) for error in errors if isinstance(error, SettingMissing)]
+    if wrong := [str(error) for error in errors if not isinstance(error, SettingMissing)]:
+        raise ConfigurationError("\n".join(wrong))
+    warn_of_settings(settings, ROLES, environ)
+    return missing
 
 
 # --- settings that differ from their defaults ----------------------------------------------------------

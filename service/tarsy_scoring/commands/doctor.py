@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from tarsy_scoring.doctor.sessions import judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.wiring import ROLES, setting_errors
+from tarsy_scoring.wiring import ROLES, setting_errors, warn_of_settings
 
 
 @click.command()
@@ -71,16 +72,18 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
 
 
 def examine_settings(settings: Settings) -> Result:
-    """Make the checks of a start; a result that is ok advises what to do about warnings."""
+    """Make the checks of a start; the advice includes what to do about warnings."""
     with collected_warnings() as warnings:
         errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
             *setting_errors(settings, ROLES, os.environ),
             *errors_of(partial(contain_commands, settings, os.environ)),
         ]
-    if errors:
-        return _failed_settings(errors)
-    advice = "\n".join(in_words(w) for w in warnings if w["event"] != "settings.default_criteria_changed")
-    return Result("settings", "ok", "they are complete, and criteria and gates can be used", advice or None)
+        if not errors:
+            warn_of_settings(settings, ROLES, os.environ)
+    complete = Result("settings", "ok", "they are complete, and criteria and gates can be used")
+    result = _failed_settings(errors) if errors else complete
+    also = [in_words(warning) for warning in warnings if warning["event"] != "settings.default_criteria_changed"]
+    return replace(result, advice="\n".join(filter(None, [result.advice, *also])) or None)
 
 
 def _failed_settings(errors: Sequence[ConfigurationError]) -> Result:

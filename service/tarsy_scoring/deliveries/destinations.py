@@ -1,5 +1,6 @@
 """Opens the configured destinations: each with its address and secrets, which are read again when they change."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.deliveries.messages import Message, langfuse_messages, slack_message, webhook_message
 from tarsy_scoring.deliveries.notices import Notice, is_notified_of, takes_score
 from tarsy_scoring.deliveries.sender import Sender, tls_of
-from tarsy_scoring.errors import ConfigurationError, errors_of
+from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 
 LEAST_SECRET = 16  # characters of the key of signatures
 SLACK_LINES = 20  # notices in one message of a channel, which takes about one message a second
@@ -76,6 +77,15 @@ def destination_errors(settings: Settings, environ: Mapping[str, str]) -> list[C
         checks += [partial(read, name, settings, environ) for read in (_read_address, _read_secret)]
         checks.append(partial(tls_of, name, wanted))
     return errors_of(*checks)
+
+
+def addresses(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The addresses of destinations that are set, by name. Raises: ConfigurationError: One is wrong."""
+    found: dict[str, str] = {}
+    for name in settings.config.destinations:
+        with contextlib.suppress(SettingMissing):
+            found[name] = current(_read_address(name, settings, environ)) or ""
+    return found
 
 
 def _open(name: str, settings: Settings, environ: Mapping[str, str]) -> Destination:
