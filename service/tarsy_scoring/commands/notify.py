@@ -28,7 +28,9 @@ def notify(destination: str) -> None:
     settings = settings_of_environment()
     configured = settings.config.destinations
     if destination not in configured:
-        known = suggest(destination, configured) if configured else "; the file has no `destinations`"
+        has_file = bool(os.environ.get("SCORING_CONFIG"))
+        nothing = "; the file has no `destinations`" if has_file else "; SCORING_CONFIG names no file"
+        known = suggest(destination, configured) if configured else nothing
         raise click.UsageError(f"no destination is called {destination!r}{known}")
     if configured[destination].type == "langfuse":
         raise click.UsageError("a destination of the type langfuse takes scores only, and a test would stay among them")

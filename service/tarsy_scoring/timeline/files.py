@@ -103,7 +103,13 @@ class SessionFiles:
         return await self._read_session(session_id, _find)
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
-        """See `TimelineSource`. Files that are too large, or hold another session, are left out with a warning."""
+        """
+        See `TimelineSource`.
+
+        Files that are too large, or hold another session, are left out with a warning, and so are those without
+        times: no time selects them.
+        """
+        without_times: list[str] = []
         for path in await asyncio.to_thread(self._paths):
             try:
                 timeline = await self.fetch_timeline(path.stem)
@@ -113,8 +119,17 @@ class SessionFiles:
                 log.warning("timeline.file_left_out", reason=str(error))
                 continue
             ended = timeline.completed_at or timeline.created_at
-            if ended is not None and ended >= since:
+            if ended is None:
+                without_times.append(timeline.session_id)
+            elif ended >= since:
                 yield FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
+        if without_times:
+            log.warning(
+                "timeline.files_without_times",
+                files=len(without_times),
+                first=without_times[0],
+                advice="give them completed_at, or request their scores by name",
+            )
 
     async def check(self) -> None:
         """See `TimelineSource`."""

@@ -63,6 +63,11 @@ async def test_what_cannot_be_tried_is_refused(tmp_path: Path, name: str, reason
     assert reason in " ".join(result.output.split())
 
 
+async def test_without_a_file_that_is_said(tmp_path: Path) -> None:
+    result = await notify(tmp_path, "oncall", SCORING_CONFIG="")
+    assert (result.exit_code, "SCORING_CONFIG names no file" in result.output) == (2, True)
+
+
 async def examine(
     monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], ca_file: Path | None = None
 ) -> list[checks.Result]:

@@ -241,7 +241,12 @@ async def test_finished_sessions_are_those_that_ended_since(tmp_path: Path) -> N
         ({"completed_at": THEN, "deleted_at": THEN}, False),
     ):
         written(tmp_path, session(**changes))
-        assert await found(tmp_path) == (["one"] if is_found else []), changes
+        with capture_logs() as logs:
+            assert await found(tmp_path) == (["one"] if is_found else []), changes
+        has_no_time = changes.get("completed_at") is changes.get("created_at") is None
+        assert [(line["event"], line["first"]) for line in logs] == (
+            [("timeline.files_without_times", "one")] if has_no_time else []
+        )
 
 
 async def test_finished_session_has_chain_status_and_end_of_the_file(tmp_path: Path) -> None:
