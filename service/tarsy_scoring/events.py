@@ -32,7 +32,12 @@ _OR_EMPTY = BeforeValidator(lambda v: None if v == "" else v)
 Name = Annotated[str | None, Field(max_length=255), _OR_EMPTY]
 
 
-class _Incoming(BaseModel):
+class _Model(BaseModel):
+    # No process needs all of these models, and many need none.
+    model_config = ConfigDict(defer_build=True)
+
+
+class _Incoming(_Model):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, hide_input_in_errors=True)
 
 
@@ -84,7 +89,7 @@ _NOT_BOTH: dict[str, Any] = {
 }
 
 
-class Referring(BaseModel):
+class Referring(_Model):
     """The fields of a request about references."""
 
     model_config = ConfigDict(json_schema_extra=_NOT_BOTH)
@@ -154,7 +159,7 @@ Ended = Annotated[
 ]
 
 
-class Usage(BaseModel):
+class Usage(_Model):
     """Sums over the turns of a score; null where a turn did not report it."""
 
     input_tokens: int | None = None
@@ -163,7 +168,7 @@ class Usage(BaseModel):
     cost_usd: float | None = None
 
 
-class InteractionTotals(BaseModel):
+class InteractionTotals(_Model):
     """Measured facts about the tool calls of a session; a rate is null where there was no command."""
 
     total_commands: int
@@ -179,7 +184,7 @@ class InteractionTotals(BaseModel):
     completed: bool = Field(description="Whether the session ended as `completed`.")
 
 
-class _Outgoing(BaseModel):
+class _Outgoing(_Model):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     event_id: str = Field(description="Drop an event whose id was seen: delivery is at least once.")
@@ -247,7 +252,7 @@ class ScoringFailed(_Outgoing):
     completed_at: Ended = None
 
 
-class WindowFigures(BaseModel):
+class WindowFigures(_Model):
     """Figures over the production scores of a chain that ended at or after `start` and before `end`."""
 
     start: datetime
@@ -266,14 +271,14 @@ class WindowFigures(BaseModel):
     cost_usd: float | None = Field(description="Sum over completed scores whose cost is known; null: of none.")
 
 
-class Windows(BaseModel):
+class Windows(_Model):
     """The newest window of each length."""
 
     short: WindowFigures = Field(alias="1h", description="Moves by 5 minutes.")
     long: WindowFigures = Field(alias="24h", description="Moves by an hour.")
 
 
-class _Insight(BaseModel):
+class _Insight(_Model):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     chain_id: str | None

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,8 +20,14 @@ RULES_OF_TEXT = ("tarsy_scoring.timeline.fence", "tarsy_scoring.timeline.masking
 FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
 DATABASE_AND_BROKER = ("asyncpg", "aiokafka", "tarsy_scoring.postgres.database", "tarsy_scoring.wiring")
 CALLS = ("aiohttp", "tenacity", "prometheus_client")
+LOGGERS = ("structlog", "rich", "tarsy_scoring.telemetry.logging")
+READERS_OF_REPLIES = ("tarsy_scoring.judge.assess", "tarsy_scoring.judge.grounding", "tarsy_scoring.judge.failure_tags")
+RESULTS = ("tarsy_scoring.scoring.offline", "tarsy_scoring.evaluation.interaction", "tarsy_scoring.queue", "uvloop")
+ERRORS_ONLY = ("difflib",)
+DRY_RUN = (*PAGES, *LOGGERS, *READERS_OF_REPLIES, *RESULTS, *ERRORS_ONLY)
 LOOKED = {"event_type": "llm_thinking", "content": "Look at the log."}
 EXECUTION = {"execution_id": "e1", "agent_name": "a", "events": [LOOKED]}
+PRICES = {"input": 2, "output": 8}
 SESSION = {
     "session_id": "one",
     "status": "completed",
@@ -112,19 +119,29 @@ for name in {[*COMMANDS]}:
 
 
 @pytest.mark.parametrize(
-    ("option", "unneeded"),
+    ("option", "provider", "unneeded"),
     [
-        pytest.param("--dry-run", PAGES, id="dry run"),
-        pytest.param("--no-judge", ("genai_prices",), id="no judge"),
+        pytest.param("--dry-run", {}, DRY_RUN, id="dry run"),
+        pytest.param(
+            "--dry-run",
+            {"prices_usd_per_million_tokens": PRICES},
+            (*DRY_RUN, "genai_prices", "httpx2"),
+            id="dry run at configured prices",
+        ),
+        pytest.param("--no-judge", {}, ("genai_prices",), id="no judge"),
     ],
 )
-def test_scoring_a_file_without_a_model_loads_no_client(option: str, unneeded: tuple[str, ...], tmp_path: Path) -> None:
+def test_scoring_a_file_without_a_model_loads_no_client(
+    option: str, provider: dict[str, Any], unneeded: tuple[str, ...], tmp_path: Path
+) -> None:
     """Neither of the database, of the broker, nor of a judge."""
-    file = tmp_path / "session.json"
+    file, config = tmp_path / "session.json", tmp_path / "config.yaml"
     file.write_text(json.dumps(SESSION), encoding="utf-8")
+    config.write_text(json.dumps({"providers": {"main": provider}}), encoding="utf-8")
 
     loaded = loaded_by(f"""
-import tarsy_scoring.cli
+import os, tarsy_scoring.cli
+os.environ["SCORING_CONFIG"] = {str(config)!r}
 try:
     tarsy_scoring.cli.cli.main(["score", {str(file)!r}, {option!r}], standalone_mode=False)
 except SystemExit as end:

@@ -1,6 +1,5 @@
 """Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
 
-import difflib
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
@@ -49,8 +48,10 @@ def reason_of(fault: ErrorDetails) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """The nearest known name, or all of them if none is near."""
+    from difflib import get_close_matches  # only for an error
+
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"
 
 

@@ -185,7 +185,8 @@ _DISTINGUISHING = ("tool", "max", "path", "substring", "pattern", "description")
 class AnyGate(BaseModel):
     """Base of all gates."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Deferred, and so built once as a part of the settings of a chain, and not also by itself.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     type: str
     name: Annotated[Name, AfterValidator(_is_printable)] | None = None

@@ -5,11 +5,10 @@ In the file each chain inherits from `defaults`. Secrets come from the environme
 never from the YAML.
 """
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,9 +21,8 @@ from tarsy_scoring.config.settings import (
     Settings,
     variable_of,
 )
-from tarsy_scoring.config.watched_secret import WatchedSecret
 from tarsy_scoring.config.yaml_file import read_yaml
-from tarsy_scoring.errors import ConfigurationError, SettingMissing
+from tarsy_scoring.errors import ConfigurationError
 
 _PREFIX = "SCORING_"
 _NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
@@ -64,9 +62,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def nearest_variable(unknown: str) -> str | None:
     """The variable with the spelling nearest to that of an unknown one; None if none is near."""
+    from difflib import get_close_matches  # only for an error
+
     # Without the prefix that all share, which would make any two names look alike.
     names = [name.removeprefix(_PREFIX) for name in sorted(_known_variables())]
-    close = difflib.get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
+    close = get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
     return _PREFIX + close[0] if close else None
 
 
@@ -77,55 +77,6 @@ def _fields_from_environment() -> list[str]:
 def _known_variables() -> set[str]:
     fields = {variable_of(field) for field in _fields_from_environment()}
     return {"SCORING_CONFIG", *fields, *ALIASES.values(), *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES)}
-
-
-def read_api_key(
-    settings: Settings, provider: str, environ: Mapping[str, str] | None = None
-) -> str | WatchedSecret | None:
-    """
-    The API key of a provider, watched where it is in a file; None: its endpoint needs none.
-
-    Raises:
-        SettingMissing: The variable is not set.
-        ConfigurationError: The file cannot be read.
-    """
-    environ = os.environ if environ is None else environ
-    wanted = settings.config.providers[provider]
-    if wanted.api_key_file is not None:
-        return WatchedSecret(wanted.api_key_file, f"providers.{provider}.api_key_file")
-    if wanted.api_key_env is None:
-        return None
-    if key := environ.get(wanted.api_key_env):
-        return key
-    if file := environ.get(wanted.api_key_env + "_FILE"):
-        return WatchedSecret(Path(file), wanted.api_key_env + "_FILE")
-    raise SettingMissing(
-        f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
-        f"set it (or {wanted.api_key_env}_FILE), or write `api_key_env: null` for an endpoint without keys"
-    )
-
-
-def read_destination_secret(
-    settings: Settings, destination: str, key: Literal["url", "secret"], environ: Mapping[str, str] | None = None
-) -> str | WatchedSecret:
-    """
-    The address of a destination, or its secret; watched where it is in a file.
-
-    Raises:
-        SettingMissing: The variable is not set.
-        ConfigurationError: The file cannot be read.
-    """
-    environ = os.environ if environ is None else environ
-    wanted = settings.config.destinations[destination]
-    path: Path | None = getattr(wanted, f"{key}_file")
-    if path is not None:
-        return WatchedSecret(path, f"destinations.{destination}.{key}_file")
-    variable: str = getattr(wanted, f"{key}_env")
-    if value := environ.get(variable):
-        return value
-    if file := environ.get(variable + "_FILE"):
-        return WatchedSecret(Path(file), variable + "_FILE")
-    raise SettingMissing(f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE")
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 _HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
 
@@ -22,6 +21,8 @@ def proxy_of_environment(url: str) -> str | None:
 
     With `trust_env` an HTTP client would read them in a thread for each request, which takes longer than the request.
     """
+    from urllib.request import getproxies, proxy_bypass  # it loads an HTTP client, which settings do not need
+
     place = urlsplit(url)
     port = place.port or {"http": 80, "https": 443}[place.scheme]
     if proxy_bypass(f"{place.hostname}:{port}"):

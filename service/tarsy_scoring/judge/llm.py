@@ -15,9 +15,8 @@ from weakref import WeakKeyDictionary
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ProviderSettings, Settings
-from tarsy_scoring.config.watched_secret import WatchedSecret
+from tarsy_scoring.config.watched_secret import WatchedSecret, read_api_key
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError

@@ -18,8 +18,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
-from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ChainSettings, JudgeSettings, Settings
+from tarsy_scoring.config.watched_secret import read_api_key
 from tarsy_scoring.errors import ConfigurationError, PromptTooLong, RetryLater, ScoringError, Unscorable, WaitFor
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria

@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
 from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
@@ -53,8 +52,6 @@ from tarsy_scoring.timeline.parsing import (
     tool_call,
 )
 from tarsy_scoring.timeline.text import storable
-
-log = structlog.get_logger()
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", Timeline, FoundSession)
@@ -109,6 +106,9 @@ class SessionFiles:
         Files that are too large, or hold another session, are left out with a warning, and so are those without
         times: no time selects them.
         """
+        import structlog  # not at the top: the command that scores one file starts without it
+
+        log = structlog.get_logger()
         without_times: list[str] = []
         for path in await asyncio.to_thread(self._paths):
             try:

@@ -71,7 +71,8 @@ Remarks = tuple[Annotated[str, Field(min_length=1)], ...]
 class _Answer(BaseModel):
     """The fields of every answer; the values are added per rubric."""
 
-    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
+    # Deferred: answers are read by models that are made of this one.
+    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True, defer_build=True)
 
     weighted_score: StrictFloat | None = None  # any number: it is compared and never used
     confidence: Value | str | None = None

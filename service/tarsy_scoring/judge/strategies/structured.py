@@ -73,7 +73,8 @@ MOST_APPROACHES = 3
 class _Answer(BaseModel):
     """The fields of every structured answer; breakdown and outcome are added per definition."""
 
-    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
+    # Deferred: answers are read by models that are made of this one.
+    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True, defer_build=True)
 
     score_reasoning: Annotated[str, Field(min_length=1)]
     total_score: Annotated[StrictInt, Field(ge=0, le=100)]
