@@ -18,11 +18,13 @@ from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, Tokens
 from tarsy_scoring.evaluation.outcome import Threshold, decide_outcome
+from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
 from tarsy_scoring.missing_tools.decisions import set_state
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.score_fields import no_results
+from tarsy_scoring.scoring.score_columns import tools_hash_of
 from tarsy_scoring_lab.injected import judge_with_injection, session_with_injection
 from tarsy_scoring_lab.simulated import Missed, Plan, Rows, Simulation, by_time, draws, store
 
@@ -35,7 +37,8 @@ JUDGE_DAY = 40  # all chains get a judge that is milder by `JUDGE_POINTS`
 JUDGE_POINTS = 7.0
 PROMPT_DAY, PROMPT_POINTS = 55, 8.0  # a better prompt of the agents in `PAYMENTS`
 TOOL_DAY = 62  # `BUILT_TOOL` is there, in `KUBERNETES`
-LOST_DAY, LOST_POINTS = DAYS - 6, 26.0  # agents in `DATABASES` lose `LOST_TOOL` when the last week of `/week` begins
+# Agents in `DATABASES` lose `LOST_TOOL` when the last week of `/week` begins; so much do sessions lose that need it.
+LOST_DAY, LOST_SHARE, LOST_POINTS = DAYS - 6, 0.6, 45.0
 OUTAGE_DAY, OUTAGE_H = 70, 8  # the judge does not answer, and its circuit opens
 REVIEWED_UNTIL = DAYS - 8  # the days after it are left for the review page to draw
 PAYMENTS, KUBERNETES, NETWORK = "example-payments", "example-kubernetes", "example-network"
@@ -125,11 +128,10 @@ PLANS = (
         400,
         {"ReplicationLag": (60.0, 6), "DiskFull": (66.0, 4)},
         changed_day=LOST_DAY,
-        changed_points=-LOST_POINTS,
         tools=(*_TOOLS, LOST_TOOL),
         missed=(
             Missed(0.06, 0.06, _TRACES_SPELT, _TRACES),
-            Missed(0.02, 0.55, (LOST_TOOL,), _QUERIES),
+            Missed(0.02, LOST_SHARE, (LOST_TOOL,), _QUERIES, LOST_POINTS),
         ),
     ),
     _plan("network", 250, {"DnsErrors": (55.0, 5), "PacketLoss": (46.0, 5)}),
@@ -270,7 +272,8 @@ def _describe(draw: random.Random, plan: Plan, criteria: Criteria, score: dict[s
     """Fill what a judge and the measurement say beside the total."""
     total = score["total_score"]
     outcome = next(name for name, (low, high) in criteria.bands.items() if low <= total <= high)
-    interaction = _interaction(draw, plan, score["interaction"])
+    has_changed_tools = score["tools_hash"] == tools_hash_of(sorted(map(normalise, plan.changed_tools)))
+    interaction = _interaction(draw, plan.changed_tools if has_changed_tools else plan.tools, score["interaction"])
     is_correct = outcome == "correct"
     threshold = Threshold(CHAINS[plan.chain].get("pass_threshold"))
     passed = decide_outcome((), total, threshold)
@@ -290,10 +293,10 @@ def _describe(draw: random.Random, plan: Plan, criteria: Criteria, score: dict[s
     }
 
 
-def _interaction(draw: random.Random, plan: Plan, drawn: Mapping[str, Any]) -> Interaction:
+def _interaction(draw: random.Random, tools: Sequence[str], drawn: Mapping[str, Any]) -> Interaction:
     """The measured metrics of a session, with whole counts in place of the drawn rates."""
     commands: int = drawn["total_commands"]
-    used = draw.choices([tool for tool in plan.tools if tool in plan.changed_tools], k=commands)
+    used = draw.choices(tools, k=commands)
     failed = [draw.random() < drawn["error_rate"] for _ in used]
     by_tool = {
         name: _counts([f for tool, f in zip(used, failed, strict=True) if tool == name], retries=0, helps=0)

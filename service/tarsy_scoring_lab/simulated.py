@@ -31,7 +31,10 @@ ADD_SESSIONS = insert_of(
 ADD_ANCHORS = insert_of("anchor_sessions", ("session_id", "added_by", "added_at"))
 ADD_REVIEW_DAYS = insert_of("review_days", ("day",)) + " ON CONFLICT DO NOTHING"
 ADD_PICKS = insert_of("review_picks", ("score_id", "day", "place", "is_random", "inclusion_probability", "reasons"))
-ADD_LABELS = insert_of("score_labels", ("score_id", "session_id", "labelled_by", "labelled_at", "number", "reason"))
+ADD_LABELS = insert_of(
+    "score_labels",
+    ("score_id", "session_id", "scored_under", "scored_total", "labelled_by", "labelled_at", "number", "reason"),
+)
 
 
 def draws(seed: int, *what: object) -> random.Random:
@@ -48,12 +51,14 @@ class Missed:
         before: Share of the scores that name it before the change.
         after: The same afterwards.
         names: Spellings, drawn alike.
+        points: Points that a session loses without the tool after the change.
     """
 
     before: float
     after: float
     names: Sequence[str]
     rationales: Sequence[str]
+    points: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,9 @@ class Simulation:
         total = self._judged(draw, session, is_new=is_new)
         score_id = self._add_score(session, total, ended, "production", is_new=is_new)
         wishes = [m for m in plan.missed if draw.random() < (m.after if session.is_changed else m.before)]
+        if session.is_changed:
+            score = self.rows.scores[-1]
+            score["total_score"] = max(0, total - round(sum(wish.points for wish in wishes)))
         turn = len(self.rows.missed)
         self.rows.missed += [
             {
@@ -195,7 +203,7 @@ class Simulation:
             for n, wish in enumerate(wishes)
         ]
         if is_new and draw.random() < plan.labelled_share and session.day < plan.labelled_until:
-            self._add_label(session, score_id, ended)
+            self._add_label(session, self.rows.scores[-1], ended)
 
     def _add_score(self, session: Session, total: int, at: datetime, purpose: str, *, is_new: bool) -> UUID:
         """Add a completed score; returns its id."""
@@ -238,13 +246,15 @@ class Simulation:
         self.rows.scores.append(score)
         return score_id
 
-    def _add_label(self, session: Session, score_id: UUID, ended: datetime) -> None:
+    def _add_label(self, session: Session, score: Mapping[str, Any], ended: datetime) -> None:
         """Add a pick of the review queue with the label of a person, who rates the quality with an error."""
         plan = self._plan
         number = min(100.0, max(0.0, session.quality + self._draw.gauss(0, PEOPLE_ERROR)))
+        score_id = score["score_id"]
         pick = {"score_id": score_id, "day": ended.date(), "place": len(self.rows.picks), "is_random": True}
         self.rows.picks.append(pick | {"inclusion_probability": plan.labelled_share, "reasons": []})
         label = {"score_id": score_id, "session_id": session.session_id, "labelled_by": plan.person}
+        label |= {"scored_under": score["criteria_hash"], "scored_total": score["total_score"]}
         self.rows.labels.append(label | {"labelled_at": ended + timedelta(days=1), "number": round(number)})
 
 

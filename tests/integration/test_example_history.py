@@ -13,7 +13,18 @@ from tarsy_scoring.judge.assess import TAMPERING_POINTS
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.files import parse_session
-from tarsy_scoring_lab.history import CHAINS, JUDGE_DAY, PAYMENTS, PROMPT_DAY, Filled, fill
+from tarsy_scoring_lab.history import (
+    CHAINS,
+    DATABASES,
+    JUDGE_DAY,
+    LOST_DAY,
+    LOST_POINTS,
+    LOST_TOOL,
+    PAYMENTS,
+    PROMPT_DAY,
+    Filled,
+    fill,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,3 +83,39 @@ async def test_chains_with_a_threshold_have_outcomes(history: tuple[Scoring, Fil
     )
     assert {(row["chain_id"], row["pass_threshold"]) for row in rows} == set(wanted.items())
     assert {(row["reaches"], row["outcome"]) for row in rows} == {(True, "pass"), (False, "fail")}
+
+
+async def test_sessions_without_the_lost_tool_explain_the_fall_of_their_chain(
+    history: tuple[Scoring, Filled],
+) -> None:
+    """In its last week, scores that miss the tool are far lower than the others, which are as before."""
+    scoring, filled = history
+    lost = filled.beginning + timedelta(days=LOST_DAY)
+
+    rows = await scoring.rows(
+        """SELECT s.created_at >= $2 AS is_after, t.score_id IS NOT NULL AS misses_it,
+             avg(s.total_score)::float8 AS mean, count(*) FILTER (WHERE s.interaction->'by_tool' ? $3) AS used_it
+           FROM session_scores s LEFT JOIN score_missing_tools t ON t.score_id = s.score_id AND t.tool_name = $3
+           WHERE s.chain_id = $1 AND s.total_score IS NOT NULL GROUP BY 1, 2""",
+        DATABASES,
+        lost,
+        LOST_TOOL,
+    )
+
+    mean = {(row["is_after"], row["misses_it"]): row["mean"] for row in rows}
+    assert mean[True, True] < mean[True, False] - LOST_POINTS / 2
+    assert abs(mean[True, False] - mean[False, False]) < 10
+    assert {row["is_after"] for row in rows if row["used_it"]} == {False}
+
+
+async def test_the_page_of_a_score_counts_labels_near_its_total(history: tuple[Scoring, Filled]) -> None:
+    scoring, _ = history
+    score_id = await scoring.value(
+        "SELECT score_id FROM session_scores WHERE total_score = 69 AND chain_id = $1 LIMIT 1", PAYMENTS
+    )
+    document = await scoring.reader.score(score_id)
+    assert document is not None
+
+    shown = await scoring.reader.with_labels_nearby(document)
+
+    assert shown["labels_nearby"]["labelled"] >= 10

@@ -87,6 +87,7 @@ async def test_obsolete_scores_are_requested_again(service: Service, own_criteri
         "2 sessions would be scored: 2 of kubernetes",
         f"  tokens: about {tokens:,} (2 as their earlier scores)",
         f"  cost: about {tokens / 1000:,.2f} USD (2 as their earlier scores)",
+        "  not looked up: sessions that the source no longer has fail, without cost",
         "nothing was sent; add --yes to send it",
     ]
     assert await service.count("true") == 2

@@ -274,7 +274,8 @@ async def _show_or_send(
     Show the estimated cost of a selection, and send its requests only if `yes` is set.
 
     Args:
-        left_out: Number of sessions that the selection leaves out, by reason; None: it leaves out none.
+        left_out: Number of sessions that the selection leaves out, by reason; None: it comes from stored scores, and
+            the source may have lost some of its sessions.
     """
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
@@ -282,6 +283,8 @@ async def _show_or_send(
         if left_out:
             reasons = ", ".join(f"{n} {_LEFT_OUT[why]}" for why, n in sorted(left_out.items()))
             click.echo(f"  left out: {reasons}; --all takes them too")
+        if left_out is None and requests:
+            click.echo("  not looked up: sessions that the source no longer has fail, without cost")
     counts = await _send(parts, requests) if yes else Counter()
     if as_json or yes:
         _print_sent(requests, counts, estimate, as_json=as_json, left_out=left_out)
