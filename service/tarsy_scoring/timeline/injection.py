@@ -291,11 +291,11 @@ _BY_NAME: dict[str, list[str]] = {
     name: [one for pattern in patterns for one in _alternatives(fold_text(pattern.replace(" ", "")))]
     for name, patterns in read_rules("injection_letters.yaml", "letters").items()
 }
-_ALL = [(name, one) for name, patterns in _BY_NAME.items() for one in patterns]
+LETTER_PATTERNS = [(name, one) for name, patterns in _BY_NAME.items() for one in patterns]
 # Together the patterns need more states than RE2 may store, because they count what stands between words. So one
 # search finds their longest words, and each is searched where its word stands. That search reads plain letters, for
 # which RE2 needs half as many states.
-_WORDS = [max(reversed(_FILLER.split(one)[::2]), key=_shortest) for _, one in _ALL]
+_WORDS = [max(reversed(_FILLER.split(one)[::2]), key=_shortest) for _, one in LETTER_PATTERNS]
 _ANY_WORD = compile_bytes("|".join(map(_plainly_spelt, _WORDS)), capture=False)
 _WHICH = compile_set(list(map(_spelt, _WORDS)), whole=False)
 _AROUND = 200  # letters before and behind a word that a pattern may match
@@ -330,16 +330,16 @@ def _in_letters(letters: bytes, effort: Effort) -> Iterator[Span]:
             # Further than this word needs, so that many words do not cost many searches.
             begin, end = max(0, start - _AROUND), start + _STRETCH
             searched[number] = end - _AROUND
-            pattern = _whole_pattern(number)
+            pattern = whole_pattern(number)
             while (found := pattern.search(letters[begin:end])) is not None:
-                yield Span(begin + found.start(), begin + found.end(), _ALL[number][0])
+                yield Span(begin + found.start(), begin + found.end(), LETTER_PATTERNS[number][0])
                 begin += found.end()
 
 
 @cache
-def _whole_pattern(number: int) -> BytesPattern:
-    """A pattern of `_ALL` with what may stand between its words."""
-    return compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(_ALL[number][1])), capture=False)
+def whole_pattern(number: int) -> BytesPattern:
+    """A pattern of `LETTER_PATTERNS` with what may stand between its words."""
+    return compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(LETTER_PATTERNS[number][1])), capture=False)
 
 
 # --- encoded text --------------------------------------------------------------------------------------

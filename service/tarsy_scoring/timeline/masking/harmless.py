@@ -148,13 +148,13 @@ class _Reason:
         )
 
 
-_ENTRIES: dict[str, list[Any]] = read_rules("masking/harmless.yaml", "reasons")
+REASONS: dict[str, list[Any]] = read_rules("masking/harmless.yaml", "reasons")
 
 
 @cache  # few sessions need the reasons of every group, and to compile them all takes 10 ms
-def _reasons(group: str) -> list[_Reason]:
+def reasons_of(group: str) -> list[_Reason]:
     """The reasons of a group. Entries that are a pattern of the whole value are joined."""
-    entries = _ENTRIES[group]
+    entries = REASONS[group]
     alone = "|".join(f"(?:{entry})" for entry in entries if isinstance(entry, str))
     others = [_Reason(**entry) for entry in entries if not isinstance(entry, str)]
     return [_Reason(alone), *others] if alone else others
@@ -162,4 +162,4 @@ def _reasons(group: str) -> list[_Reason]:
 
 def is_harmless(it: Candidate, groups: Sequence[str]) -> bool:
     """Whether a reason of one of these groups holds; an empty value is harmless behind any name."""
-    return not it.value or any(reason.holds(it) for group in groups for reason in _reasons(group))
+    return not it.value or any(reason.holds(it) for group in groups for reason in reasons_of(group))
