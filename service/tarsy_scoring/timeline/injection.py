@@ -339,7 +339,8 @@ def _in_letters(letters: bytes, effort: Effort) -> Iterator[Span]:
 @cache
 def whole_pattern(number: int) -> BytesPattern:
     """A pattern of `LETTER_PATTERNS` with what may stand between its words."""
-    return compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(LETTER_PATTERNS[number][1])), capture=False)
+    _, one = LETTER_PATTERNS[number]
+    return compile_bytes(_FILLER.sub(lambda n: f"{_ANYTHING}{{0,{n[1]}}}", _spelt(one)), capture=False)
 
 
 # --- encoded text --------------------------------------------------------------------------------------
