@@ -203,7 +203,8 @@ async def test_the_row_of_a_quiet_chain_disappears_after_a_day(visit: Visits) ->
     assert "until 2100-01-04 10:36 UTC" in (await texts(visitor))[0]
     await visitor.page.clock.run_for(8 * 60_000)
     assert [text.split()[0] for text in await texts(visitor)] == ["quiet"]
-    await visitor.page.clock.run_for(24 * 3600_000)
+    await visitor.page.clock.fast_forward(24 * 3600_000)  # `run_for` would refresh the list for each minute
+    await visitor.page.clock.run_for(2 * 60_000)
     await expect(visitor.page.locator("#strip")).to_be_hidden()
 
 
