@@ -21,7 +21,7 @@ from tarsy_scoring.timeline.context import FittedContext
 Samples = int | Literal["adaptive"]
 
 TAMPERING_POINTS = 10
-# The rule of `samples: adaptive`; see `is_doubtful` for its measured gain.
+# The rule of `samples: adaptive`, with `MOST_ADAPTIVE_SAMPLES`; see `is_doubtful` for its measured gain.
 NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
 EDGES_WITHOUT_BANDS = (50, 75)  # those of `statistics.agreement.DEFAULT_BANDS`
 
