@@ -45,6 +45,7 @@ check: $(VENV)/.dev  ## linters, type checker, import rules, generated files, pl
 	$(BIN)/lint-imports
 	$(BIN)/python schemas/generate.py --check
 	$(BIN)/python .ci/prose.py
+	$(BIN)/python .ci/budget.py
 
 audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
 	@$(BIN)/python .ci/audit.py

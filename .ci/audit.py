@@ -1,9 +1,12 @@
 """
 Look up known vulnerabilities of all requirements in the package index.
 
-A vulnerability that is not accepted ends the audit with exit status 1. If the index does not answer, or knows less than
-nine in ten packages, the audit says that nothing was audited. That is an error only with `AUDIT_REQUIRED=1`, which the
-scheduled and the release workflow set: an outage of the index must not stop other work, and must not count as clean
+A vulnerability that is not accepted ends the audit with exit status 1. If the index does not answer, or knows
+less than
+nine in ten packages, the audit says that nothing was audited. That is an error only with `AUDIT_REQUIRED=1`,
+which the
+scheduled and the release workflow set: an outage of the index must not stop other work, and must not count as
+clean
 either. `audit-accepted.yaml` lists accepted vulnerabilities, each with a reason and an expiry date.
 """
 
@@ -41,7 +44,8 @@ def main() -> int:
     """
     Audit the requirements.
 
-    Exit status 1: an open vulnerability, or a required audit that did not happen; 2: `audit-accepted.yaml` is invalid.
+    Exit status 1: an open vulnerability, or a required audit that did not happen; 2: `audit-accepted.yaml` is
+    invalid.
     """
     try:
         accepted = read_accepted(ACCEPTED.read_text(encoding="utf-8"))
@@ -122,13 +126,18 @@ def tell(findings: Findings) -> int:
         print(f"audit: VULNERABLE: {line}", file=sys.stderr)
     if findings.unknown:
         names = ", ".join(findings.unknown[:5]) + (", ..." if len(findings.unknown) > 5 else "")
-        print(f"audit: WARNING: the index knows nothing of {len(findings.unknown)} packages: {names}", file=sys.stderr)
+        print(
+            f"audit: WARNING: the index knows nothing of {len(findings.unknown)} packages: {names}",
+            file=sys.stderr,
+        )
     of = findings.audited + len(findings.unknown)
     print(f"audit: {findings.audited} of {of} packages looked at; to act on: {len(findings.vulnerable)}")
     if findings.vulnerable:
         return 1
     if findings.audited < LEAST_SHARE * of or not of:
-        return not_audited(f"the index knows {findings.audited} of {of} packages, fewer than {LEAST_SHARE:.0%}")
+        return not_audited(
+            f"the index knows {findings.audited} of {of} packages, fewer than {LEAST_SHARE:.0%}"
+        )
     return 0
 
 

@@ -1,7 +1,8 @@
 """
 Writes the token patterns of gitleaks to `service/tarsy_scoring/timeline/masking/gitleaks.yaml`.
 
-`python .ci/gitleaks_rules.py PATH/TO/gitleaks.toml COMMIT`, with the file `config/gitleaks.toml` of a checkout.
+`python .ci/gitleaks_rules.py PATH/TO/gitleaks.toml COMMIT`, with the file `config/gitleaks.toml` of a
+checkout.
 Patterns that find a value by the name before it are left out: `secrets.yaml` reads names and values apart.
 """
 
@@ -17,7 +18,8 @@ HEADER = """\
 # MIT License, Copyright (c) 2019 Zachary Rice: the text is in gitleaks.LICENSE. Written by .ci/gitleaks_rules.py.
 """
 BY_NAME = r"[\w.-]{0,50}?"
-# Patterns that need a file name, the word before them, or a whole command; `secrets.yaml` has those without a prefix.
+# Patterns that need a file name, the word before them, or a whole command; `secrets.yaml` has those without a
+# prefix.
 LEFT_OUT = {
     "azure-ad-client-secret", "hashicorp-tf-api-token", "maxmind-license-key",
     "curl-auth-header", "curl-auth-user", "facebook-access-token", "freemius-secret-key", "generic-api-key",
@@ -41,7 +43,9 @@ def main() -> None:
             quoted = pattern.replace("'", "''")
             lines.append(f"  {rule['id']}: '{quoted}'")
     generic = next(rule for rule in rules if rule["id"] == "generic-api-key")
-    words = {word for allowed in generic["allowlists"] for word in allowed.get("stopwords", ()) if word.isalpha()}
+    words = {
+        word for allowed in generic["allowlists"] for word in allowed.get("stopwords", ()) if word.isalpha()
+    }
     lines += ["words: >-", *_wrapped(sorted(word for word in words if len(word) >= 4))]
     TARGET.write_text("\n".join(lines) + "\n", "utf-8")
 

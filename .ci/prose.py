@@ -16,7 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS = re.compile(r"(?<![A-Za-z])(told|nobody|somebody|whoever)(?![A-Za-z])", re.IGNORECASE)
 # Prose only: in code `what` is a good name.
 PHRASES = re.compile(r"\bwhat is\b", re.IGNORECASE)
-LOOKED_AT = ("service/", "docs/", "schemas/", "benchmarks/", "helm/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+LOOKED_AT = (
+    "service/",
+    "docs/",
+    "schemas/",
+    "benchmarks/",
+    "helm/",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 ENDINGS = (".py", ".md", ".html", ".js", ".yaml", ".yml", ".txt", ".tpl")
 # Prompts are part of the criteria hash; the examples are sessions; `nobody` is an account of Unix.
 EXCEPTED = re.compile(r"shipped_criteria/|/examples/|frozen/|\"nobody\"|`nobody`")

@@ -1,8 +1,10 @@
 """
 Hooks of MkDocs for the documentation's site.
 
-Pages link files outside `docs/`, such as schemas, with relative paths that work in the repository. The site gets
-those files under `repository/`, and the links are changed to lead there. A linked folder becomes a page that lists
+Pages link files outside `docs/`, such as schemas, with relative paths that work in the repository. The site
+gets
+those files under `repository/`, and the links are changed to lead there. A linked folder becomes a page that
+lists
 its files.
 """
 
@@ -22,7 +24,8 @@ LINKS = re.compile(r"\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)]*)?\)")
 SHOWN = (".json", ".yaml")
 # A canonical link names the page's own address and loads nothing.
 FROM_ELSEWHERE = re.compile(
-    r"<(?:script|link|img|iframe)\b(?![^>]*\brel=\"?canonical)[^>]*\b(?:src|href)=\"?(?:https?:)?//", re.IGNORECASE
+    r"<(?:script|link|img|iframe)\b(?![^>]*\brel=\"?canonical)[^>]*\b(?:src|href)=\"?(?:https?:)?//",
+    re.IGNORECASE,
 )
 
 
@@ -50,7 +53,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _target(path, match["path"])
         if target is None:
             return match[0]
-        return f"]({posixpath.relpath(_place(target), posixpath.dirname(here) or '.')}{match['anchor'] or ''})"
+        return (
+            f"]({posixpath.relpath(_place(target), posixpath.dirname(here) or '.')}{match['anchor'] or ''})"
+        )
 
     return LINKS.sub(changed, markdown)
 

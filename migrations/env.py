@@ -31,8 +31,8 @@ PAUSES_S = (1, 2, 5, 10, 20, *[30] * 18)  # ten minutes, of which the tables are
 IN_USE = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 # For the whole session, because the build of an index is outside of transactions. Limits of role and database
-# would cancel it, and each run would begin anew. Keepalives, because a firewall may forget a connection that is
-# silent for minutes.
+# would cancel it, and each run would begin anew. Keepalives, because a firewall may forget a connection that
+# is silent for minutes.
 NO_LIMITS = """
 SET statement_timeout = 0;
 SET lock_timeout = 0;
@@ -61,7 +61,9 @@ def run_on(connection: Connection) -> None:
     )
     with context.begin_transaction():
         # CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if the schema exists.
-        if not connection.scalar(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}):
+        if not connection.scalar(
+            text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}
+        ):
             connection.execute(text(f'CREATE SCHEMA "{schema}"'))
         context.run_migrations()
 
@@ -130,7 +132,9 @@ async def run() -> None:
                 except DBAPIError as error:
                     if pause_s is None or getattr(error.orig, "sqlstate", None) not in IN_USE:
                         raise
-                log.warning("migrate.tables_in_use", next_try_s=pause_s, advice="look for a backup or a long query")
+                log.warning(
+                    "migrate.tables_in_use", next_try_s=pause_s, advice="look for a backup or a long query"
+                )
                 await asyncio.sleep(pause_s)
     finally:
         await engine.dispose()

@@ -9,7 +9,11 @@ from tarsy_scoring.events import SESSION_ID_PATTERN, SOURCE_COMPLETED, SOURCE_RE
 
 KAFKA_BINDING = "0.5.0"
 JSON_SCHEMA = "application/schema+json;version=draft-2020-12"
-SESSION_KEY = {"type": "string", "pattern": f"^{SESSION_ID_PATTERN.pattern}$", "description": "The session id."}
+SESSION_KEY = {
+    "type": "string",
+    "pattern": f"^{SESSION_ID_PATTERN.pattern}$",
+    "description": "The session id.",
+}
 
 ORIGIN_HEADERS = {
     "scoring-original-topic": "Topic in which the message first stood.",
@@ -79,25 +83,45 @@ def asyncapi_document(examples: Mapping[str, Any]) -> dict[str, Any]:
                 "host": "{bootstrap}",
                 "protocol": "kafka",
                 "description": "The brokers in SCORING_KAFKA_BOOTSTRAP_SERVERS.",
-                "variables": {"bootstrap": {"default": "localhost:9092", "description": "host:port of a broker."}},
+                "variables": {
+                    "bootstrap": {"default": "localhost:9092", "description": "host:port of a broker."}
+                },
             }
         },
         "channels": {
-            "sessionCompleted": _channel("topic_session_completed", "Sessions that have ended.", [SOURCE_COMPLETED]),
-            "rescoreRequested": _channel("topic_rescore_requested", "Requests to score again.", [SOURCE_RESCORE]),
-            "scoringEvents": _channel("topic_scoring_events", "What happens to scores, in order per session.", events),
+            "sessionCompleted": _channel(
+                "topic_session_completed", "Sessions that have ended.", [SOURCE_COMPLETED]
+            ),
+            "rescoreRequested": _channel(
+                "topic_rescore_requested", "Requests to score again.", [SOURCE_RESCORE]
+            ),
+            "scoringEvents": _channel(
+                "topic_scoring_events", "What happens to scores, in order per session.", events
+            ),
             "scoringInsights": _channel(
                 "topic_scoring_insights", "What scores are like over time; compacted.", list(INSIGHTS)
             ),
-            "deadLetters": _channel("topic_dead_letters", "Messages that could not be understood.", ["dead-letter"]),
+            "deadLetters": _channel(
+                "topic_dead_letters", "Messages that could not be understood.", ["dead-letter"]
+            ),
         },
         "operations": {
-            "takeSessionCompleted": _operation("receive", "sessionCompleted", "Take in sessions that have ended."),
-            "takeRescoreRequested": _operation("receive", "rescoreRequested", "Take in requests to score again."),
-            "announceScores": _operation("send", "scoringEvents", "Publish the events of scores, at least once."),
-            "publishInsights": _operation("send", "scoringInsights", "Publish rolling figures and findings of drift."),
+            "takeSessionCompleted": _operation(
+                "receive", "sessionCompleted", "Take in sessions that have ended."
+            ),
+            "takeRescoreRequested": _operation(
+                "receive", "rescoreRequested", "Take in requests to score again."
+            ),
+            "announceScores": _operation(
+                "send", "scoringEvents", "Publish the events of scores, at least once."
+            ),
+            "publishInsights": _operation(
+                "send", "scoringInsights", "Publish rolling figures and findings of drift."
+            ),
             "buryMessage": _operation(
-                "send", "deadLetters", "Keep messages that cannot be decoded, before their offset is committed."
+                "send",
+                "deadLetters",
+                "Keep messages that cannot be decoded, before their offset is committed.",
             ),
         },
         "components": {
@@ -155,9 +179,13 @@ def _outgoing(event_type: str, what: str, examples: Mapping[str, Any]) -> dict[s
     return _message(_dashed(event_type), what, headers, examples) | {"bindings": _key(SESSION_KEY)}
 
 
-def _insight(name: str, what: str, key: str, headers_text: str, examples: Mapping[str, Any]) -> dict[str, Any]:
+def _insight(
+    name: str, what: str, key: str, headers_text: str, examples: Mapping[str, Any]
+) -> dict[str, Any]:
     headers = {"type": "object", "description": headers_text}
-    return _message(name, what, headers, examples) | {"bindings": _key({"type": "string", "description": key})}
+    return _message(name, what, headers, examples) | {
+        "bindings": _key({"type": "string", "description": key})
+    }
 
 
 def _dead_letter() -> dict[str, Any]:
@@ -170,7 +198,11 @@ def _dead_letter() -> dict[str, Any]:
         "summary": "A message that could not be decoded: the original bytes, key and headers.",
         "contentType": "application/octet-stream",
         "headers": headers,
-        "payload": {"type": "string", "format": "binary", "description": "The original bytes, whatever they are."},
+        "payload": {
+            "type": "string",
+            "format": "binary",
+            "description": "The original bytes, whatever they are.",
+        },
         "bindings": _key(key),
     }
 

@@ -1,4 +1,6 @@
-"""Renders `docs/configuration.md` from the settings: each variable and each YAML key with default and meaning."""
+"""
+Renders `docs/configuration.md` from the settings: each variable and each YAML key with default and meaning.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -127,7 +129,9 @@ def _yaml() -> Iterator[str]:
     yield _table("key", _keys(Config, skip=("providers", "defaults", "chains", "destinations")))
 
 
-def _keys(model: type[BaseModel], prefix: str = "", skip: Iterable[str] = ()) -> Iterator[tuple[str, str, str, str]]:
+def _keys(
+    model: type[BaseModel], prefix: str = "", skip: Iterable[str] = ()
+) -> Iterator[tuple[str, str, str, str]]:
     schema = model.model_json_schema()
     for name, field in model.model_fields.items():
         if name in skip:

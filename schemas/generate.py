@@ -1,5 +1,6 @@
 """
-Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the pages of settings and routes.
+Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the pages of settings and
+routes.
 
 `python schemas/generate.py` writes; with `--check` it writes nothing, names each file that differs, and
 then ends with status 1. The examples in `examples/` are written by hand and go into the AsyncAPI document.
@@ -50,9 +51,13 @@ class _Plain(GenerateJsonSchema):
 def render_all() -> dict[Path, str]:
     """Path below the root -> content, the same bytes for the same code and examples."""
     files = {Path(f"schemas/{name}.v1.json"): _as_json(_json_schema(name)) for name in MODELS}
-    examples = {p.stem: json.loads(p.read_text("utf-8")) for p in sorted((ROOT / "schemas/examples").glob("*.json"))}
+    examples = {
+        p.stem: json.loads(p.read_text("utf-8")) for p in sorted((ROOT / "schemas/examples").glob("*.json"))
+    }
     document = asyncapi_document(examples)
-    files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(
+        document, sort_keys=False, allow_unicode=True, width=110
+    )
     openapi = application().openapi()
     files[Path("schemas/openapi.json")] = _as_json(openapi)
     files[Path("docs/routes.md")] = routes_page(openapi)
@@ -100,7 +105,9 @@ def _as_json(value: Any) -> str:
 def main() -> str | None:
     """Write or check the files; returns the names of stale files, or None."""
     parser = argparse.ArgumentParser(description="Generate schemas/ and parts of docs/ from the code.")
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 and the names of what differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 and the names of what differs"
+    )
     is_check = parser.parse_args().check
     stale = []
     for path, content in render_all().items():

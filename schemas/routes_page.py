@@ -1,4 +1,7 @@
-"""Renders `docs/routes.md` from the OpenAPI document: each route with its parameters and answers, and each object."""
+"""
+Renders `docs/routes.md` from the OpenAPI document: each route with its parameters and answers, and each
+object.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,14 +48,22 @@ def routes_page(document: Document) -> str:
         parts.append(f"## {TITLES.get(tag, tag.capitalize())}\n")
         parts += ["\n".join(_operation(a, o, shared)) for a, o in operations if o["tags"][0] == tag]
     parts.append("## Objects\n")
-    parts += ["\n".join(_object(name, model)) for name, model in sorted(document["components"]["schemas"].items())]
+    parts += [
+        "\n".join(_object(name, model)) for name, model in sorted(document["components"]["schemas"].items())
+    ]
     return "\n".join(parts)
 
 
 def _shared_answers(operations: Iterable[Document]) -> dict[str, str]:
     """Status -> description of the refusals that five routes or more give in the same words, except a 404."""
-    said = Counter((status, answer["description"]) for one in operations for status, answer in one["responses"].items())
-    return {status: text for (status, text), times in sorted(said.items()) if times >= 5 and "400" <= status != "404"}
+    said = Counter(
+        (status, answer["description"]) for one in operations for status, answer in one["responses"].items()
+    )
+    return {
+        status: text
+        for (status, text), times in sorted(said.items())
+        if times >= 5 and "400" <= status != "404"
+    }
 
 
 def _answers_of_all(shared: Mapping[str, str]) -> Iterator[str]:
@@ -96,7 +107,9 @@ def _object(name: str, model: Document) -> Iterator[str]:
 
 
 def _contents(answer: Document) -> str:
-    """The objects of a body or an answer, or their media types where these are not JSON; nothing for a problem."""
+    """
+    The objects of a body or an answer, or their media types where these are not JSON; nothing for a problem.
+    """
     found = []
     for media_type, content in answer.get("content", {}).items():
         if media_type == "application/json":

@@ -10,8 +10,8 @@ revision = "0013"
 down_revision = "0012"
 phase = "pre"
 
-# A table of its own and not columns of `relay_position`: each change of a row leaves a version, and as long as
-# a snapshot is open all of them are read. `relay_position` changes with each pass, this row once per 1,000
+# A table of its own and not columns of `relay_position`: each change of a row leaves a version, and as long
+# as a snapshot is open all of them are read. `relay_position` changes with each pass, this row once per 1,000
 # events.
 UPGRADE = """
 CREATE TABLE relay_floor (

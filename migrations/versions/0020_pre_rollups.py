@@ -4,8 +4,10 @@ Daily rollups of completed scores, and triggers that append what each change of 
 Phase: pre (additive; run before the version that needs it).
 
 Triggers, and no statements of the service, append the changes: the version before, which works beside the new
-one during a rollout, appends them as well, and so do erasure, retention and statements by hand. The rollups of
-stored scores are filled by a worker afterwards; until then pages read the days that are missing from the scores.
+one during a rollout, appends them as well, and so do erasure, retention and statements by hand. The rollups
+of
+stored scores are filled by a worker afterwards; until then pages read the days that are missing from the
+scores.
 """
 
 from alembic import op
@@ -114,15 +116,15 @@ SELECT CASE WHEN EXISTS (SELECT FROM sessions) THEN 'infinity' ELSE '-infinity' 
 """
 
 # They run with the rights of their owner, so that a program that may change scores needs no right on deltas.
-# Connections keep the plans of functions, and one that was made while a table was small would read it whole until the
-# next ANALYZE. So no plan may read a table whole, and scores are looked up by their session alone (MATERIALIZED,
-# OFFSET 0): beside a status, the planner would take a partial index that holds the scores of all sessions.
-_AS_OWNER = (
-    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
-)
+# Connections keep the plans of functions, and one that was made while a table was small would read it whole
+# until the next ANALYZE. So no plan may read a table whole, and scores are looked up by their session alone
+# (MATERIALIZED, OFFSET 0): beside a status, the planner would take a partial index that holds the scores of
+# all sessions.
+_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
 
 FUNCTIONS = (
-    # Appends how often a score counts from now on. A session that is being deleted is gone already when its scores
+    # Appends how often a score counts from now on. A session that is being deleted is gone already when its
+    # scores
     # are: the deletion of the session has appended them.
     """
 CREATE FUNCTION append_score_delta(s session_scores, made int, latest int) RETURNS void
@@ -140,8 +142,8 @@ BEGIN
   FROM sessions m WHERE m.session_id = s.session_id;
 END $$
 """,
-    # Before the change of each row: each call then sees the rows that the same statement has changed before, so
-    # that the changes of several scores of a session add up.
+    # Before the change of each row: each call then sees the rows that the same statement has changed before,
+    # so that the changes of several scores of a session add up.
     f"""
 CREATE FUNCTION count_score() RETURNS trigger {_AS_OWNER} AS $$
 DECLARE

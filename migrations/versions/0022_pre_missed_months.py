@@ -1,9 +1,11 @@
 """
-Requests for missing tools by month, the sums of the daily rollups, so that pages about long times read few rows.
+Requests for missing tools by month, the sums of the daily rollups, so that pages about long times read few
+rows.
 
 Phase: pre (additive; run before the version that needs it).
 
-Triggers on `missed_rollups` keep the sums, so that they are exact also while the version before, which knows only
+Triggers on `missed_rollups` keep the sums, so that they are exact also while the version before, which knows
+only
 days, folds deltas. One process at a time writes rollups, so no row is contended.
 """
 

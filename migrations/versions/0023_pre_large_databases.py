@@ -15,9 +15,7 @@ down_revision = "0022"
 phase = "pre"
 
 # As in revision 0020.
-_AS_OWNER = (
-    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
-)
+_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
 
 # Copies of columns of the score, which do not change once it is completed.
 _JUDGEMENT = ("criteria", "criteria_hash", "judge_fingerprint", "total_score", "judge_outcome")

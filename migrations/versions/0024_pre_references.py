@@ -3,9 +3,12 @@ References of sessions, and analytics that keep scores with a reference apart.
 
 Phase: pre (additive; run before the version that needs it).
 
-`session_scores.reference_id` is the reference that a score is to be judged against, `reference` the one that it was
-judged against. A worker of the version before judges without a reference and leaves `reference` empty. Triggers and
-rollups treat the scores with and without a reference as two kinds, each with its own latest score of a session.
+`session_scores.reference_id` is the reference that a score is to be judged against, `reference` the one that
+it was
+judged against. A worker of the version before judges without a reference and leaves `reference` empty.
+Triggers and
+rollups treat the scores with and without a reference as two kinds, each with its own latest score of a
+session.
 """
 
 from alembic import context, op
@@ -37,15 +40,11 @@ ALTER TABLE score_deltas ADD COLUMN IF NOT EXISTS has_reference boolean NOT NULL
 
 # The few scores with a reference, built beside work as in revision 0012.
 INDEX = "session_scores_referenced"
-DEFINITION = (
-    "session_scores (session_id) WHERE reference IS NOT NULL AND status = 'completed' AND purpose = 'production'"
-)
+DEFINITION = "session_scores (session_id) WHERE reference IS NOT NULL AND status = 'completed' AND purpose = 'production'"
 IS_VALID = f"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('\"{{schema}}\".{INDEX}')"
 
 # As in revision 0020, which says why.
-_AS_OWNER = (
-    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
-)
+_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
 
 FUNCTIONS = (
     """

@@ -3,7 +3,8 @@ The threshold of a score, draws of a day that is not over, and what the labels n
 
 Phase: pre (additive; run before the version that needs it).
 
-A worker of the version before leaves `pass_threshold` and `judge_passed` empty. An API of the version before does not
+A worker of the version before leaves `pass_threshold` and `judge_passed` empty. An API of the version before
+does not
 draw the rest of a day that was drawn from before it was over, and its labels are not found near a total.
 """
 
@@ -16,11 +17,13 @@ phase = "pre"
 
 # Columns without a default change the catalogue alone.
 def upgrade() -> None:
-    op.execute("ALTER TABLE session_scores ADD COLUMN pass_threshold double precision, ADD COLUMN judge_passed boolean")
+    op.execute(
+        "ALTER TABLE session_scores ADD COLUMN pass_threshold double precision, ADD COLUMN judge_passed boolean"
+    )
     # Scores of the day that were completed before have been candidates; null: all of them.
     op.execute("ALTER TABLE review_days ADD COLUMN drawn_until timestamptz")
-    # People write labels, so there are few. Statements of the version before join scores and labels and name columns of
-    # scores without their table, so labels have other names for them.
+    # People write labels, so there are few. Statements of the version before join scores and labels and name
+    # columns of scores without their table, so labels have other names for them.
     op.execute("ALTER TABLE score_labels ADD COLUMN scored_under text, ADD COLUMN scored_total int")
     op.execute(
         "UPDATE score_labels l SET scored_under = s.criteria_hash, scored_total = s.total_score "

@@ -1,10 +1,13 @@
 """
-Daily figures of each chain: totals, outcomes, cost of judging, and tokens, cost and duration of the investigations.
+Daily figures of each chain: totals, outcomes, cost of judging, and tokens, cost and duration of the
+investigations.
 
 Phase: pre (additive; run before the version that needs it).
 
-The triggers of revision 0024 append the new columns to `score_deltas`. A trigger adds deltas to `chain_figures` when
-they are folded, so that the figures are exact also while the version before, which does not know them, folds. A
+The triggers of revision 0024 append the new columns to `score_deltas`. A trigger adds deltas to
+`chain_figures` when
+they are folded, so that the figures are exact also while the version before, which does not know them, folds.
+A
 worker counts the days before this revision; `rollups_filled.figures_since` is the first day that is counted.
 """
 
@@ -51,20 +54,22 @@ CREATE TABLE chain_figures (
   <sums>,
   UNIQUE NULLS NOT DISTINCT (<key>)
 )
-""".replace("<key>", KEY).replace("<sums>", ", ".join(f"{name} {kind} NOT NULL" for name, kind in SUMS.items())),
+""".replace("<key>", KEY).replace(
+        "<sums>", ", ".join(f"{name} {kind} NOT NULL" for name, kind in SUMS.items())
+    ),
     "CREATE INDEX chain_figures_empty ON chain_figures (day) WHERE scores = 0",
     "ALTER TABLE rollups_filled ADD COLUMN figures_since date NOT NULL DEFAULT '-infinity'",
     "UPDATE rollups_filled SET figures_since = 'infinity' WHERE EXISTS (SELECT FROM sessions)",
 )
 
-_AS_OWNER = (
-    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
-)
+_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
 
 
 def _number(document: str, path: str) -> str:
     """A number of a JSON document; null where it is something else, so that no score is refused for it."""
-    return f"CASE jsonb_typeof({document} #> '{path}') WHEN 'number' THEN ({document} #>> '{path}')::numeric END"
+    return (
+        f"CASE jsonb_typeof({document} #> '{path}') WHEN 'number' THEN ({document} #>> '{path}')::numeric END"
+    )
 
 
 FIGURES = ", ".join(

@@ -1,7 +1,8 @@
 """
 Dead letters by their original position, with their last replay and what came of it.
 
-Phase: pre (additive; run before the version that needs it). Letters of the version before have no row until they are
+Phase: pre (additive; run before the version that needs it). Letters of the version before have no row until
+they are
 replayed.
 """
 

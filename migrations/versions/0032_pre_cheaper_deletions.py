@@ -1,11 +1,11 @@
 """
 Deletions of sessions that count their scores in one statement, and statistics about references.
 
-- A session that is deleted appends the deltas of its scores in one statement. The trigger on scores, which found the
-  session gone and appended nothing, is no longer called for them.
-- Revision 0024 added `session_scores.reference`. Without statistics, PostgreSQL expects that nearly each score has one,
-  and reads all scores where it should look up the few; among a million scores it analyzes the table by itself only
-  after 100,000 more.
+- A session that is deleted appends the deltas of its scores in one statement. The trigger on scores, which
+  found the session gone and appended nothing, is no longer called for them.
+- Revision 0024 added `session_scores.reference`. Without statistics, PostgreSQL expects that nearly each
+  score has one, and reads all scores where it should look up the few; among a million scores it analyzes the
+  table by itself only after 100,000 more.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -17,9 +17,7 @@ down_revision = "0030"
 phase = "pre"
 
 # As in revision 0020, which says why.
-_AS_OWNER = (
-    'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
-)
+_AS_OWNER = 'LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, "{schema}", pg_temp SET enable_seqscan = off'
 
 COUNT_DELETED_SESSION = f"""
 CREATE OR REPLACE FUNCTION count_deleted_session() RETURNS trigger {_AS_OWNER} AS $$

@@ -18,9 +18,9 @@ from tarsy_scoring.errors import ConfigurationError, ScoringError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# The commands under the headings of the help. A command `name` is the function `name` of the module `commands.name`,
-# imported when it is called. The first sentence of its help stands here as well, so that a list of the commands imports
-# none of them. It fits beside the name in 80 columns.
+# The commands under the headings of the help. A command `name` is the function `name` of the module
+# `commands.name`, imported when it is called. The first sentence of its help stands here as well, so that a
+# list of the commands imports none of them. It fits beside the name in 80 columns.
 LAB_COMMANDS = {
     "demo": "Run the whole service here and score ten example sessions.",
     "stack": "Start PostgreSQL, a broker and a scripted judge to try it.",
@@ -68,16 +68,23 @@ HEADINGS = {
         "rollups": "Daily counts of scores that pages and reports read.",
     },
 }
-COMMANDS = {name: summary for group in HEADINGS.values() for name, summary in group.items() if name not in LAB_COMMANDS}
+COMMANDS = {
+    name: summary
+    for group in HEADINGS.values()
+    for name, summary in group.items()
+    if name not in LAB_COMMANDS
+}
 MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
-# Another distribution registers the commands of `LAB_COMMANDS` in this group. They are listed without it, too.
+# Another distribution registers the commands of `LAB_COMMANDS` in this group. They are listed without it,
+# too.
 ENTRY_POINTS = "tarsy_scoring.commands"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 def main() -> NoReturn:
     """Run a command and end the process with its status."""
-    # With Python's own thresholds the collector walks what has been imported again and again: a tenth of a start.
+    # With Python's own thresholds the collector walks what has been imported again and again: a tenth of a
+    # start.
     gc.set_threshold(100_000, 20, 20)
     try:
         status = cli.main(standalone_mode=False)
@@ -103,7 +110,9 @@ def main() -> NoReturn:
 
 
 def _foreseeable() -> tuple[type[Exception], ...]:
-    """The errors of which a sentence says enough. Only a command that failed imports those of the database."""
+    """
+    The errors of which a sentence says enough. Only a command that failed imports those of the database.
+    """
     from tarsy_scoring.postgres.database import DatabaseAway
 
     return ScoringError, DatabaseAway
@@ -115,7 +124,9 @@ def _complain(message: str, status: int) -> int:
 
 
 def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
-    """Report the first foreseeable error of a task group; re-raise an unforeseeable one with its traceback."""
+    """
+    Report the first foreseeable error of a task group; re-raise an unforeseeable one with its traceback.
+    """
     foreseen, rest = group.split(_foreseeable())
     if rest is not None:
         raise rest
@@ -145,7 +156,9 @@ class CommandsOnDemand(click.Group):
         from click.shell_completion import CompletionItem
 
         commands = {name: summary for listed in HEADINGS.values() for name, summary in listed.items()}
-        items = [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
+        items = [
+            CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)
+        ]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

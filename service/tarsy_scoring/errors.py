@@ -52,7 +52,9 @@ class SettingMissing(ConfigurationError):
 
 
 def errors_of(*checks: Callable[[], object]) -> list[ConfigurationError]:
-    """Make checks of settings that do not depend on each other; returns the error of each that fails, in order."""
+    """
+    Make checks of settings that do not depend on each other; returns the error of each that fails, in order.
+    """
     errors: list[ConfigurationError] = []
     for check in checks:
         try:
@@ -93,7 +95,9 @@ class RetryLater(_AttemptError):
 
 
 class TimelineUnavailable(RetryLater):
-    """A timeline could not be read; `WatchedSource` finds out whether the source or this session is at fault."""
+    """
+    A timeline could not be read; `WatchedSource` finds out whether the source or this session is at fault.
+    """
 
     error_kind = "timeline_unavailable"
 
@@ -159,8 +163,8 @@ class SessionNotReady(WaitFor):
     The event arrived before its session: the session is not found yet, not terminal yet, or has no event yet.
 
     Args:
-        error_kind: Kind of the end when the grace period is over: `session_not_found`, `session_not_terminal` or
-            `nothing_to_judge`.
+        error_kind: Kind of the end when the grace period is over: `session_not_found`, `session_not_terminal`
+            or `nothing_to_judge`.
     """
 
     waiting_for = "session"
@@ -247,7 +251,9 @@ class SessionTooLarge(Unscorable):
 
 
 class NothingToJudge(Unscorable):
-    """The session has no event of an investigation, and its source declares none: no failure, and no score."""
+    """
+    The session has no event of an investigation, and its source declares none: no failure, and no score.
+    """
 
     error_kind = "nothing_to_judge"
     status = "cancelled"

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import InvalidMessage
@@ -23,7 +31,9 @@ SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")
 SOURCE_COMPLETED = "session-completed"
 SOURCE_RESCORE = "rescore-requested"
 
-SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$", description="Also the message key.")]
+SessionId = Annotated[
+    str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$", description="Also the message key.")
+]
 EventId = Annotated[str, Field(min_length=1, max_length=255)]
 BOTH_REFERENCES = "`reference` and `use_reference: false` exclude each other"
 MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS = 20_000, 2000
@@ -42,7 +52,9 @@ class _Incoming(_Model):
 
 
 # One host and no user, so that no link holds a password; ASCII, as browsers copy addresses.
-_WEB_ADDRESS = r"^[Hh][Tt][Tt][Pp][Ss]?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?#][!-~]*)?$"
+_WEB_ADDRESS = (
+    r"^[Hh][Tt][Tt][Pp][Ss]?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?#][!-~]*)?$"
+)
 _A_TEXT = r"^[^\x00]*[^\x00\s][^\x00]*$"
 
 
@@ -72,11 +84,16 @@ class GivenReference(_Incoming):
         _matching(_A_TEXT, "is blank, or holds a NUL character"),
     ]
     source_url: Annotated[
-        Annotated[str, Field(max_length=MAX_URL_CHARACTERS, json_schema_extra={"pattern": _WEB_ADDRESS})] | None,
+        Annotated[str, Field(max_length=MAX_URL_CHARACTERS, json_schema_extra={"pattern": _WEB_ADDRESS})]
+        | None,
         _OR_EMPTY,
-        _matching(_WEB_ADDRESS, "is not an address that begins with http:// or https://, without user and blanks"),
+        _matching(
+            _WEB_ADDRESS, "is not an address that begins with http:// or https://, without user and blanks"
+        ),
     ] = Field(None, description="Where it is written, e.g. the ticket; http or https.")
-    provided_by: Name = Field(None, pattern=r"^[^\x00]*$", description="Who found out; default: who sends it.")
+    provided_by: Name = Field(
+        None, pattern=r"^[^\x00]*$", description="Who found out; default: who sends it."
+    )
     provided_at: datetime | None = Field(None, strict=False, description="When; default: when it arrives.")
 
 
@@ -115,9 +132,12 @@ class SessionCompleted(_Incoming):
     event_id: EventId | None = Field(None, description="Two messages with the same one are the same event.")
     type: Literal["session.completed"] | None = Field("session.completed")
     status: Annotated[str, Field(max_length=255)] | None = Field(
-        "completed", description="`completed`, `failed`, `cancelled` or `timed_out`; others are recorded, not scored."
+        "completed",
+        description="`completed`, `failed`, `cancelled` or `timed_out`; others are recorded, not scored.",
     )
-    chain_id: Name = Field(None, description="Decides criteria and settings; null: the session's stored chain does.")
+    chain_id: Name = Field(
+        None, description="Decides criteria and settings; null: the session's stored chain does."
+    )
     alert_type: Name = None
     completed_at: datetime | None = None
     labels: dict[str, str] | None = Field(None, description='For comparisons, e.g. `{"guidance": "v2"}`.')
@@ -130,7 +150,9 @@ class RescoreRequested(Referring, _Incoming):
     session_id: SessionId
     event_id: EventId | None = Field(None, description="Two messages with the same one are the same event.")
     type: Literal["scoring.rescore_requested"] | None = Field("scoring.rescore_requested")
-    requested_by: Annotated[str, Field(max_length=255)] | None = Field("event", description="Stored with the score.")
+    requested_by: Annotated[str, Field(max_length=255)] | None = Field(
+        "event", description="Stored with the score."
+    )
     force: bool | None = Field(True, description="False: only if there is no score under these criteria.")
     criteria: Name = Field(None, description="Name of the criteria; default the chain's.")
     reason: Annotated[str, Field(max_length=4000)] | None = None
@@ -155,7 +177,9 @@ Phase = Literal[
 # Read by rolling windows, which must see the same time as queries over the table.
 Ended = Annotated[
     datetime | None,
-    Field(description="`completed_at` of the score, just before `timestamp`; null in events of older versions."),
+    Field(
+        description="`completed_at` of the score, just before `timestamp`; null in events of older versions."
+    ),
 ]
 
 
@@ -189,7 +213,9 @@ class _Outgoing(_Model):
 
     event_id: str = Field(description="Drop an event whose id was seen: delivery is at least once.")
     sequence: int = Field(ge=1, description="Grows by one within a score.")
-    position: int = Field(ge=1, description="Grows by one over all events; the `last_event_id` of the gateway.")
+    position: int = Field(
+        ge=1, description="Grows by one over all events; the `last_event_id` of the gateway."
+    )
     purpose: Literal["production", "consistency", "anchor", "shadow"]
     score_id: str
     session_id: str
@@ -199,7 +225,8 @@ class _Outgoing(_Model):
     timestamp: datetime
     timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
     left_out: list[str] = Field(
-        [], description="Fields that are empty or absent here because the topic does not allow so large an event."
+        [],
+        description="Fields that are empty or absent here because the topic does not allow so large an event.",
     )
 
 
@@ -229,10 +256,16 @@ class ScoringCompleted(_Outgoing):
     flags: list[str]
     usage: Usage
     judge_outcome: str | None = Field(None, description="Id of the band that the judge stated.")
-    composite_score: float | None = Field(None, ge=0, le=100, description="Only where the chain declares weights.")
-    gates_passed: int | None = Field(None, ge=0, description="Gates that passed; null in events of older versions.")
+    composite_score: float | None = Field(
+        None, ge=0, le=100, description="Only where the chain declares weights."
+    )
+    gates_passed: int | None = Field(
+        None, ge=0, description="Gates that passed; null in events of older versions."
+    )
     gates_total: int | None = Field(None, ge=0)
-    interaction: InteractionTotals | None = Field(None, description="Over all tools; the score also has it per tool.")
+    interaction: InteractionTotals | None = Field(
+        None, description="Over all tools; the score also has it per tool."
+    )
     score_triggered_by: str
     alert_type: str | None
     labels: dict[str, str]
@@ -256,19 +289,27 @@ class WindowFigures(_Model):
     """Figures over the production scores of a chain that ended at or after `start` and before `end`."""
 
     start: datetime
-    end: datetime = Field(description="The first moment after the window; in the future until the window moves.")
+    end: datetime = Field(
+        description="The first moment after the window; in the future until the window moves."
+    )
     scores: int = Field(ge=0, description="Completed scores.")
     scored: int = Field(ge=0, description="Completed scores with a total, judged without a reference.")
     mean: float | None = Field(description="Mean of these totals; null: there is none.")
     under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
     threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
-    share_under_threshold: float | None = Field(ge=0, le=1, description="`under_threshold` / `scored`; null if none.")
+    share_under_threshold: float | None = Field(
+        ge=0, le=1, description="`under_threshold` / `scored`; null if none."
+    )
     failures: dict[str, int] = Field(
         description="Number of scores that did not complete, by `error_kind`, apart from `nothing_to_judge`."
     )
-    nothing_to_judge: int = Field(ge=0, description="Sessions without an investigation, for example only with chats.")
+    nothing_to_judge: int = Field(
+        ge=0, description="Sessions without an investigation, for example only with chats."
+    )
     failure_tags: dict[str, int] = Field(description="Number of completed scores by failure tag.")
-    cost_usd: float | None = Field(description="Sum over completed scores whose cost is known; null: of none.")
+    cost_usd: float | None = Field(
+        description="Sum over completed scores whose cost is known; null: of none."
+    )
 
 
 class Windows(_Model):
@@ -282,7 +323,9 @@ class _Insight(_Model):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     chain_id: str | None
-    timestamp: datetime = Field(description="When this was found. Of messages with the same key the latest counts.")
+    timestamp: datetime = Field(
+        description="When this was found. Of messages with the same key the latest counts."
+    )
     timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
 
 
@@ -300,10 +343,14 @@ class DriftDetected(_Insight):
     event_id: str
     criteria_hash: str
     cause: Literal["judge", "agents", "both"]
-    is_clear: bool = Field(description="False: neither part is significant by itself; `cause` is the likelier one.")
+    is_clear: bool = Field(
+        description="False: neither part is significant by itself; `cause` is the likelier one."
+    )
     old_fingerprint: str | None
     new_fingerprint: str
-    size_points: float | None = Field(description="Change in points of the total; negative: lower than before.")
+    size_points: float | None = Field(
+        description="Change in points of the total; negative: lower than before."
+    )
     interval: tuple[float, float] | None = Field(description="Confidence interval of `size_points`.")
     judge: dict[str, Any] = Field(description="Estimate of the judge's part, with interval and method.")
     agents: dict[str, Any] = Field(description="Estimate of the agents' part, with interval and method.")
@@ -334,7 +381,9 @@ def _decode(model: type[M], value: bytes | None) -> M:
     if not value:
         raise InvalidMessage("empty", "the message has no value")
     if len(value) > MAX_BYTES:
-        raise InvalidMessage("too_large", f"the value has {len(value):,} bytes; at most {MAX_BYTES:,} are decoded")
+        raise InvalidMessage(
+            "too_large", f"the value has {len(value):,} bytes; at most {MAX_BYTES:,} are decoded"
+        )
     try:
         value.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -105,14 +105,18 @@ def _policy(settings: Settings, registry: CriteriaRegistry) -> Policy:
     def hashes(chain: ChainSettings) -> dict[str, str]:
         return {c.name: registry.of_chain(chain, c.name).criteria_hash for c in registry}
 
-    own = {n: hashes(c) for n, c in config.chains.items() if c.criteria_notes != config.defaults.criteria_notes}
+    own = {
+        n: hashes(c) for n, c in config.chains.items() if c.criteria_notes != config.defaults.criteria_notes
+    }
     return Policy(settings, hashes(config.defaults), own)
 
 
 def _replies_usd(settings: Settings) -> dict[str, float]:
     """Cost of a full reply in USD by provider: the least that a call reserves. Empty if no budget is set."""
     config = settings.config
-    if not any((config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))):
+    if not any(
+        (config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))
+    ):
         return {}
     return {
         name: Prices(provider).cost_usd(0, 0, provider.max_reply_tokens) or 0.0
@@ -158,7 +162,8 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
     """
-    Check that these roles have the settings they need, before anything is started; warns as `warn_of_settings`.
+    Check that these roles have the settings they need, before anything is started; warns as
+    `warn_of_settings`.
 
     Raises:
         ConfigurationError: Naming each setting and the remedy, one in a line.
@@ -168,7 +173,9 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     warn_of_settings(settings, roles, environ)
 
 
-def setting_errors(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> list[ConfigurationError]:
+def setting_errors(
+    settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]
+) -> list[ConfigurationError]:
     """
     What keeps these roles from their start: settings that are not set (`SettingMissing`), or wrong.
 
@@ -224,15 +231,21 @@ def variable_advice(unknown: str) -> str:
 
 
 def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | None:
-    """What to change in a chain that asks for second opinions but cannot have any, or replaces another setting."""
+    """
+    What to change in a chain that asks for second opinions but cannot have any, or replaces another setting.
+    """
     if not chain.second_opinion:
         return None
     if len(chain.providers) < 2:
         return "no second judge is asked: list another provider in `providers`, or set second_opinion: null"
     if not criteria.bands:
-        return f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
+        return (
+            f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
+        )
     if chain.samples == "adaptive":
-        return "second_opinion: edges replaces samples: adaptive, so one sample is taken; remove one of the two"
+        return (
+            "second_opinion: edges replaces samples: adaptive, so one sample is taken; remove one of the two"
+        )
     return None
 
 

@@ -166,7 +166,9 @@ def kafka_lacks() -> str | None:
     if shutil.which("java") is None:
         return f"there is no `java`; install a Java runtime, {_JAVA_AT_LEAST} or newer"
     try:
-        shown = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        shown = subprocess.run(
+            ["java", "-version"], capture_output=True, text=True, timeout=30, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         return f"`java -version` failed: {error}; install a Java runtime, {_JAVA_AT_LEAST} or newer"
     version = re.search(r'version "(\d+)', shown)
@@ -208,11 +210,15 @@ def _download(destination: Path) -> None:
         options = [f"-Dkafka.version={KAFKA_VERSION}", f"-DoutputDirectory={libraries}"]
         command = ["mvn", "-B", "-q", "-f", str(project), "dependency:copy-dependencies", *options]
         try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S)
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S
+            )
         except subprocess.TimeoutExpired as error:
             raise StartRefused(f"Maven did not fetch Apache Kafka within {_DOWNLOAD_TIMEOUT_S} s") from error
         except OSError as error:
-            raise StartRefused(f"cannot run `mvn` to fetch Apache Kafka: {error.strerror}; install Maven") from error
+            raise StartRefused(
+                f"cannot run `mvn` to fetch Apache Kafka: {error.strerror}; install Maven"
+            ) from error
         if done.returncode != 0:
             said = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
             raise StartRefused(

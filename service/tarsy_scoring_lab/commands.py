@@ -24,7 +24,9 @@ broker_option = click.option(
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help='One line: {"env": {...}, "broker": "..."}.')
 @broker_option
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: keep none.")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: keep none."
+)
 def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
     """
     Start PostgreSQL, a broker and a scripted judge to try it.
@@ -67,8 +69,8 @@ def demo(keep_running: bool, has_history: bool, broker: Any) -> None:
     Run the whole service here and score ten example sessions.
 
     Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database, and
-    shows the scores as their events arrive from Kafka. The judge replays recorded judgements; set OPENAI_API_KEY
-    or OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
+    shows the scores as their events arrive from Kafka. The judge replays recorded judgements; set
+    OPENAI_API_KEY or OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
     """
     from tarsy_scoring_lab.demo import run_demo
 
@@ -77,7 +79,9 @@ def demo(keep_running: bool, has_history: bool, broker: Any) -> None:
 
     async def main(stopping: asyncio.Event) -> None:
         nonlocal status
-        status = await run_demo(keep_running=keep_running, has_history=has_history, broker=broker, stopping=stopping)
+        status = await run_demo(
+            keep_running=keep_running, has_history=has_history, broker=broker, stopping=stopping
+        )
 
     run(run_until_signalled(main))
     sys.exit(status)

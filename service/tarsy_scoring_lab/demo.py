@@ -1,5 +1,6 @@
 """
-`tarsy-scoring demo`: runs the whole service on one machine and scores example sessions beside an example history.
+`tarsy-scoring demo`: runs the whole service on one machine and scores example sessions beside an example
+history.
 
 It runs the same `worker` and `api` as production in processes of their own, reads sessions from a
 TARSy-shaped database, and shows the events that arrive on Kafka. Only the parts around the service are
@@ -99,7 +100,8 @@ async def run_demo(
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
             async with program("api", env, logs) as api:
-                # The API takes seconds to start. The worker comes last: its first pass looks for drift in the history.
+                # The API takes seconds to start. The worker comes last: its first pass looks for drift in the
+                # history.
                 source = env["SCORING_TIMELINE_DATABASE_URL"]
                 _, filled, _ = await asyncio.gather(
                     _load_sessions(source, sessions),
@@ -110,10 +112,14 @@ async def run_demo(
                     await _load_sessions(source, filled.sessions)
                 console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
                 if filled is not None:
-                    console.print(f"  {filled.scores:,} scores of three months are example data (chains example-...)")
+                    console.print(
+                        f"  {filled.scores:,} scores of three months are example data (chains example-...)"
+                    )
                 console.print(f"  ready after {time.monotonic() - started:.0f} s\n")
                 own_page = "/?q=demo-" if has_history else ""
-                console.print(f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False)
+                console.print(
+                    f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False
+                )
                 async with program("worker", env, logs) as worker:
                     limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                     ended = await _follow(console, env, address, sessions, worker, limit_s, stopping)
@@ -152,7 +158,9 @@ async def _fill_history(env: Mapping[str, str]) -> Filled:
     await database.open()
     try:
         filled = await fill(database, datetime.now(UTC))
-        acknowledged = await publisher.publish(settings.topic_session_completed, [NO_EVENT], PUBLISH_TIMEOUT_S)
+        acknowledged = await publisher.publish(
+            settings.topic_session_completed, [NO_EVENT], PUBLISH_TIMEOUT_S
+        )
     finally:
         await publisher.stop()
         await database.close()
@@ -183,7 +191,9 @@ async def _wait_until_ready(address: str, api: asyncio.subprocess.Process) -> No
 
 
 @asynccontextmanager
-async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(
+    command: str, env: Mapping[str, str], logs: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """
     Run a command of the service in a process of its own; its output goes to `COMMAND.log`.
 
@@ -196,7 +206,10 @@ async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIter
     base_env = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tarsy_scoring", command), env=base_env | dict(env), stdout=log, stderr=log
+            *(sys.executable, "-m", "tarsy_scoring", command),
+            env=base_env | dict(env),
+            stdout=log,
+            stderr=log,
         )
         try:
             yield process
@@ -257,7 +270,9 @@ async def _follow(
                         ended[event["session_id"]] = event
                         console.print(_line(event))
                         if event.get("outcome") == "fail":
-                            console.print(f"           {await _reason(address, event)}", markup=False, highlight=False)
+                            console.print(
+                                f"           {await _reason(address, event)}", markup=False, highlight=False
+                            )
     finally:
         await tail.stop()
         await publisher.stop()
@@ -266,8 +281,14 @@ async def _follow(
 
 def _announcement(session: Mapping[str, Any]) -> bytes:
     """The `session-completed` event of a session."""
-    event = {name: session[name] for name in ("session_id", "chain_id", "alert_type", "status", "completed_at")}
-    event |= {"event_id": f"demo-{session['session_id']}", "type": "session.completed", "labels": session.get("labels")}
+    event = {
+        name: session[name] for name in ("session_id", "chain_id", "alert_type", "status", "completed_at")
+    }
+    event |= {
+        "event_id": f"demo-{session['session_id']}",
+        "type": "session.completed",
+        "labels": session.get("labels"),
+    }
     return json.dumps(event).encode()
 
 
@@ -305,5 +326,7 @@ def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, A
     cost = f"{sum(costs):.4f} USD" if costs else "cost unknown (no prices are configured)"
     console.print(f"{tokens} tokens, {cost}")
     if not is_real:
-        console.print("the judgements were recorded: a language model wrote them earlier about these example sessions")
+        console.print(
+            "the judgements were recorded: a language model wrote them earlier about these example sessions"
+        )
     return 0 if len(totals) == sessions else 1

@@ -1,7 +1,8 @@
 """
 Three months of example scores for the demo: six chains of a small model of agents, with known changes.
 
-All chains begin with `example-` and all sessions have the label `data: example`. No session was run and no model
+All chains begin with `example-` and all sessions have the label `data: example`. No session was run and no
+model
 judged: every number comes from `simulated` and a fixed seed. Only sessions with suspicious text can be read.
 """
 
@@ -37,7 +38,8 @@ JUDGE_DAY = 40  # all chains get a judge that is milder by `JUDGE_POINTS`
 JUDGE_POINTS = 7.0
 PROMPT_DAY, PROMPT_POINTS = 55, 8.0  # a better prompt of the agents in `PAYMENTS`
 TOOL_DAY = 62  # `BUILT_TOOL` is there, in `KUBERNETES`
-# Agents in `DATABASES` lose `LOST_TOOL` when the last week of `/week` begins; so much do sessions lose that need it.
+# Agents in `DATABASES` lose `LOST_TOOL` when the last week of `/week` begins; so much do sessions lose that
+# need it.
 LOST_DAY, LOST_SHARE, LOST_POINTS = DAYS - 6, 0.6, 45.0
 OUTAGE_DAY, OUTAGE_H = 70, 8  # the judge does not answer, and its circuit opens
 REVIEWED_UNTIL = DAYS - 8  # the days after it are left for the review page to draw
@@ -152,17 +154,25 @@ _ANALYSES = {
     "wrong": "Example data. A result contradicts the finding, and the deciding evidence was never read.",
 }
 _ONLY_CHATS = "the session has only chats."
-_NO_ANSWER = "the judge's provider returned 503 three times; then its circuit opened, and later scores waited for it."
+_NO_ANSWER = (
+    "the judge's provider returned 503 three times; then its circuit opened, and later scores waited for it."
+)
 _APPROACHES = (
     (
         ("Compare with the last deployment", "Compare with the latest deployment"),
         "List what changed before the alert, then test whether the change explains the signal.",
-        (("List the deployments of the last day", "kubectl_get"), ("Compare the error rates", "prometheus_query")),
+        (
+            ("List the deployments of the last day", "kubectl_get"),
+            ("Compare the error rates", "prometheus_query"),
+        ),
     ),
     (
         ("Read the logs of the failing pod first",),
         "The first error line names the dependency that fails; the metrics come after it.",
-        (("Read the last lines before the restart", "kubectl_logs"), ("Check that dependency", "prometheus_query")),
+        (
+            ("Read the last lines before the restart", "kubectl_logs"),
+            ("Check that dependency", "prometheus_query"),
+        ),
     ),
 )
 
@@ -174,8 +184,8 @@ class Filled:
 
     Args:
         beginning: Midnight (UTC) of its first day.
-        sessions: Its sessions with suspicious text, as session files have them; they are to be loaded into the
-            timeline source.
+        sessions: Its sessions with suspicious text, as session files have them; they are to be loaded into
+            the timeline source.
     """
 
     scores: int
@@ -191,8 +201,8 @@ async def fill(database: Database, now: datetime) -> Filled:
     """
     Store the history that ends at the midnight before `now`, and what a person said about a tool of it.
 
-    After each week of the history, the chains are searched for drift, as a worker of that time would have done.
-    Rollups and the review queue are left to the workers and pages, as for any other score.
+    After each week of the history, the chains are searched for drift, as a worker of that time would have
+    done. Rollups and the review queue are left to the workers and pages, as for any other score.
 
     Raises:
         DatabaseAway: The history may be stored without the state of the tool.
@@ -260,7 +270,9 @@ def example_rows(seed: int, plan: Plan, criteria: Criteria, beginning: datetime)
         rows.turns.append(_turn(plan, score))
     for n in range(plan.sessions // 80):
         ended = beginning + timedelta(days=DAYS * draw.random())
-        _add_unjudged(rows, plan, f"{plan.prefix}chat-{n}", ended, "cancelled", "nothing_to_judge", _ONLY_CHATS)
+        _add_unjudged(
+            rows, plan, f"{plan.prefix}chat-{n}", ended, "cancelled", "nothing_to_judge", _ONLY_CHATS
+        )
     _add_unjudged(rows, plan, f"{plan.prefix}outage", outage, "failed", "judge_unavailable", _NO_ANSWER)
     return rows
 
@@ -273,7 +285,9 @@ def _describe(draw: random.Random, plan: Plan, criteria: Criteria, score: dict[s
     total = score["total_score"]
     outcome = next(name for name, (low, high) in criteria.bands.items() if low <= total <= high)
     has_changed_tools = score["tools_hash"] == tools_hash_of(sorted(map(normalise, plan.changed_tools)))
-    interaction = _interaction(draw, plan.changed_tools if has_changed_tools else plan.tools, score["interaction"])
+    interaction = _interaction(
+        draw, plan.changed_tools if has_changed_tools else plan.tools, score["interaction"]
+    )
     is_correct = outcome == "correct"
     threshold = Threshold(CHAINS[plan.chain].get("pass_threshold"))
     passed = decide_outcome((), total, threshold)
@@ -374,8 +388,15 @@ def _add_approach(draw: random.Random, rows: Rows, score: Mapping[str, Any]) -> 
     """Name a better approach for some of the scores under 60."""
     if score["total_score"] < 60 and draw.random() < 0.25:
         names, description, steps = draw.choice(_APPROACHES)
-        approach = {"score_id": score["score_id"], "ordinal": 0, "name": draw.choice(names), "description": description}
-        rows.approaches.append(approach | {"steps": [{"step": step, "tool_name": tool} for step, tool in steps]})
+        approach = {
+            "score_id": score["score_id"],
+            "ordinal": 0,
+            "name": draw.choice(names),
+            "description": description,
+        }
+        rows.approaches.append(
+            approach | {"steps": [{"step": step, "tool_name": tool} for step, tool in steps]}
+        )
 
 
 # --- events --------------------------------------------------------------------------------------------
@@ -388,7 +409,9 @@ def _delay_by_outage(draw: random.Random, score: dict[str, Any], began: datetime
         score |= {"completed_at": ended + timedelta(minutes=draw.uniform(1, 20)), "attempt": 2}
 
 
-async def _inject(settings: Settings, registry: CriteriaRegistry, plan: Plan, rows: Rows) -> list[dict[str, Any]]:
+async def _inject(
+    settings: Settings, registry: CriteriaRegistry, plan: Plan, rows: Rows
+) -> list[dict[str, Any]]:
     """Let text in every twentieth session address the judge, who obeys some of it; returns these sessions."""
     rows_of = {row["session_id"]: row for row in rows.sessions}
     chosen = {score["score_id"]: score for score in rows.scores[: plan.sessions : 20]}
@@ -411,7 +434,9 @@ def _add_unjudged(
     session = {"session_id": session_id, "chain_id": plan.chain, "alert_type": next(iter(plan.kinds))}
     times = {"completed_at": ended, "first_seen_at": ended}
     rows.sessions.append(session | times | {"labels": dict(plan.labels), "status": "completed"})
-    same = {name: like[name] for name in ("chain_id", "purpose", "priority", "score_triggered_by", "criteria")}
+    same = {
+        name: like[name] for name in ("chain_id", "purpose", "priority", "score_triggered_by", "criteria")
+    }
     at = {"created_at": ended, "started_at": ended, "completed_at": ended + timedelta(minutes=4)}
     failure = {"status": status, "error_kind": error_kind, "error_message": f"Example data: {message}"}
     ids = {name: uuid5(NAMESPACE_URL, f"{session_id}/{name}") for name in ("score_id", "request_id")}

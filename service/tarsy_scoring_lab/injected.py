@@ -1,7 +1,8 @@
 """
 Sessions of the example history whose text addresses the judge, and their scores.
 
-The sessions and the judge's replies are written in `injected.yaml`. The product's own code does the rest: it finds the
+The sessions and the judge's replies are written in `injected.yaml`. The product's own code does the rest: it
+finds the
 text, has the session judged once more without it, and decides about total, samples and flags.
 """
 
@@ -37,7 +38,10 @@ def session_with_injection(number: int, row: Mapping[str, Any], tools: Sequence[
         row: Its row in `sessions`.
         tools: Names of the tools that its agent had.
     """
-    written, text = _WRITTEN["sessions"][row["alert_type"]], _WRITTEN["texts"][number % len(_WRITTEN["texts"])]
+    written, text = (
+        _WRITTEN["sessions"][row["alert_type"]],
+        _WRITTEN["texts"][number % len(_WRITTEN["texts"])],
+    )
     name, ended = row["session_id"], row["completed_at"]
     began = ended - STEP * (len(written["steps"]) + 1)
 
@@ -67,7 +71,9 @@ def session_with_injection(number: int, row: Mapping[str, Any], tools: Sequence[
         "started_at": began.isoformat(),
         "completed_at": ended.isoformat(),
         "final_analysis": written["analysis"],
-        "available_tools": [{"server_name": "example", "tool_name": tool, "description": ""} for tool in tools],
+        "available_tools": [
+            {"server_name": "example", "tool_name": tool, "description": ""} for tool in tools
+        ],
         "stages": [stage | {"executions": [execution | {"status": "completed", "events": list(events())}]}],
     }
 
@@ -93,10 +99,18 @@ async def judge_with_injection(
     # Not the HTTP client of a judge: it has the one method that is called.
     clients = cast(Any, {provider: replies})
     timeline = parse_session(session)
-    document = await score_offline(settings, registry, clients, timeline, session["chain_id"], with_judge=True)
+    document = await score_offline(
+        settings, registry, clients, timeline, session["chain_id"], with_judge=True
+    )
     assert (document["status"], document["total_score"]) == ("completed", score["total_score"]), document
-    score |= {name: document[name] for name in no_results() if name in document and name != "judge_fingerprint"}
-    same = {"score_id": score["score_id"], "attempt": score["attempt"], "criteria_hash": criteria.criteria_hash}
+    score |= {
+        name: document[name] for name in no_results() if name in document and name != "judge_fingerprint"
+    }
+    same = {
+        "score_id": score["score_id"],
+        "attempt": score["attempt"],
+        "criteria_hash": criteria.criteria_hash,
+    }
     same |= {"context_hash": "example", "nonce": "example"}
     return [asdict(turn) | same | {"ordinal": n} for n, turn in enumerate(replies.turns, start=1)]
 

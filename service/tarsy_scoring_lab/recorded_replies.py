@@ -1,7 +1,8 @@
 """
 Recorded judgements of the example sessions, which the demo replays.
 
-A large language model read the prompts of the criteria `investigation` and nothing else. `examples/judgements` has
+A large language model read the prompts of the criteria `investigation` and nothing else.
+`examples/judgements` has
 its replies.
 """
 
@@ -33,12 +34,20 @@ class RecordedReplies:
         by_session = {each["session_id"]: each["replies"] for each in _read("examples", "judgements")}
         self._by_alert: dict[str, Mapping[str, str]] = {}
         for session in example_sessions():
-            for is_masked in (False, True):  # an alert may hold an injection, which the masked turn does not show
-                context = build_context(parse_session(session), new_nonce(), _ROOM_TOKENS, mask_injections=is_masked)
+            for is_masked in (
+                False,
+                True,
+            ):  # an alert may hold an injection, which the masked turn does not show
+                context = build_context(
+                    parse_session(session), new_nonce(), _ROOM_TOKENS, mask_injections=is_masked
+                )
                 self._by_alert[read_transcript(context.alert).alert] = by_session[session["session_id"]]
 
     def reply_to(self, task: Task, messages: Messages) -> str | None:
-        """The recorded reply; None for other sessions, criteria with other bands, answers in JSON, and reminders."""
+        """
+        The recorded reply; None for other sessions, criteria with other bands, answers in JSON, and
+        reminders.
+        """
         replies = self._by_alert.get(task.transcript.alert, {})
         if task.schema is not None or task.bands != _BANDS:
             return None
@@ -48,5 +57,7 @@ class RecordedReplies:
 
 def _read(*folder: str) -> list[dict[str, Any]]:
     place = files(__package__).joinpath(*folder)
-    texts = sorted((f.name, f.read_text(encoding="utf-8")) for f in place.iterdir() if f.name.endswith(".json"))
+    texts = sorted(
+        (f.name, f.read_text(encoding="utf-8")) for f in place.iterdir() if f.name.endswith(".json")
+    )
     return [json.loads(text) for _, text in texts]

@@ -97,7 +97,9 @@ async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault
 async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
     """Send half of the announced body, and reset the connection."""
     payload = json.dumps(answer).encode()
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(payload))})
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/json", "Content-Length": str(len(payload))}
+    )
     await response.prepare(request)
     await response.write(payload[: len(payload) // 2])
     if request.transport is not None:

@@ -60,7 +60,9 @@ class ScriptedJudge:
         latency_s: Wait before each answer.
     """
 
-    def __init__(self, *, recorded: RecordedReplies | None = None, port: int = 0, latency_s: float = 0.0) -> None:
+    def __init__(
+        self, *, recorded: RecordedReplies | None = None, port: int = 0, latency_s: float = 0.0
+    ) -> None:
         self._recorded = recorded
         self.port = port
         self.latency_s = latency_s
@@ -140,7 +142,9 @@ class ScriptedJudge:
             fault = self._take_fault(call)
         reply = self._recorded.reply_to(call.task, call.messages) if self._recorded else None
         if reply is None:
-            reply = write_reply(call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch")
+            reply = write_reply(
+                call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch"
+            )
         answer = {
             "id": f"chatcmpl-{self.calls}",
             "object": "chat.completion",
@@ -182,7 +186,9 @@ class ScriptedJudge:
         except ValidationError as error:
             kinds = ", ".join(get_args(FaultKind))
             keys = ", ".join(field.alias or name for name, field in Fault.model_fields.items())
-            expected = f'expected {{"faults": [{{"kind": ...}}]}}; kinds are {kinds}; keys of a fault are {keys}'
+            expected = (
+                f'expected {{"faults": [{{"kind": ...}}]}}; kinds are {kinds}; keys of a fault are {keys}'
+            )
             return error_response(400, f"{expected}; {error}")
         return await self._show_script(request)
 
@@ -245,7 +251,9 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT; the first line on standard output is the base URL."""
     parser = argparse.ArgumentParser(prog="scripted_judge", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS", help="wait before each answer")
+    parser.add_argument(
+        "--latency", type=float, default=0.0, metavar="SECONDS", help="wait before each answer"
+    )
     options = parser.parse_args()
 
     async def serve() -> None:

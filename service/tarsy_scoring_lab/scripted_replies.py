@@ -36,8 +36,9 @@ class Transcript:
     """
     The message with the evidence, as the stand-in reads it.
 
-    `asked` is the text outside of the fences: the instructions. `alert` is the text of the first fence. `entries` are
-    up to three entry ids of the evidence, to be cited, and `tools` the names of the available tools.
+    `asked` is the text outside of the fences: the instructions. `alert` is the text of the first fence.
+    `entries` are up to three entry ids of the evidence, to be cited, and `tools` the names of the available
+    tools.
     """
 
     asked: str
@@ -61,7 +62,11 @@ class Transcript:
     @property
     def citation(self) -> str:
         cited = ", ".join(f"[{entry}]" for entry in self.entries)
-        return f"Entries such as {cited} occur in the transcript" if cited else "The transcript carries no entry ids"
+        return (
+            f"Entries such as {cited} occur in the transcript"
+            if cited
+            else "The transcript carries no entry ids"
+        )
 
 
 _BEGIN = re.compile(fence_lines(r"(\w+)")[0])
@@ -156,7 +161,8 @@ class Task:
 
 _CATEGORY_LINE = re.compile(r"^[ \t]*([A-Z][A-Za-z0-9 ]{0,60}): X/(\d{1,3})[ \t]*$", re.MULTILINE)
 _BAND_LINE = re.compile(
-    r"^[ \t>*`-]*Outcome:[ \t`*]*([a-z]\w*)[ \t`*]*\((\d{1,3})\s*[-–]\s*(\d{1,3})\)", re.MULTILINE | re.IGNORECASE
+    r"^[ \t>*`-]*Outcome:[ \t`*]*([a-z]\w*)[ \t`*]*\((\d{1,3})\s*[-–]\s*(\d{1,3})\)",
+    re.MULTILINE | re.IGNORECASE,
 )
 _BANDS_SENTENCE = re.compile(r"must lie in the range of the outcome: ([^.\n]*)\.")
 _BAND = re.compile(r"([a-z]\w*) (\d{1,3})-(\d{1,3})", re.IGNORECASE)
@@ -169,9 +175,9 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
     """
     Read the task that the last message of a conversation sets.
 
-    Outside of the evidence a line `Outcome: correct (60-100)` names a band, as does `correct 60-100` in the sentence
-    about the ranges. A line `Logical Flow: X/25` names a category, and a ```json fence the schema, where
-    `response_format` holds none.
+    Outside of the evidence a line `Outcome: correct (60-100)` names a band, as does `correct 60-100` in the
+    sentence about the ranges. A line `Logical Flow: X/25` names a category, and a ```json fence the schema,
+    where `response_format` holds none.
 
     Raises:
         KeyError, TypeError: `response_format` differs from OpenAI's, or its schema is not one of an object.
@@ -212,7 +218,11 @@ def turn_of(messages: Messages) -> Turn:
     if re.search(r"\brestate", asked) and re.search(r"\bagree", asked):
         return "repair"
     # Two separate words, because a reminder may contain `missing_tools`, a key of an answer in JSON.
-    return "missing_tools" if re.search(r"\bmissing\b", asked) and re.search(r"\btools?\b", asked) else "reminder"
+    return (
+        "missing_tools"
+        if re.search(r"\bmissing\b", asked) and re.search(r"\btools?\b", asked)
+        else "reminder"
+    )
 
 
 def _bands_of(outcome: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -278,7 +288,10 @@ def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
 
 def _analysis(task: Task, limits: Mapping[str, int]) -> str:
     points = _points(limits, task.transcript.total)
-    given = ", ".join(f"{points[name]} of {limit} for {name}" for name, limit in limits.items()) or "a total alone"
+    given = (
+        ", ".join(f"{points[name]} of {limit} for {name}" for name, limit in limits.items())
+        or "a total alone"
+    )
     return f"{STAND_IN} {_TEXTS['analysis'].format(citation=task.transcript.citation, points=given)}"
 
 
@@ -294,7 +307,9 @@ def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dic
         "total_score": total,
         "score_breakdown": _points(limits, _wrong_sum(total) if contradictory else total),
         "score_reasoning": reasoning,
-        "missing_tools": [{"tool_name": name, "rationale": why} for name, why in transcript.missing_tools.items()],
+        "missing_tools": [
+            {"tool_name": name, "rationale": why} for name, why in transcript.missing_tools.items()
+        ],
         "alternative_approaches": _alternatives(transcript),
         # Equal values add up to the total under any weights.
         "scores": dict.fromkeys(properties.get("scores", {}).get("properties", {}), total / 100),
@@ -308,7 +323,14 @@ def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dic
     return {name: known.get(name, _EMPTY.get(sub.get("type"))) for name, sub in properties.items()}
 
 
-_EMPTY: dict[Any, Any] = {"string": STAND_IN, "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
+_EMPTY: dict[Any, Any] = {
+    "string": STAND_IN,
+    "integer": 0,
+    "number": 0.0,
+    "boolean": False,
+    "array": [],
+    "object": {},
+}
 
 
 def _highest_points(categories: Mapping[str, Any]) -> dict[str, int]:

@@ -1,8 +1,10 @@
 """
 A small model of agents and judges, and the rows of its scores.
 
-Agents have a quality per alert type, which changes on a known day, for better or worse; judges rate it with an error,
-and one of them is replaced by a milder one. The demo and `benchmarks.quarter` fill databases from it, so every effect
+Agents have a quality per alert type, which changes on a known day, for better or worse; judges rate it with
+an error,
+and one of them is replaced by a milder one. The demo and `benchmarks.quarter` fill databases from it, so
+every effect
 that a page shows has a known size. Equal seeds give equal rows.
 """
 
@@ -30,10 +32,21 @@ ADD_SESSIONS = insert_of(
 )
 ADD_ANCHORS = insert_of("anchor_sessions", ("session_id", "added_by", "added_at"))
 ADD_REVIEW_DAYS = insert_of("review_days", ("day",)) + " ON CONFLICT DO NOTHING"
-ADD_PICKS = insert_of("review_picks", ("score_id", "day", "place", "is_random", "inclusion_probability", "reasons"))
+ADD_PICKS = insert_of(
+    "review_picks", ("score_id", "day", "place", "is_random", "inclusion_probability", "reasons")
+)
 ADD_LABELS = insert_of(
     "score_labels",
-    ("score_id", "session_id", "scored_under", "scored_total", "labelled_by", "labelled_at", "number", "reason"),
+    (
+        "score_id",
+        "session_id",
+        "scored_under",
+        "scored_total",
+        "labelled_by",
+        "labelled_at",
+        "number",
+        "reason",
+    ),
 )
 
 
@@ -147,7 +160,9 @@ class Simulation:
         self._draw = draws(seed, "rows")
 
     def run(self) -> Rows:
-        """Draw all sessions, then the judgements of the anchors: a random draw of sessions before the new judge."""
+        """
+        Draw all sessions, then the judgements of the anchors: a random draw of sessions before the new judge.
+        """
         plan = self._plan
         sessions = make_sessions(self._seed, plan)
         for session in sessions:
@@ -159,7 +174,9 @@ class Simulation:
             self.rows.anchors.append(added)
             for is_new, day in ((False, anchor.day), (True, plan.judge_day)):
                 at = ended + timedelta(days=day - anchor.day, hours=1)
-                self._add_score(anchor, self._judged(draw, anchor, is_new=is_new), at, "anchor", is_new=is_new)
+                self._add_score(
+                    anchor, self._judged(draw, anchor, is_new=is_new), at, "anchor", is_new=is_new
+                )
         return self.rows
 
     def _end_of(self, session: Session) -> datetime:
@@ -260,9 +277,11 @@ class Simulation:
 
 def by_time(rows: Rows, ends: Sequence[datetime]) -> list[Rows]:
     """
-    Divide the rows of a chain by time: each part has those before its end and not before the end of the part before.
+    Divide the rows of a chain by time: each part has those before its end and not before the end of the part
+    before.
 
-    A score goes by the time of its own end, with all that belongs to it. The last part has later rows as well.
+    A score goes by the time of its own end, with all that belongs to it. The last part has later rows as
+    well.
 
     Args:
         ends: In order.
@@ -306,7 +325,9 @@ async def store(database: Database, criteria: Criteria, chains: Sequence[Rows]) 
 
     async def work(connection: Connection) -> None:
         sql = database.sql
-        await connection.execute(sql(KEEP_CRITERIA), criteria.criteria_hash, criteria.name, dict(criteria.content))
+        await connection.execute(
+            sql(KEEP_CRITERIA), criteria.criteria_hash, criteria.name, dict(criteria.content)
+        )
         for tools_hash, names in tools.items():
             await connection.execute(sql(KEEP_TOOLS), tools_hash, list(names))
         for statement, rows in tables:
@@ -319,7 +340,16 @@ async def store(database: Database, criteria: Criteria, chains: Sequence[Rows]) 
 _ADD_SCORES = insert_of(
     "session_scores",
     (
-        *("score_id", "session_id", "request_id", "chain_id", "purpose", "status", "priority", "score_triggered_by"),
+        *(
+            "score_id",
+            "session_id",
+            "request_id",
+            "chain_id",
+            "purpose",
+            "status",
+            "priority",
+            "score_triggered_by",
+        ),
         *("attempt", "created_at", "started_at", "completed_at", "criteria", "criteria_hash"),
         *no_results(),
     ),

@@ -75,7 +75,11 @@ def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:
     """
     created_at = moment(session.get("created_at")) or _EPOCH
     times = {name: moment(session.get(name)) for name in ("started_at", "completed_at", "deleted_at")}
-    required = {"agent_type": "kubernetes", "created_at": created_at, "chain_id": session.get("chain_id") or "default"}
+    required = {
+        "agent_type": "kubernetes",
+        "created_at": created_at,
+        "chain_id": session.get("chain_id") or "default",
+    }
     yield "alert_sessions", session | times | required | {"stages": None}
     of_session = {"session_id": session["session_id"]}
     first: Row | None = None

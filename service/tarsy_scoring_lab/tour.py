@@ -28,8 +28,14 @@ def tour(filled: Filled) -> list[Stop]:
     """The six stops over the example sessions and the history."""
     judge, prompt, tool, lost = (filled.day(day) for day in (JUDGE_DAY, PROMPT_DAY, TOOL_DAY, LOST_DAY))
     return [
-        Stop("/?q=demo-", "the ten sessions judged just now; open one: every reason cites an entry of its timeline"),
-        Stop("/week", f"{DATABASES} got worse: its agents have had no {LOST_TOOL} since {lost}, and judges miss it"),
+        Stop(
+            "/?q=demo-",
+            "the ten sessions judged just now; open one: every reason cites an entry of its timeline",
+        ),
+        Stop(
+            "/week",
+            f"{DATABASES} got worse: its agents have had no {LOST_TOOL} since {lost}, and judges miss it",
+        ),
         Stop(
             f"/trends?chain={PAYMENTS}",
             f"totals rose twice: a milder judge took over on {judge} (dashed line), agents got prompt v2 on {prompt}",
@@ -42,5 +48,8 @@ def tour(filled: Filled) -> list[Stop]:
             "/missing-tools",
             f"{BUILT_TOOL} was built on {tool} and is no longer asked for; {WANTED_TOOL} is what to build next",
         ),
-        Stop("/review", "scores of the last week that wait for a person, and how far people agreed with each judge"),
+        Stop(
+            "/review",
+            "scores of the last week that wait for a person, and how far people agreed with each judge",
+        ),
     ]

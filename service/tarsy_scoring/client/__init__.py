@@ -1,7 +1,8 @@
 """
 A typed client of the HTTP API, for programs in Python that request and read scores.
 
-`Client` blocks, `AsyncClient` is for asyncio; both have the same methods. Callers import every name from here, and the
+`Client` blocks, `AsyncClient` is for asyncio; both have the same methods. Callers import every name from
+here, and the
 room imports nothing of the service.
 """
 

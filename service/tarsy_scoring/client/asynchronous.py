@@ -21,8 +21,8 @@ class AsyncClient:
     """
     As `Client`, for asyncio; the methods that read many scores are asynchronous iterators.
 
-    Safe for concurrent use in one event loop; close it, or use `async with`. The API may have done what a cancelled
-    method asked for: repeat `request_score` under the same `idempotency_key` to get its answer.
+    Safe for concurrent use in one event loop; close it, or use `async with`. The API may have done what a
+    cancelled method asked for: repeat `request_score` under the same `idempotency_key` to get its answer.
 
     Raises:
         ValueError: `base_url` is no HTTP address.

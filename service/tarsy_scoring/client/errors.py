@@ -7,7 +7,8 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP status; None if there was no answer.
-        type: Kind of the problem, such as `urn:tarsy-scoring:problem:unknown-session`; None if the answer names none.
+        type: Kind of the problem, such as `urn:tarsy-scoring:problem:unknown-session`; None if the answer
+            names none.
         request_id: Id of the request in the log of the API; None if there was no answer.
         retry_after_s: Seconds after which the same request may succeed; None if the API does not say.
     """

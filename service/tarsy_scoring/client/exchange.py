@@ -1,5 +1,6 @@
 """
-The exchange of one method with the API, without input or output: what to send, when to wait, what the answer means.
+The exchange of one method with the API, without input or output: what to send, when to wait, what the answer
+means.
 
 A method is a generator. It yields a `Call` or a `Pause` and gets back what came of it; `synchronous.py` and
 `asynchronous.py` only carry that out. So both clients behave alike, and tests need no network.
@@ -81,7 +82,9 @@ def _pause_before_repeat(error: ApiError, call: Call, left: int) -> float | None
     return pause_s if pause_s <= LONGEST_PAUSE_S else None
 
 
-def wait_for_score(of: str | Score, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> Exchange[Score]:
+def wait_for_score(
+    of: str | Score, timeout_s: float, clock: Callable[[], float] = time.monotonic
+) -> Exchange[Score]:
     """
     Read a score, or the newest one of a session, until it has ended.
 
@@ -139,7 +142,11 @@ def error_of(reply: Reply) -> ApiError | None:
 
 def _fault(fault: Mapping[str, Any]) -> str:
     place = fault.get("loc")
-    return f"{'.'.join(map(str, place))}: {fault.get('msg')}" if isinstance(place, list) else str(fault.get("msg"))
+    return (
+        f"{'.'.join(map(str, place))}: {fault.get('msg')}"
+        if isinstance(place, list)
+        else str(fault.get("msg"))
+    )
 
 
 def _seconds(retry_after: str | None) -> float | None:

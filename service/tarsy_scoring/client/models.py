@@ -1,7 +1,8 @@
 """
 What the API answers, as objects.
 
-Statuses and names are plain text, and unknown fields are kept as attributes, so that a client reads the answers of a
+Statuses and names are plain text, and unknown fields are kept as attributes, so that a client reads the
+answers of a
 newer service. `docs/routes.md` describes all fields.
 """
 

@@ -30,8 +30,9 @@ class SessionFilters(_Filters, total=False):
     """
     Filters of sessions.
 
-    `since` and `until` (exclusive) apply to the end of the session, `begins_with` to its id and alert type. A time
-    without a zone is UTC. `labels` must all match. `status` is that of the newest score, or `not_scored`.
+    `since` and `until` (exclusive) apply to the end of the session, `begins_with` to its id and alert type. A
+    time without a zone is UTC. `labels` must all match. `status` is that of the newest score, or
+    `not_scored`.
     """
 
     status: str

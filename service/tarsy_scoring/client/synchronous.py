@@ -19,10 +19,12 @@ T = TypeVar("T")
 
 class Client:
     """
-    Requests and reads scores over HTTP, and blocks meanwhile. Safe in several threads; close it, or use `with`.
+    Requests and reads scores over HTTP, and blocks meanwhile. Safe in several threads; close it, or use
+    `with`.
 
-    Methods raise the errors of `tarsy_scoring.client`. They repeat a request up to twice where that may help: after a
-    429 or 503, when the `Retry-After` is at most 30 s, and after a broken connection. `export` repeats nothing.
+    Methods raise the errors of `tarsy_scoring.client`. They repeat a request up to twice where that may help:
+    after a 429 or 503, when the `Retry-After` is at most 30 s, and after a broken connection. `export`
+    repeats nothing.
 
     Args:
         base_url: Address of the API without a path, such as `https://scoring.example`.
@@ -73,17 +75,18 @@ class Client:
         """
         Request a score of a session that has ended.
 
-        Without `force` this is the open score if there is one, else the latest completed one, else a new one. With
-        `criteria` only scores under these criteria count.
+        Without `force` this is the open score if there is one, else the latest completed one, else a new one.
+        With `criteria` only scores under these criteria count.
 
         Args:
             force: Make a new score, even if there is a completed one.
             criteria: Name of criteria; default: those of the session's chain.
             reason: Stored with the request; at most 4,000 characters.
-            reference: Text of the cause as it is known now, or an object with `text`, `source_url`, `provided_by` and
-                `provided_at`. The judge judges against it; implies `force`.
+            reference: Text of the cause as it is known now, or an object with `text`, `source_url`,
+                `provided_by` and `provided_at`. The judge judges against it; implies `force`.
             use_reference: False: judge without the stored reference of the session; implies `force`.
-            idempotency_key: A repeat with the same key within 24 hours gets the first answer again. Default: a new one.
+            idempotency_key: A repeat with the same key within 24 hours gets the first answer again. Default:
+                a new one.
 
         Raises:
             Conflict: A score is open, and `force`, `criteria` or a reference requires another one.
@@ -133,7 +136,9 @@ class Client:
         return self._run(exchange.once(parameters.cancel(score_id), Score))
 
     def history(self, session_id: str) -> Iterator[Score]:
-        """All scores of a session, newest first, read page by page. Raises: NotFound: the session is unknown."""
+        """
+        All scores of a session, newest first, read page by page. Raises: NotFound: the session is unknown.
+        """
         cursor = None
         while True:
             page = self._run(exchange.once(parameters.history(session_id, cursor), HistoryPage))
@@ -142,7 +147,9 @@ class Client:
                 return
 
     def sessions(self, **filters: Unpack[SessionFilters]) -> Iterator[ListedSession]:
-        """Known sessions that match all filters, newest first unless `sort` says otherwise, read page by page."""
+        """
+        Known sessions that match all filters, newest first unless `sort` says otherwise, read page by page.
+        """
         cursor = None
         while True:
             page = self._run(exchange.once(parameters.sessions(filters, cursor), SessionPage))
@@ -158,7 +165,8 @@ class Client:
         collected or closed.
 
         Raises:
-            Unavailable: Too many exports are under way, or the stream broke off: what was read before is valid.
+            Unavailable: Too many exports are under way, or the stream broke off: what was read before is
+                valid.
         """
         call = parameters.export(filters)
         lines = Lines()

@@ -23,7 +23,9 @@ def options(base_url: str, token: str | None, timeout_s: float) -> dict[str, Any
 def reply_of(response: httpx2.Response) -> Reply:
     """The answer, read to its end before."""
     return Reply(
-        response.status_code, {name.lower(): text for name, text in response.headers.items()}, response.content
+        response.status_code,
+        {name.lower(): text for name, text in response.headers.items()},
+        response.content,
     )
 
 

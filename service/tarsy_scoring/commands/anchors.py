@@ -44,9 +44,14 @@ def anchors() -> None:
 @anchors.command("add")
 @sessions_argument(required=False)
 @click.option(
-    "--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw N sessions of the last 90 days at random."
+    "--sample",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Draw N sessions of the last 90 days at random.",
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="With --sample: only sessions of this chain.")
+@click.option(
+    "--chain", shell_complete=chain_names, metavar="NAME", help="With --sample: only sessions of this chain."
+)
 @click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
 @json_option
 def add(sessions: list[str], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
@@ -70,7 +75,9 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_SHOWN])
             more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
             raise click.ClickException(f"no session was added: {reasons}{more}")
-        chosen = sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
+        chosen = (
+            sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
+        )
         await audited(parts.database, "anchor_add", sessions=len(chosen))
         return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
@@ -179,7 +186,13 @@ def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> No
 
 
 def _print_end(
-    found: Sequence[Anchor], estimate: Estimate, lacking: int, made: list[Judgement], *, yes: bool, as_json: bool
+    found: Sequence[Anchor],
+    estimate: Estimate,
+    lacking: int,
+    made: list[Judgement],
+    *,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     outstanding = sum(j.is_outstanding for j in made)
     if as_json:
@@ -196,7 +209,9 @@ def _print_end(
         print_json(document)
     elif made:
         without = sum(j.total_score is None and not j.is_outstanding for j in made)
-        click.echo(f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding")
+        click.echo(
+            f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"
+        )
         click.echo(f"cost: {cost_of(made)}")
         if outstanding:
             click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")

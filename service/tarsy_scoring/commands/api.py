@@ -9,7 +9,12 @@ import structlog
 
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.health import (
+    HealthServer,
+    calm_garbage_collector,
+    run_until_signalled,
+    unless_stopped,
+)
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import check_settings, open_parts, require_migrated
@@ -27,9 +32,9 @@ def api() -> None:
 
     Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free port, printed). An address beyond loopback
     needs tokens (SCORING_API_TOKENS_FILE), proxies that sign users in (SCORING_TRUSTED_PROXIES, with
-    SCORING_TRUSTED_PROXY_SECRET) or an explicit SCORING_API_OPEN=true. With a timeline source, callers can also
-    request scores of sessions unknown to this service. Without Kafka, scoring events arrive up to a second late.
-    Serves /metrics on SCORING_METRICS_HOST and SCORING_METRICS_PORT.
+    SCORING_TRUSTED_PROXY_SECRET) or an explicit SCORING_API_OPEN=true. With a timeline source, callers can
+    also request scores of sessions unknown to this service. Without Kafka, scoring events arrive up to a
+    second late. Serves /metrics on SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
     from tarsy_scoring.web.access import Access
 

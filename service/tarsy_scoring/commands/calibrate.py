@@ -32,8 +32,12 @@ BandsByHash = dict[str, tuple[Band, ...]]
 
 @click.command()
 @click.argument("labels_file", metavar="[LABELS.csv]", required=False, type=click.Path(path_type=Path))
-@click.option("--references", is_flag=True, help="Compare with the judgements against references instead of labels.")
-@click.option("--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under these criteria.")
+@click.option(
+    "--references", is_flag=True, help="Compare with the judgements against references instead of labels."
+)
+@click.option(
+    "--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under these criteria."
+)
 @json_option
 def calibrate(labels_file: Path | None, references: bool, criteria: str | None, as_json: bool) -> None:
     """
@@ -66,7 +70,9 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
             pairs = await read_pairs(parts.database, criteria)
             return [p.label for p in pairs], [p.score for p in pairs], bands
         # Bands first, because labels may name their ids.
-        band_ids = {name for c in parts.registry for name in c.bands} | {b.id for each in bands.values() for b in each}
+        band_ids = {name for c in parts.registry for name in c.bands} | {
+            b.id for each in bands.values() for b in each
+        }
         file = read_labels(labels_file, band_ids=band_ids)
         labels, unread = file.labels, file.unread_columns
         sessions = sorted({label.session_id for label in labels})
@@ -77,7 +83,9 @@ def calibrate(labels_file: Path | None, references: bool, criteria: str | None, 
     if unread:
         known = ", ".join(name for names in COLUMNS.values() for name in names)
         click.echo(f"columns that are not read: {plain(', '.join(unread))} (known: {known})", err=True)
-    found = _by_criteria(labels, scores, bands) if references else calibration.calibrate(labels, scores, bands)
+    found = (
+        _by_criteria(labels, scores, bands) if references else calibration.calibrate(labels, scores, bands)
+    )
     document = {
         "labels": {
             "read": len(labels),

@@ -1,4 +1,7 @@
-"""`check-config`: shows the settings that differ from their defaults, or all of them, and reports errors in them."""
+"""
+`check-config`: shows the settings that differ from their defaults, or all of them, and reports errors in
+them.
+"""
 
 import math
 import os
@@ -39,10 +42,11 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     """
     Show the settings in force and report errors in them.
 
-    Shows the settings that differ from their defaults (those of a chain: from `defaults` in the YAML), without
-    secrets. Makes every check that needs no connection. Exit status 2 if a setting is wrong: stderr names all that
-    are. A setting that is not set is no error here, so that a file can be checked alone: the output lists what a
-    worker still needs. --all begins with the defaults that this version has changed. --json has every setting.
+    Shows the settings that differ from their defaults (those of a chain: from `defaults` in the YAML),
+    without secrets. Makes every check that needs no connection. Exit status 2 if a setting is wrong: stderr
+    names all that are. A setting that is not set is no error here, so that a file can be checked alone: the
+    output lists what a worker still needs. --all begins with the defaults that this version has changed.
+    --json has every setting.
     """
     settings = settings_of_environment()
     with collected_warnings() as warnings:

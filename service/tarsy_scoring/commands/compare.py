@@ -74,12 +74,21 @@ class Pair:
 @click.command()
 @sessions_argument(required=False)
 @click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
-@click.option("--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A.")
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option(
-    "--since", type=moment, metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date)."
+    "--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A."
 )
-@click.option("--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too.")
+@click.option(
+    "--chain", shell_complete=chain_names, metavar="NAME", help="With --label: only sessions of this chain."
+)
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="With --label: only sessions that ended since (RFC 3339, or a date).",
+)
+@click.option(
+    "--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too."
+)
 @click.option(
     "--criteria",
     shell_complete=criteria_names,
@@ -167,7 +176,11 @@ def _compare_label(
 def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
     """Print a comparison of two versions for people: its main metrics and those with a difference, or all."""
     metrics = document["metrics"]
-    printed = [m for m in metrics if all_metrics or m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")]
+    printed = [
+        m
+        for m in metrics
+        if all_metrics or m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")
+    ]
     others = [m["metric"] for m in metrics if m not in printed]
     print_text("versions.txt", {**document, "metrics": printed, "tested": len(metrics), "others": others})
 
@@ -186,14 +199,23 @@ async def _read_label(
     if found := await scores_by_label(parts.database, label, chain, since, left_out):
         return found, await anchors.judgements(parts.database)
     carried = await session_labels(parts.database)
-    labels = ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
-    among = "".join(
-        (f" of chain {chain!r}" if chain else "", f" that ended since {since:%Y-%m-%d %H:%M}" if since else "")
+    labels = (
+        ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
     )
-    raise ScoringError(f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}")
+    among = "".join(
+        (
+            f" of chain {chain!r}" if chain else "",
+            f" that ended since {since:%Y-%m-%d %H:%M}" if since else "",
+        )
+    )
+    raise ScoringError(
+        f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}"
+    )
 
 
-def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None) -> tuple[str, str]:
+def choose_values(
+    label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None
+) -> tuple[str, str]:
     """
     Choose the two values to compare: the requested ones, else the only two, in order of appearance.
 
@@ -211,7 +233,9 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
             )
         return wanted
     if len(counts) == 1:
-        raise ScoringError(f"nothing to compare: all scored sessions with the label {label!r} have one value, {known}")
+        raise ScoringError(
+            f"nothing to compare: all scored sessions with the label {label!r} have one value, {known}"
+        )
     if len(counts) > 2:
         raise click.UsageError(f"choose two of the values of {label!r} with --values A B: {known}")
     first, second = counts
@@ -232,7 +256,9 @@ def _compare_criteria(
     if not sessions:
         raise click.UsageError("name the sessions: --criteria A B SESSION...")
     if criteria[0] == criteria[1]:
-        raise click.UsageError("two criteria make a comparison; for repeated judgements under one see `consistency`")
+        raise click.UsageError(
+            "two criteria make a comparison; for repeated judgements under one see `consistency`"
+        )
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria:
         require_criteria(registry, name)
@@ -250,7 +276,9 @@ def _compare_criteria(
 def pairs_of(judgements: Mapping[Order, Judgement], criteria: tuple[str, str]) -> list[Pair]:
     """The two judgements of each session, in the order of the sessions."""
     sessions = dict.fromkeys(order.session_id for order in judgements)
-    first, second = ({o.session_id: j for o, j in judgements.items() if o.criteria == name} for name in criteria)
+    first, second = (
+        {o.session_id: j for o, j in judgements.items() if o.criteria == name} for name in criteria
+    )
     return [Pair(first[session], second[session]) for session in sessions]
 
 

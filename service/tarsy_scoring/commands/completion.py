@@ -1,4 +1,6 @@
-"""`completion`: prints the script with which a shell completes this command, and the names that it completes."""
+"""
+`completion`: prints the script with which a shell completes this command, and the names that it completes.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING

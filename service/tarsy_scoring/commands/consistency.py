@@ -27,7 +27,9 @@ from tarsy_scoring.statistics.agreement import bands_of, flip_rate, spread
 
 @click.command()
 @click.argument("session", type=session_id)
-@click.option("-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="How many judgements.")
+@click.option(
+    "-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="How many judgements."
+)
 @click.option(
     "--criteria",
     shell_complete=criteria_names,

@@ -35,7 +35,11 @@ class _Located:
     source: str
 
     def identity(self) -> dict[str, str]:
-        return {"name": self.criteria.name, "criteria_hash": self.criteria.criteria_hash, "source": self.source}
+        return {
+            "name": self.criteria.name,
+            "criteria_hash": self.criteria.criteria_hash,
+            "source": self.source,
+        }
 
 
 @click.group()
@@ -58,7 +62,9 @@ def list_criteria(as_json: bool) -> None:
         | {
             "strategy": located.criteria.strategy,
             "is_default": located.criteria.name == settings.config.defaults.criteria,
-            "chains": [name for name, c in settings.config.chains.items() if c.criteria == located.criteria.name],
+            "chains": [
+                name for name, c in settings.config.chains.items() if c.criteria == located.criteria.name
+            ],
         }
         for located in _configured_criteria(settings)
     ]
@@ -116,7 +122,9 @@ def diff_criteria(a: str, b: str, as_json: bool) -> None:
     first, second = _locate(a, "A"), _locate(b, "B")
     changes = _changes(first, second, a, b)
     if as_json:
-        print_json({"a": first.identity(), "b": second.identity(), "is_same": not changes, "changes": changes})
+        print_json(
+            {"a": first.identity(), "b": second.identity(), "is_same": not changes, "changes": changes}
+        )
         return
     if not changes:
         click.echo(f"no difference: both have the hash {first.criteria.criteria_hash[:HASH_DIGITS]}")
@@ -143,7 +151,9 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     else:
         for d in documents:
             if d["is_valid"]:
-                click.echo(f"{d['file']}: valid ({d['name']}, {d['strategy']}, {d['criteria_hash'][:HASH_DIGITS]})")
+                click.echo(
+                    f"{d['file']}: valid ({d['name']}, {d['strategy']}, {d['criteria_hash'][:HASH_DIGITS]})"
+                )
             for fault in d["faults"]:
                 where = f"{d['file']}, line {fault['line']}" if fault["line"] else d["file"]
                 key = f"{fault['key']}: " if fault["key"] else ""
@@ -227,7 +237,9 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(
     str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
 )
 _Dumper.add_representer(
     list,

@@ -80,8 +80,9 @@ def list_dead_letters(as_json: bool) -> None:
     """
     List the messages whose dead letters Kafka still keeps.
 
-    `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed. After a
-    replay the line says what came of it: `understood`, `still: ERROR`, or that intake has not read it yet.
+    `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed.
+    After a replay the line says what came of it: `understood`, `still: ERROR`, or that intake has not read it
+    yet.
     """
     letters = [_group_json(group) for group in run(_found(settings_of_environment()))]
     if not as_json:
@@ -114,16 +115,19 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 
 @dead_letters.command("replay")
 @click.argument("places", nargs=-1, metavar="[PLACE]...")
-@click.option("--all", "everything", is_flag=True, help="Every message that was not replayed since it failed last.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Every message that was not replayed since it failed last."
+)
 @json_option
 def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """
     Send dead letters to their original topic again.
 
     They keep their original identity. Replaying a message that was processed since changes nothing. One that
-    still fails becomes a dead letter again. With --all each message is sent once, and those replayed since they
-    failed last are left out. A letter that cannot be sent does not stop the others, and a letter about an erased
-    session is not sent. Exit status 1: one was not sent. --json has the numbers, and the reasons in `not_replayed`.
+    still fails becomes a dead letter again. With --all each message is sent once, and those replayed since
+    they failed last are left out. A letter that cannot be sent does not stop the others, and a letter about
+    an erased session is not sent. Exit status 1: one was not sent. --json has the numbers, and the reasons in
+    `not_replayed`.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
@@ -132,7 +136,9 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
 
     async def work() -> tuple[int, int, list[str]]:
         found = await _found(settings)
-        chosen = [group.newest for group in found if not group.is_done] if everything else _find(found, places)
+        chosen = (
+            [group.newest for group in found if not group.is_done] if everything else _find(found, places)
+        )
         return len(found) - len(chosen), len(chosen), await _replay(settings, chosen)
 
     done, chosen, refused = run(work())
@@ -163,7 +169,9 @@ async def _replay(settings: Settings, letters: Sequence[DeadLetter]) -> list[str
                     show(number)
                     topic = letter.origin.topic if letter.origin else ""
                     if silent[topic] >= SILENT_MOST:
-                        refused.append(f"dead letter {letter.place}: topic {topic} takes nothing; try again later")
+                        refused.append(
+                            f"dead letter {letter.place}: topic {topic} takes nothing; try again later"
+                        )
                         continue
                     try:
                         with _naming_brokers(settings, "cannot replay a letter of"):
@@ -263,7 +271,9 @@ def _require_places(places: Sequence[str]) -> None:
     """Refuse malformed places. Raises: click.BadParameter: one of them is not PARTITION:OFFSET."""
     for place in places:
         if not _PLACE.fullmatch(place):
-            raise click.BadParameter(f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE")
+            raise click.BadParameter(
+                f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE"
+            )
 
 
 def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:

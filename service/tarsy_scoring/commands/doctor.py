@@ -35,7 +35,9 @@ from tarsy_scoring.wiring import ROLES, setting_errors, warn_of_settings
 
 
 @click.command()
-@click.option("--no-judge", is_flag=True, help="Call no model. Otherwise each provider gets one question of a line.")
+@click.option(
+    "--no-judge", is_flag=True, help="Call no model. Otherwise each provider gets one question of a line."
+)
 @json_option
 def doctor(no_judge: bool, as_json: bool) -> None:
     """
@@ -68,7 +70,11 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
         run_checks(judge_checks(settings, with_judge=with_judge)),
     )
     of_tokens = [examine_tokens(settings.api_tokens_file)] if settings.api_tokens_file else []
-    return [of_settings, *of_tokens, *(result for results in await asyncio.gather(*systems) for result in results)]
+    return [
+        of_settings,
+        *of_tokens,
+        *(result for results in await asyncio.gather(*systems) for result in results),
+    ]
 
 
 def examine_settings(settings: Settings) -> Result:
@@ -82,7 +88,9 @@ def examine_settings(settings: Settings) -> Result:
             warn_of_settings(settings, ROLES, os.environ)
     complete = Result("settings", "ok", "they are complete, and criteria and gates can be used")
     result = _failed_settings(errors) if errors else complete
-    also = [in_words(warning) for warning in warnings if warning["event"] != "settings.default_criteria_changed"]
+    also = [
+        in_words(warning) for warning in warnings if warning["event"] != "settings.default_criteria_changed"
+    ]
     return replace(result, advice="\n".join(filter(None, [result.advice, *also])) or None)
 
 
@@ -107,7 +115,9 @@ def examine_tokens(path: Path) -> Result:
     if not ending:
         return Result("tokens", "ok", f"{len(tokens)} tokens, none expires within {SOON_DAYS} days")
     found = f"{len(tokens)} tokens, expired or expiring within {SOON_DAYS} days: {', '.join(ending)}"
-    return Result("tokens", "ok", found, "give their callers new tokens, and remove the old ones from the file")
+    return Result(
+        "tokens", "ok", found, "give their callers new tokens, and remove the old ones from the file"
+    )
 
 
 async def examine_database(settings: Settings) -> list[Result]:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @sessions_argument(required=False)
-@click.option("--person", metavar="NAME", type=not_blank, help="Replace this name of a person, instead of sessions.")
+@click.option(
+    "--person", metavar="NAME", type=not_blank, help="Replace this name of a person, instead of sessions."
+)
 @click.option("--yes", is_flag=True, help="Erase; without it, the rows are only counted.")
 @json_option
 def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> None:
@@ -37,8 +39,8 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
     whom, and the SHA-256 of the session id.
 
     With --person the name of a reviewer or requester, as pages and `requested_by` show it, is replaced by a
-    random pseudonym in every table: labels, changes, requests and decisions stay. Texts that people wrote stay
-    as they are.
+    random pseudonym in every table: labels, changes, requests and decisions stay. Texts that people wrote
+    stay as they are.
 
     Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to
     TARSy.
@@ -54,7 +56,9 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         with progress_bar("erasing" if yes else "counting", len(sessions)) as show:
             for session_id in sessions:
                 if yes:
-                    found[session_id] = await erasure.erase(parts.database, parts.leases, session_id, by=asker())
+                    found[session_id] = await erasure.erase(
+                        parts.database, parts.leases, session_id, by=asker()
+                    )
                 else:
                     found[session_id] = await inventory(parts.database, session_id)
                 show(len(found))

@@ -31,25 +31,43 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl.")
+@click.option(
+    "--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl."
+)
 @click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
-@click.option("--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this.")
+@click.option(
+    "--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this."
+)
 @click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
 @click.option(
-    "--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under criteria of this name."
+    "--criteria",
+    shell_complete=criteria_names,
+    metavar="NAME",
+    help="Only scores under criteria of this name.",
 )
 @click.option("--alert-type", metavar="TYPE", help="Only scores of sessions of this alert type.")
-@click.option("--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable.")
+@click.option(
+    "--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable."
+)
 @click.option("--flag", metavar="FLAG", help="Only scores with this flag.")
 @click.option("--outcome", metavar="pass|fail", help="Only scores with this outcome.")
 @click.option(
-    "--since", type=moment, metavar="TIME", help="Only scores that were completed since then (RFC 3339, or a date)."
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Only scores that were completed since then (RFC 3339, or a date).",
 )
 @click.option("--until", type=moment, metavar="TIME", help="Only scores that were completed before then.")
-@click.option("--ended-since", type=moment, metavar="TIME", help="Only scores of sessions that ended since then.")
-@click.option("--ended-until", type=moment, metavar="TIME", help="Only scores of sessions that ended before then.")
-@click.option("--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this.")
+@click.option(
+    "--ended-since", type=moment, metavar="TIME", help="Only scores of sessions that ended since then."
+)
+@click.option(
+    "--ended-until", type=moment, metavar="TIME", help="Only scores of sessions that ended before then."
+)
+@click.option(
+    "--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this."
+)
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
 @click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
 @click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
@@ -60,7 +78,9 @@ if TYPE_CHECKING:
     help="tool_built: without scores that asked for a tool which was built after they were made. "
     "injection_suspected: without scores with this flag. Repeatable.",
 )
-@click.option("--with-session", is_flag=True, help="Training material: each line has the masked session as a chat.")
+@click.option(
+    "--with-session", is_flag=True, help="Training material: each line has the masked session as a chat."
+)
 def export(with_session: bool, **options: Any) -> None:
     """
     Write scores to standard output, newest first. By default every completed production score.
@@ -68,14 +88,14 @@ def export(with_session: bool, **options: Any) -> None:
     The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an
     apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
 
-    --since and --until are about the time of the score. The list of sessions filters by the end of the session, as
-    --ended-since and --ended-until do: with --latest they give the scores that the list shows.
+    --since and --until are about the time of the score. The list of sessions filters by the end of the
+    session, as --ended-since and --ended-until do: with --latest they give the scores that the list shows.
 
-    With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation as the
-    judge read it, masked and up to the final analysis, which is the answer; `session_id`, `total_score`, and
-    `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the timeline source as well. Exit
-    status 1: scores were left out; stderr names the session of each with the reason. Those whose session the source no
-    longer has share a line with their number and the first session.
+    With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation
+    as the judge read it, masked and up to the final analysis, which is the answer; `session_id`,
+    `total_score`, and `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the
+    timeline source as well. Exit status 1: scores were left out; stderr names the session of each with the
+    reason. Those whose session the source no longer has share a line with their number and the first session.
     """
     query = _query({name: _text(value) for name, value in options.items() if value not in (None, ())})
     if with_session and query.format == "csv":
@@ -142,7 +162,8 @@ async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
 
     Raises:
         ConfigurationError: No timeline source is configured.
-        TimelineUnavailable, StartRefused: The source is away or lacks something; lines written before are valid.
+        TimelineUnavailable, StartRefused: The source is away or lacks something; lines written before are
+            valid.
     """
     file, left_out, gone = sys.stdout.buffer, 0, []
     source = open_timeline_source(parts.settings)

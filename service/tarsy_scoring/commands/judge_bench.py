@@ -95,7 +95,11 @@ class Bench:
     help="Providers to ask; default: the first one of `defaults`.",
 )
 @click.option(
-    "--samples", type=click.IntRange(1, 100), default=1, show_default=True, help="Judgements per session and judge."
+    "--samples",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Judgements per session and judge.",
 )
 @click.option(
     "--sessions",
@@ -111,7 +115,11 @@ class Bench:
     help="Folder of recorded judgements; default: tarsy-scoring/judge-bench in the user's cache folder.",
 )
 @click.option(
-    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page."
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page.",
 )
 @click.option("--yes", is_flag=True, help="Make the calls without asking.")
 @json_option
@@ -155,7 +163,9 @@ def judge_bench(
         for provider in providers
     ]
     known = read_known_outcomes(labels_file)
-    source = SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
+    source = (
+        SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
+    )
     recordings = Recordings(cache or _default_cache())
 
     async def work() -> tuple[Bench, list[Planned], list[Judged]]:
@@ -200,7 +210,9 @@ def _require_names(settings: Settings, criteria: Sequence[str], providers: Seque
     for name in providers:
         if name not in settings.config.providers:
             known = ", ".join(sorted(settings.config.providers))
-            raise click.BadParameter(f"no provider is called {name!r} (known: {known})", param_hint="--providers")
+            raise click.BadParameter(
+                f"no provider is called {name!r} (known: {known})", param_hint="--providers"
+            )
 
 
 def _default_cache() -> Path:
@@ -245,7 +257,12 @@ async def read_bench(
         )
     left_out = Counter(k.outcome for k in known)
     return Bench(
-        chosen, {name: left_out[name] for name in ("partial", "unknown")}, timelines, unreadable, judges, samples
+        chosen,
+        {name: left_out[name] for name in ("partial", "unknown")},
+        timelines,
+        unreadable,
+        judges,
+        samples,
     )
 
 
@@ -286,8 +303,14 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     if not to_ask:
         return
     costs = [p.cost_usd for p in to_ask if p.cost_usd is not None]
-    cost = f"up to {usd(sum(costs))}" if len(costs) == len(to_ask) else "at an unknown cost (no prices are configured)"
-    click.echo(f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True)
+    cost = (
+        f"up to {usd(sum(costs))}"
+        if len(costs) == len(to_ask)
+        else "at an unknown cost (no prices are configured)"
+    )
+    click.echo(
+        f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True
+    )
     if yes:
         return
     if not _is_terminal():
@@ -307,7 +330,9 @@ def document_of(
 ) -> dict[str, Any]:
     """JSON document: each combination of criteria and provider, and the differences between criteria."""
     by_judge = {
-        key: {session: [j.sample for j in of_session] for session, of_session in groupby(of_judge, _session_of)}
+        key: {
+            session: [j.sample for j in of_session] for session, of_session in groupby(of_judge, _session_of)
+        }
         for key, of_judge in ((key, list(group)) for key, group in groupby(judged, _judge_of))
     }
     sessions = {
@@ -373,4 +398,6 @@ def _write_page(path: Path, document: Mapping[str, Any]) -> None:
     try:
         path.write_text(page(document), encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot write the page {path}: {error.strerror}; name another --html FILE") from error
+        raise ConfigurationError(
+            f"cannot write the page {path}: {error.strerror}; name another --html FILE"
+        ) from error

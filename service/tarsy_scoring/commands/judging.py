@@ -65,8 +65,20 @@ class Judgement:
 
     def document(self) -> dict[str, Any]:
         """JSON document."""
-        shown = ("score_id", "status", "total_score", "judge_outcome", "flags", "usage", "error_kind", "error_message")
-        return {name: getattr(self, name) for name in shown} | {"band": self.band, "waiting_for": self.waiting_for}
+        shown = (
+            "score_id",
+            "status",
+            "total_score",
+            "judge_outcome",
+            "flags",
+            "usage",
+            "error_kind",
+            "error_message",
+        )
+        return {name: getattr(self, name) for name in shown} | {
+            "band": self.band,
+            "waiting_for": self.waiting_for,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,9 @@ def cost_of(judgements: Iterable[Judgement]) -> Cost:
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
     counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
     tokens = [i + o for i, o in counted if i is not None and o is not None]
-    return Cost(sum(tokens) if tokens else None, math.fsum(costs) if costs else None, len(usages) - len(costs))
+    return Cost(
+        sum(tokens) if tokens else None, math.fsum(costs) if costs else None, len(usages) - len(costs)
+    )
 
 
 def status_of(judgements: Iterable[Judgement]) -> int:
@@ -137,7 +151,9 @@ timeout_option = click.option(
 
 def run_options(command: Any) -> Any:
     """The options of every command that orders judgements and follows them."""
-    add_run = click.option("--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command.")
+    add_run = click.option(
+        "--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command."
+    )
     return timeout_option(add_run(command))
 
 

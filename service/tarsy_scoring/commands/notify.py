@@ -17,9 +17,9 @@ def notify(destination: str) -> None:
     """
     Send a test message to a webhook or a channel.
 
-    DESTINATION is a name below `destinations` in the file of SCORING_CONFIG. The message has the type `test`, and
-    is signed like others. Needs no database. A destination of the type langfuse takes scores only, so it gets no
-    test. Exit status 1 if the message was not taken.
+    DESTINATION is a name below `destinations` in the file of SCORING_CONFIG. The message has the type `test`,
+    and is signed like others. Needs no database. A destination of the type langfuse takes scores only, so it
+    gets no test. Exit status 1 if the message was not taken.
     """
     from tarsy_scoring.deliveries.destinations import open_destinations
     from tarsy_scoring.deliveries.notices import Notice
@@ -33,7 +33,9 @@ def notify(destination: str) -> None:
         known = suggest(destination, configured) if configured else nothing
         raise click.UsageError(f"no destination is called {destination!r}{known}")
     if configured[destination].type == "langfuse":
-        raise click.UsageError("a destination of the type langfuse takes scores only, and a test would stay among them")
+        raise click.UsageError(
+            "a destination of the type langfuse takes scores only, and a test would stay among them"
+        )
     [found] = open_destinations(settings, os.environ, [destination])
     notice = Notice(str(uuid.uuid4()), "test", datetime.now(UTC), None, {}, {})
 

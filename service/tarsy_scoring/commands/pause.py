@@ -27,7 +27,11 @@ SEEN = "workers see it within seconds"
 
 @click.command()
 @click.option(
-    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only the scores of this chain."
+    "--chain",
+    shell_complete=chain_names,
+    type=not_blank,
+    metavar="NAME",
+    help="Only the scores of this chain.",
 )
 @click.option(
     "--provider",
@@ -38,7 +42,9 @@ SEEN = "workers see it within seconds"
 @click.option("--reason", metavar="TEXT", help="Stored with the pause and shown beside it.")
 @click.option("--list", "only_list", is_flag=True, help="List the pauses; change nothing.")
 @json_option
-def pause(chain: str | None, provider: str | None, reason: str | None, only_list: bool, as_json: bool) -> None:
+def pause(
+    chain: str | None, provider: str | None, reason: str | None, only_list: bool, as_json: bool
+) -> None:
     """
     Stop judging: everything, or the chain or provider named.
 

@@ -29,7 +29,9 @@ _LONGEST_DAYS = 36_500
 
 
 @click.command()
-@click.option("--keep", metavar="DURATION", help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS.")
+@click.option(
+    "--keep", metavar="DURATION", help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS."
+)
 @click.option(
     "--deleted-upstream",
     is_flag=True,
@@ -53,8 +55,8 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
     its age. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka keeps its
     topics, or a redelivered event is scored again.
 
-    Safe beside running workers: it works a quarter of the time (--share) and sleeps otherwise. Concurrent runs are
-    safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
+    Safe beside running workers: it works a quarter of the time (--share) and sleeps otherwise. Concurrent
+    runs are safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
     if deleted_upstream and keep is not None:
@@ -64,7 +66,9 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
     async def work(parts: "Parts") -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back, share=share)
+        pruner = Pruner(
+            parts.database, Keep.of(settings, days), is_written_back=settings.write_back, share=share
+        )
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep=keep)
@@ -82,7 +86,9 @@ def _days(text: str) -> int:
     match = _DURATION.fullmatch(text)
     days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
     if not 0 < days <= _LONGEST_DAYS:
-        raise click.BadParameter(f"{text!r} is not a duration: write days as 90d or weeks as 26w", param_hint="--keep")
+        raise click.BadParameter(
+            f"{text!r} is not a duration: write days as 90d or weeks as 26w", param_hint="--keep"
+        )
     return days
 
 
@@ -97,7 +103,9 @@ async def _follow_deletions(parts: "Parts", *, yes: bool) -> Mapping[str, int]:
             async for gone in sessions_gone(parts.database, sessions):
                 for session_id in gone:
                     if yes:
-                        await erase(parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream")
+                        await erase(
+                            parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream"
+                        )
                     show(number := number + 1)
     finally:
         await sessions.tarsy.close()

@@ -23,7 +23,13 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.drift.report import markdown as drift_markdown
 from tarsy_scoring.drift.report import read_report
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
+from tarsy_scoring.missing_tools.report import (
+    ToolReport,
+    document_of,
+    left_out_in_words,
+    make_report,
+    markdown,
+)
 from tarsy_scoring.missing_tools.report_judge import read_analyses
 from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.records.approaches import MOST_READ, read_approaches
@@ -38,9 +44,13 @@ def report() -> None:
 
 
 @report.command("drift")
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only this chain, with its current state.")
+@click.option(
+    "--chain", shell_complete=chain_names, metavar="NAME", help="Only this chain, with its current state."
+)
 @click.option("--since", type=moment, metavar="TIME", help="Only findings since then (RFC 3339, or a date).")
-@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of findings.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of findings."
+)
 @json_option
 def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
     """
@@ -50,7 +60,9 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
     the anchors, again when it has given enough scores, and once a day under one judge. See `tarsy-scoring
     anchors`.
     """
-    found = run_on_parts(lambda parts: read_report(parts.database, parts.inbox.policy, chain, since=since, limit=limit))
+    found = run_on_parts(
+        lambda parts: read_report(parts.database, parts.inbox.policy, chain, since=since, limit=limit)
+    )
     if as_json:
         print_json(found)
     else:
@@ -58,9 +70,13 @@ def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) 
 
 
 @report.command("approaches")
-@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
+)
 @click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
-@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches.")
+@click.option(
+    "--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches."
+)
 @json_option
 def approaches(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
     """
@@ -76,9 +92,14 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
         return
     print_text("approaches.txt", {"approaches": found.approaches})
     if found.approaches_left_out:
-        click.echo(f"{found.approaches_left_out:,} rarer ones are left out; raise --limit to see them", err=True)
+        click.echo(
+            f"{found.approaches_left_out:,} rarer ones are left out; raise --limit to see them", err=True
+        )
     if found.is_cut:
-        click.echo(f"only the newest {MOST_READ:,} approaches were compared; name a chain or a later --since", err=True)
+        click.echo(
+            f"only the newest {MOST_READ:,} approaches were compared; name a chain or a later --since",
+            err=True,
+        )
 
 
 @report.command("missing-tools")
@@ -130,15 +151,17 @@ def missing_tools(
     built tool is still missed is measured: the demand in sessions whose agents have it, against the demand
     before.
 
-    Only --with-judge calls a model: the first provider of each chain with prices reads what judges wrote about missing
-    tools in that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A
-    statement counts only if its quotation is found in the score it names. Chains without a judge are skipped.
-    The report and stderr list scores that were not read. Exit status 1: no score could be read; the rest of
-    the report is printed.
+    Only --with-judge calls a model: the first provider of each chain with prices reads what judges wrote
+    about missing tools in that chain, within its window, the chain's pauses and budget, the fleet's limits
+    and --max-usd. A statement counts only if its quotation is found in the score it names. Chains without a
+    judge are skipped. The report and stderr list scores that were not read. Exit status 1: no score could be
+    read; the rest of the report is printed.
     """
     for name in () if with_judge else ("max_usd", "max_scores"):
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --with-judge: without it no model is called")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} needs --with-judge: without it no model is called"
+            )
     settings = settings_of_environment()
     selection = Selection(chain=chain, since=since)
 
@@ -149,7 +172,13 @@ def missing_tools(
         clients = create_clients(settings)
         try:
             reading = await read_analyses(
-                parts.database, parts.limits, settings, clients, selection, max_usd=max_usd, most_notes=max_scores
+                parts.database,
+                parts.limits,
+                settings,
+                clients,
+                selection,
+                max_usd=max_usd,
+                most_notes=max_scores,
             )
             return replace(made, reading=reading)
         finally:

@@ -57,9 +57,13 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
 
 @click.command()
 @sessions_argument(required=False)
-@click.option("--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now.")
+@click.option(
+    "--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now."
+)
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
-@click.option("--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind.")
+@click.option(
+    "--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind."
+)
 @click.option(
     "--since",
     type=moment,
@@ -75,7 +79,9 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
     metavar="NAME",
     help="Score under these criteria instead of the chain's.",
 )
-@click.option("--without-reference", is_flag=True, help="Judge without the stored references of the sessions.")
+@click.option(
+    "--without-reference", is_flag=True, help="Judge without the stored references of the sessions."
+)
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
 @click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
 @json_option
@@ -187,13 +193,19 @@ async def _refused(settings: Settings, sessions: Sequence[str]) -> dict[str, str
 
 
 def _warn_of_lost_sessions(why_unknown: Exception) -> None:
-    click.echo(f"warning: the timeline source was not asked for the sessions: {plain(str(why_unknown))}", err=True)
+    click.echo(
+        f"warning: the timeline source was not asked for the sessions: {plain(str(why_unknown))}", err=True
+    )
     click.echo("  the score of a session that it does not have will fail as session_not_found", err=True)
 
 
 @click.command()
 @click.option(
-    "--since", type=moment, metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date)."
+    "--since",
+    type=moment,
+    metavar="TIME",
+    required=True,
+    help="Sessions that ended since then (RFC 3339, or a date).",
 )
 @click.option(
     "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
@@ -210,10 +222,10 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
     """
     Request scores of finished sessions that were never scored.
 
-    The oldest come first. Lists the sessions of the timeline source and takes those without a score that would
-    be scored automatically: by auto_score_statuses, enabled and sample_rate of their chain. It says how many
-    were left out, which --all takes too. Without --yes it only shows the number of sessions, and tokens and
-    cost estimated from scores of their chains. They are scored after everything else.
+    The oldest come first. Lists the sessions of the timeline source and takes those without a score that
+    would be scored automatically: by auto_score_statuses, enabled and sample_rate of their chain. It says how
+    many were left out, which --all takes too. Without --yes it only shows the number of sessions, and tokens
+    and cost estimated from scores of their chains. They are scored after everything else.
     """
 
     async def work(parts: "Parts") -> None:
@@ -232,7 +244,9 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
         ]
         left_out = Counter[str]()
         if not takes_all:
-            reasons = [(request, parts.inbox.policy.rejection(request, request.chain_id)) for request in requests]
+            reasons = [
+                (request, parts.inbox.policy.rejection(request, request.chain_id)) for request in requests
+            ]
             requests = [request for request, why_not in reasons if why_not is None]
             left_out.update(why_not for _, why_not in reasons if why_not is not None)
         await _show_or_send(parts, requests, yes=yes, as_json=as_json, left_out=left_out)
@@ -274,8 +288,8 @@ async def _show_or_send(
     Show the estimated cost of a selection, and send its requests only if `yes` is set.
 
     Args:
-        left_out: Number of sessions that the selection leaves out, by reason; None: it comes from stored scores, and
-            the source may have lost some of its sessions.
+        left_out: Number of sessions that the selection leaves out, by reason; None: it comes from stored
+            scores, and the source may have lost some of its sessions.
     """
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:

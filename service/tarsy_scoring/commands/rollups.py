@@ -22,9 +22,10 @@ def rebuild(as_json: bool) -> None:
     """
     Count all days again from the stored scores.
 
-    Needed only after triggers were disabled, for example by a restore of single tables: workers keep the counts
-    up to date, and fill them after an upgrade. Safe beside running workers, and pages stay exact meanwhile. Each
-    day is a transaction of its own; an interrupted run leaves exact counts, and the next one begins anew.
+    Needed only after triggers were disabled, for example by a restore of single tables: workers keep the
+    counts up to date, and fill them after an upgrade. Safe beside running workers, and pages stay exact
+    meanwhile. Each day is a transaction of its own; an interrupted run leaves exact counts, and the next one
+    begins anew.
     """
 
     async def work(parts: "Parts") -> Rebuilt:

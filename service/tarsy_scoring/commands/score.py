@@ -109,10 +109,14 @@ def _read_reference(path: Path) -> "GivenReference":
         raise click.BadParameter(f"cannot read {path}: {reason}", param_hint="--reference") from None
     except ValidationError:
         most = f"{MAX_REFERENCE_CHARACTERS:,}"
-        raise click.BadParameter(f"{path} is not a text of 1 to {most} characters", param_hint="--reference") from None
+        raise click.BadParameter(
+            f"{path} is not a text of 1 to {most} characters", param_hint="--reference"
+        ) from None
 
 
-def _with_reference(timeline: Timeline, given: "GivenReference", settings: Settings) -> tuple[Timeline, dict[str, Any]]:
+def _with_reference(
+    timeline: Timeline, given: "GivenReference", settings: Settings
+) -> tuple[Timeline, dict[str, Any]]:
     """The session with its reference, and the reference as a score document shows it."""
     from tarsy_scoring.queue.references import reference_of
     from tarsy_scoring.queue.score_parts import Reference
@@ -194,7 +198,9 @@ def _show_dryrun(planned: DryRun, warnings: list[str], *, is_adaptive: bool, as_
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
-    summary = f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
+    summary = (
+        f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
+    )
     click.echo(f"--- {summary} ---", err=True)
 
 

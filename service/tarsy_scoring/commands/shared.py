@@ -111,7 +111,9 @@ def collected_warnings() -> Iterator[list[dict[str, Any]]]:
     with capture_logs() as lines:
         yield warnings
     warnings += (
-        {k: v for k, v in line.items() if k != "log_level"} for line in lines if line["log_level"] == "warning"
+        {k: v for k, v in line.items() if k != "log_level"}
+        for line in lines
+        if line["log_level"] == "warning"
     )
 
 
@@ -139,7 +141,10 @@ def plain(text: str) -> str:
 
 
 def print_json(value: Any, *, on_one_line: bool = False) -> None:
-    """Print one JSON document: indented on a terminal, else on one line; foreign text cannot control the terminal."""
+    """
+    Print one JSON document: indented on a terminal, else on one line; foreign text cannot control the
+    terminal.
+    """
     from pydantic_core import to_json
 
     text = to_json(value, indent=2 if sys.stdout.isatty() and not on_one_line else None).decode()
@@ -148,7 +153,9 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
 
 
 def print_text(template: str, document: Mapping[str, Any]) -> None:
-    """Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal."""
+    """
+    Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     texts = Environment(
@@ -183,7 +190,9 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
         bars.TimeElapsedColumn(),
         *((bars.TextColumn("left"), bars.TimeRemainingColumn()) if total else ()),
     )
-    with bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with bars.Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.update(task, completed=done)
 
@@ -243,7 +252,9 @@ def moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise click.BadParameter(
+            f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z"
+        ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

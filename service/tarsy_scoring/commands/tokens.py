@@ -24,7 +24,9 @@ def list_tokens(as_json: bool) -> None:
 
     path = settings_of_environment().api_tokens_file
     if path is None:
-        raise ConfigurationError("SCORING_API_TOKENS_FILE is not set: give the file with the tokens of the API")
+        raise ConfigurationError(
+            "SCORING_API_TOKENS_FILE is not set: give the file with the tokens of the API"
+        )
     today = utc_today()
     found = [
         {"name": t.name, "scope": t.scope, "expires": t.expires, "state": t.state(today)}

@@ -24,7 +24,9 @@ def tools() -> None:
 
 
 @tools.command("list")
-@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
+)
 @click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
 @click.option("--limit", type=click.IntRange(1, 2000), default=50, show_default=True, help="Number of tools.")
 @json_option
@@ -44,7 +46,9 @@ def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: b
     if not found.entries:
         click.echo("no score names a missing tool")
     elif found.tools_left_out:
-        click.echo(f"{found.tools_left_out:,} more are less wanted than these; raise --limit to see them", err=True)
+        click.echo(
+            f"{found.tools_left_out:,} more are less wanted than these; raise --limit to see them", err=True
+        )
 
 
 @tools.command("state")
@@ -69,7 +73,9 @@ def say_state(name: str, state: str, since: datetime | None, note: str | None, a
         raise click.BadParameter("this time is in the future", param_hint="--since")
     said_state, by = cast(SaidState, state), asker()
     said: Saying = _on_database(
-        lambda database: decisions.set_state(database, name, said_state, by=by, since=since, note=note or None)
+        lambda database: decisions.set_state(
+            database, name, said_state, by=by, since=since, note=note or None
+        )
     )
     if as_json:
         print_json(said)
@@ -83,7 +89,9 @@ def say_state(name: str, state: str, since: datetime | None, note: str | None, a
 @json_option
 def merge(name: str, into: str, as_json: bool) -> None:
     """Record that NAME, in all its spellings, is the same tool as INTO. `tools split NAME` undoes it."""
-    _print_merge(_on_database(lambda database: decisions.merge_name(database, name, into, by=asker())), as_json=as_json)
+    _print_merge(
+        _on_database(lambda database: decisions.merge_name(database, name, into, by=asker())), as_json=as_json
+    )
 
 
 @tools.command("split")
@@ -91,7 +99,9 @@ def merge(name: str, into: str, as_json: bool) -> None:
 @json_option
 def split(name: str, as_json: bool) -> None:
     """Keep NAME apart from every other tool. Undoes a merge, also one made by spelling."""
-    _print_merge(_on_database(lambda database: decisions.merge_name(database, name, None, by=asker())), as_json=as_json)
+    _print_merge(
+        _on_database(lambda database: decisions.merge_name(database, name, None, by=asker())), as_json=as_json
+    )
 
 
 def _line(entry: LedgerEntry) -> str:

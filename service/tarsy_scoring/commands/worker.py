@@ -53,11 +53,11 @@ log = structlog.get_logger()
 BACKLOG_EVERY_S = 5.0
 READY_TIMEOUT_S = 2.0
 FLUSH_S = 20.0  # a batch under way in the relay, and its flush
-# Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and both
-# pools close.
+# Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
+# both pools close.
 END_S = FLUSH_S + STOP_TIMEOUT_S + 2 * CLOSE_S
-# Longest stop of a worker that judges, beyond its drain: judging with its timeline source, and the rest. The chart
-# and compose file give more.
+# Longest stop of a worker that judges, beyond its drain: judging with its timeline source, and the rest. The
+# chart and compose file give more.
 JUDGED_S = scoring_worker.STOP_S + CLOSE_S
 STOP_S = JUDGED_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
@@ -75,7 +75,9 @@ class _Processes(click.ParamType):
 
 @click.command()
 @click.option(
-    "--only", metavar="ROLE,...", help="Run only these roles: intake, judging (or judge), relay. Default: all three."
+    "--only",
+    metavar="ROLE,...",
+    help="Run only these roles: intake, judging (or judge), relay. Default: all three.",
 )
 @click.option(
     "--processes",
@@ -91,11 +93,11 @@ def worker(only: str | None, processes: Processes | None) -> None:
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
     SCORING_METRICS_HOST and SCORING_METRICS_PORT.
 
-    One process uses one core. With --processes N the worker divides SCORING_SLOTS, its database connections and
-    the max_concurrency of each provider among N processes, and needs no more of them. The first process also does
-    the work that a worker does once, and serves the metrics and probes of all. A process that dies is restarted.
-    More replicas use more cores as well; processes share memory, and need only one port and one consumer. A worker
-    that does not judge has one process.
+    One process uses one core. With --processes N the worker divides SCORING_SLOTS, its database connections
+    and the max_concurrency of each provider among N processes, and needs no more of them. The first process
+    also does the work that a worker does once, and serves the metrics and probes of all. A process that dies
+    is restarted. More replicas use more cores as well; processes share memory, and need only one port and one
+    consumer. A worker that does not judge has one process.
     """
     roles = _roles(only)
     settings = settings_of_environment()
@@ -122,13 +124,15 @@ def _roles(only: str | None) -> tuple[Role, ...]:
     wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
     for role in wanted:
         if role not in ROLES:
-            raise click.BadParameter(f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only")
+            raise click.BadParameter(
+                f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only"
+            )
     return tuple(r for r in ROLES if r in wanted)
 
 
 # Order of a stop: intake and worker end first (SIGTERM), attempts drain in all processes, the relay flushes,
-# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`. A loop
-# that dies ends the process: a worker without one of its loops would look healthy.
+# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`.
+# A loop that dies ends the process: a worker without one of its loops would look healthy.
 
 
 async def run_worker(
@@ -215,7 +219,9 @@ async def _run_roles(
             deliveries = Deliveries(parts.settings, parts.database, parts.limits, destinations, parts.metrics)
             ending.append(service.create_task(deliveries.run(judged)))
         if "relay" in roles:
-            ending.append(service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)))
+            ending.append(
+                service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
+            )
             ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))
         tracing = OFF
         if "judging" in roles:
@@ -230,7 +236,9 @@ async def _run_roles(
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(*ending, tracing.close())
         except TimeoutError:
-            log.warning("worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events")
+            log.warning(
+                "worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events"
+            )
         for task in background:
             task.cancel()
 
@@ -245,7 +253,9 @@ async def _ended(siblings: Siblings | None, settings: Settings, stopping: asynci
         async with asyncio.timeout(limit_s):
             await siblings.ended()
     except TimeoutError:
-        log.warning("worker.siblings_hang", timeout_s=limit_s, effect="other workers publish what they still store")
+        log.warning(
+            "worker.siblings_hang", timeout_s=limit_s, effect="other workers publish what they still store"
+        )
 
 
 def _tracing(settings: Settings) -> Tracing:
@@ -270,8 +280,8 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     async def source_has_answered() -> str | None:
         return watched.unanswered
 
-    # As a consumer group that was joined once. A later outage passes, while a source that never answered may be the
-    # wrong one: a rollout must not replace working workers then.
+    # As a consumer group that was joined once. A later outage passes, while a source that never answered may
+    # be the wrong one: a rollout must not replace working workers then.
     health.add(source_has_answered)
     health.note(lambda: watched.away)
     clients = create_clients(parts.settings, tracing=tracing)
@@ -336,7 +346,11 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
     """Topics that these roles use."""
     topics = []
     if "intake" in roles:
-        topics += [settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters]
+        topics += [
+            settings.topic_session_completed,
+            settings.topic_rescore_requested,
+            settings.topic_dead_letters,
+        ]
     if "relay" in roles:
         topics.append(settings.topic_scoring_events)
     return topics

@@ -1,4 +1,6 @@
-"""Reports the defaults that differ from those of the previous version, before an upgrade puts them in force."""
+"""
+Reports the defaults that differ from those of the previous version, before an upgrade puts them in force.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +18,12 @@ def changed_defaults(settings: Settings) -> list[dict[str, Any]]:
     """
     Each changed default with `setting`, `was`, `now`, `effect` and `is_set`.
 
-    `is_set` states that the environment or the file sets it, so that the change has no effect there. A key with `*`
-    in its path is set if every entry of that map sets it.
+    `is_set` states that the environment or the file sets it, so that the change has no effect there. A key
+    with `*` in its path is set if every entry of that map sets it.
     """
     return [
-        dict(change) | {"is_set": _is_set(settings, _path_of(change["setting"]))} for change in _announced()["changed"]
+        dict(change) | {"is_set": _is_set(settings, _path_of(change["setting"]))}
+        for change in _announced()["changed"]
     ]
 
 

@@ -1,7 +1,8 @@
 """
 Settings of destinations: where notifications and scores are sent.
 
-Addresses come from here alone, never from an event. The address of a webhook may be a secret by itself, so the file
+Addresses come from here alone, never from an event. The address of a webhook may be a secret by itself, so
+the file
 names the variable or the file that holds it.
 """
 
@@ -31,7 +32,16 @@ _NOTIFIES = {"type", "url_env", "url_file", "events", "score_below", "chains", "
 _KEYS: dict[str, set[str]] = {
     "webhook": _NOTIFIES | {"secret_env", "secret_file"},
     "slack": _NOTIFIES,
-    "langfuse": {"type", "base_url", "public_key", "secret_env", "secret_file", "trace_label", "chains", "ca_file"},
+    "langfuse": {
+        "type",
+        "base_url",
+        "public_key",
+        "secret_env",
+        "secret_file",
+        "trace_label",
+        "chains",
+        "ca_file",
+    },
 }
 
 
@@ -54,10 +64,13 @@ class DestinationSettings(BaseModel):
     type: DestinationType = Field(description="Its keys: see [notifications](notifications.md).")
     url_env: _NotBlank | None = Field(None, description="`webhook`, `slack`: variable with the address.")
     url_file: Path | None = Field(None, description="File with the address, instead of a variable.")
-    base_url: _BaseUrl | None = Field(None, description="`langfuse`: the server, such as `https://cloud.langfuse.com`.")
+    base_url: _BaseUrl | None = Field(
+        None, description="`langfuse`: the server, such as `https://cloud.langfuse.com`."
+    )
     public_key: _NotBlank | None = Field(None, description="`langfuse`: the public key of the project.")
     secret_env: _NotBlank | None = Field(
-        None, description="`webhook`: variable with the key of the signatures; `langfuse`: with the secret key."
+        None,
+        description="`webhook`: variable with the key of the signatures; `langfuse`: with the secret key.",
     )
     secret_file: Path | None = Field(None, description="File with that key, instead of a variable.")
     events: Annotated[tuple[NoticeType, ...], Field(min_length=1)] = Field(
@@ -68,23 +81,29 @@ class DestinationSettings(BaseModel):
     )
     chains: tuple[_NotBlank, ...] = Field((), description="Only these chains; `[]`: all.")
     trace_label: _NotBlank | None = Field(
-        None, description="`langfuse`: label of a session that holds its trace id there; without it: the session id."
+        None,
+        description="`langfuse`: label of a session that holds its trace id there; without it: the session id.",
     )
     ca_file: Path | None = Field(None, description="CA bundle for a private server.")
 
     @model_validator(mode="wrap")
     @classmethod
     def _has_the_keys_of_its_type(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        # Around the validation of the values, so that faults of keys are reported together with those of values.
+        # Around the validation of the values, so that faults of keys are reported together with those of
+        # values.
         faults = [
-            InitErrorDetails(type=PydanticCustomError("keys", "{fault}", {"fault": fault}), loc=(), input=None)
+            InitErrorDetails(
+                type=PydanticCustomError("keys", "{fault}", {"fault": fault}), loc=(), input=None
+            )
             for fault in _faults_of_keys(given)
         ]
         try:
             destination = validate(given)
         except ValidationError as error:
             faults[:0] = [
-                InitErrorDetails(type=fault["type"], loc=fault["loc"], input=fault["input"], ctx=fault.get("ctx", {}))
+                InitErrorDetails(
+                    type=fault["type"], loc=fault["loc"], input=fault["input"], ctx=fault.get("ctx", {})
+                )
                 for fault in error.errors(include_url=False)
             ]
         if faults:
@@ -93,7 +112,9 @@ class DestinationSettings(BaseModel):
 
 
 def _faults_of_keys(given: Any) -> Iterator[str]:
-    """What the keys of a destination lack, or have too much of, by its type; nothing where it has no known type."""
+    """
+    What the keys of a destination lack, or have too much of, by its type; nothing where it has no known type.
+    """
     of_type = given.get("type") if isinstance(given, dict) else None
     if not isinstance(of_type, str) or of_type not in _KEYS:
         return

@@ -41,7 +41,11 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
 def reason_of(fault: ErrorDetails) -> str:
     """The reason of a fault; of a value that is no text, as what YAML reads it. Never the value itself."""
     reason = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "string_type" and fault["input"] is not None and (reading := reading_of(fault["input"])):
+    if (
+        fault["type"] == "string_type"
+        and fault["input"] is not None
+        and (reading := reading_of(fault["input"]))
+    ):
         return f"{reason}, and YAML reads this one as {reading}: put it in quotes"
     return reason
 

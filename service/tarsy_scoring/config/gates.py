@@ -18,7 +18,9 @@ TITLE_CHARACTERS = 80
 
 
 def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
-    """One line for people: white space squeezed, unprintable characters dropped, at most `limit` characters."""
+    """
+    One line for people: white space squeezed, unprintable characters dropped, at most `limit` characters.
+    """
     line = "".join(c for c in " ".join(text.split()) if c.isprintable())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -58,7 +60,9 @@ def read_json(text: str | bytes) -> Any:
         ValueError: Not JSON.
     """
     try:
-        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_constant=_refuse)
+        return json.loads(
+            text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_constant=_refuse
+        )
     except RecursionError:
         raise NestedTooDeeply("nested too deeply") from None
 
@@ -101,7 +105,11 @@ def parse_assertion(text: str) -> Assertion:
     if word == "contains" and value:
         return Assertion("contains", value)
     if match := _LENGTH.fullmatch(text.strip()):
-        kinds: dict[str, Literal["len >=", "len ==", "len >"]] = {">=": "len >=", "==": "len ==", ">": "len >"}
+        kinds: dict[str, Literal["len >=", "len ==", "len >"]] = {
+            ">=": "len >=",
+            "==": "len ==",
+            ">": "len >",
+        }
         return Assertion(kinds[match[1]], int(match[2]))
     raise ValueError("expected `exists`, `equals V`, `contains S`, `len >= N`, `len == N` or `len > N`")
 
@@ -338,4 +346,6 @@ AnyOfThem = (
 # Shown as a map on the generated page of settings; docs/gates.md describes the types.
 Gate = Annotated[AnyOfThem, Field(discriminator="type"), WithJsonSchema({"type": "object"})]
 
-GATE_TYPES: dict[str, type[AnyGate]] = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(AnyOfThem)}
+GATE_TYPES: dict[str, type[AnyGate]] = {
+    get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(AnyOfThem)
+}

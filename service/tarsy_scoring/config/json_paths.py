@@ -12,7 +12,9 @@ class _LinearMatch(Match):
     whole = True
 
     def __call__(self, string: object, pattern: object) -> bool:
-        """False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error."""
+        """
+        False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error.
+        """
         if not isinstance(string, str) or not isinstance(pattern, str):
             return False
         try:

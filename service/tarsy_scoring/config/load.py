@@ -53,7 +53,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
     keys |= {name for d in config.destinations.values() for name in (d.url_env, d.secret_env) if name}
     known = {*_known_variables(), *keys, *(f"{key}_FILE" for key in keys)}
-    values["unknown_variables"] = tuple(sorted(v for v in environ if v.startswith(_PREFIX) and v not in known))
+    values["unknown_variables"] = tuple(
+        sorted(v for v in environ if v.startswith(_PREFIX) and v not in known)
+    )
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -76,7 +78,12 @@ def _fields_from_environment() -> list[str]:
 
 def _known_variables() -> set[str]:
     fields = {variable_of(field) for field in _fields_from_environment()}
-    return {"SCORING_CONFIG", *fields, *ALIASES.values(), *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES)}
+    return {
+        "SCORING_CONFIG",
+        *fields,
+        *ALIASES.values(),
+        *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES),
+    }
 
 
 def read_secret(path: Path, setting: str) -> str:
@@ -124,8 +131,8 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
 def _inherit(chains: Any, defaults: Any) -> Any:
     """
-    Each chain, completed from `defaults` except for `pass_threshold`: that of the chain's criteria comes between
-    the two. A value of a wrong type is left for the validation to report.
+    Each chain, completed from `defaults` except for `pass_threshold`: that of the chain's criteria comes
+    between the two. A value of a wrong type is left for the validation to report.
     """
     if not isinstance(chains, dict) or not isinstance(defaults, dict):
         return chains

@@ -34,10 +34,14 @@ def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tup
     for field in SECRETS:
         if field.endswith("_url") and (url := getattr(settings, field)) is not None:
             options = dict(parse_qsl(urlsplit(url.get_secret_value()).query))
-            yield from ((f"{o} of {variable_of(field)}", Path(options[o])) for o in _URL_OPTIONS if o in options)
+            yield from (
+                (f"{o} of {variable_of(field)}", Path(options[o])) for o in _URL_OPTIONS if o in options
+            )
 
 
-def require_unreadable(settings: Settings, environ: Mapping[str, str], readable: Iterable[str | Path]) -> None:
+def require_unreadable(
+    settings: Settings, environ: Mapping[str, str], readable: Iterable[str | Path]
+) -> None:
     """
     Check that commands of gates can read none of the files with secrets.
 
@@ -62,7 +66,10 @@ def require_unreadable(settings: Settings, environ: Mapping[str, str], readable:
             )
         for folder in folders:
             # Where the file is, and where it leads: a mounted Secret is a folder of links.
-            if any(p.is_relative_to(os.path.realpath(folder)) for p in (Path(os.path.realpath(path)), path.absolute())):
+            if any(
+                p.is_relative_to(os.path.realpath(folder))
+                for p in (Path(os.path.realpath(path)), path.absolute())
+            ):
                 raise ConfigurationError(
                     f"{setting}: commands of gates may read {path}, which is below {folder}; move it elsewhere"
                 )

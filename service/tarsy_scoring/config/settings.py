@@ -28,8 +28,8 @@ from tarsy_scoring.errors import SettingMissing
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
-# Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full results
-# fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
+# Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full
+# results fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
 DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
 MOST_ADAPTIVE_SAMPLES = 5  # of `samples: adaptive`; see `judge.assess.is_doubtful` for its measured gain
 LEAST_CONNECTIONS = 4  # of one process to our database
@@ -78,7 +78,9 @@ def _broker_list(value: str) -> str:
 
 def _topic_name(value: str) -> str:
     if not _TOPIC.fullmatch(value):
-        raise ValueError("not a topic name: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone")
+        raise ValueError(
+            "not a topic name: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone"
+        )
     return value
 
 
@@ -157,16 +159,22 @@ class ProviderSettings(_Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
     base_url: JudgeUrl = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
-    api_key_env: str | None = Field("OPENAI_API_KEY", description="Variable with the key; `null`: without key.")
+    api_key_env: str | None = Field(
+        "OPENAI_API_KEY", description="Variable with the key; `null`: without key."
+    )
     api_key_file: Path | None = Field(None, description="File that holds the key, instead of a variable.")
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name at the endpoint.")
     context_window_tokens: int = Field(128_000, ge=4_000, description="The model's window: prompt and reply.")
     max_reply_tokens: int = Field(
-        8_000, ge=256, description="Tokens reserved for the reply; more than 1 MiB and 8 bytes for each are not read."
+        8_000,
+        ge=256,
+        description="Tokens reserved for the reply; more than 1 MiB and 8 bytes for each are not read.",
     )
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
-    max_concurrency: int | None = Field(None, ge=1, description="Calls at once per worker; `null`: as many as slots.")
+    max_concurrency: int | None = Field(
+        None, ge=1, description="Calls at once per worker; `null`: as many as slots."
+    )
     extra_headers: dict[str, str] = Field(default_factory=dict, description="Sent with every call.")
     proxy: str | None = Field(None, description="HTTP proxy for this provider.")
     ca_file: Path | None = Field(None, description="CA bundle for a private endpoint.")
@@ -207,25 +215,39 @@ class ChainSettings(_Frozen):
     criteria_notes: Notes | None = Field(
         None, description="A paragraph about its domain that the judge reads with the criteria."
     )
-    providers: tuple[str, ...] = Field((), description="Providers that may receive its data, tried in this order.")
-    auto_score_statuses: Statuses = Field(("completed",), description="Session statuses that are scored automatically.")
-    sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
+    providers: tuple[str, ...] = Field(
+        (), description="Providers that may receive its data, tried in this order."
+    )
+    auto_score_statuses: Statuses = Field(
+        ("completed",), description="Session statuses that are scored automatically."
+    )
+    sample_rate: Share = Field(
+        1.0, description="Share of sessions scored automatically, by a hash of the session id."
+    )
     samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
     second_opinion: SecondOpinions = Field(
         None,
         description="`edges`: also ask the next provider of the chain where a total is near the edge of a band; "
         "`null` or `off`: never.",
     )
-    max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
-    judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
+    max_reminders: int = Field(
+        2, ge=0, le=10, description="Reminders to a judge whose answer holds no total."
+    )
+    judge: JudgeSettings = Field(
+        JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge."
+    )
     pass_threshold: Total | None = Field(
         None,
         description="Least `total_score` that passes, 0-100. That of a chain counts before that of its criteria, and "
         "that of the criteria before that of `defaults`.",
     )
     daily_budget_usd: Usd | None = Field(None, description="Per UTC day; `null`: no limit.")
-    command_pattern: CommandPattern | None = Field(None, description="RE2 that finds the commands of a shell tool.")
-    shell_tools: tuple[NotBlank, ...] = Field((), description="Tools (`server.tool`) whose argument is a command line.")
+    command_pattern: CommandPattern | None = Field(
+        None, description="RE2 that finds the commands of a shell tool."
+    )
+    shell_tools: tuple[NotBlank, ...] = Field(
+        (), description="Tools (`server.tool`) whose argument is a command line."
+    )
     gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
     # Annotated, so that the generated page shows one key instead of one for each weight.
     composite: Annotated[CompositeWeights, Field()] | None = Field(
@@ -245,10 +267,14 @@ class ChainSettings(_Frozen):
     @property
     def may_judge_again(self) -> bool:
         """Whether the number of judgements depends on the totals."""
-        return self.planned_samples == "adaptive" or (self.second_opinion is not None and len(self.providers) > 1)
+        return self.planned_samples == "adaptive" or (
+            self.second_opinion is not None and len(self.providers) > 1
+        )
 
     def next_provider(self, answered: str) -> str | None:
-        """The provider after the one that answered, in their order and around its end; None without another."""
+        """
+        The provider after the one that answered, in their order and around its end; None without another.
+        """
         place = self.providers.index(answered) + 1 if answered in self.providers else 0
         return next((p for p in (*self.providers[place:], *self.providers[:place]) if p != answered), None)
 
@@ -270,7 +296,8 @@ class BudgetSettings(_Frozen):
 
 class EvidenceSettings(_Frozen):
     max_missing_share: Share = Field(
-        0.0, description="Share of the declared evidence that may be missing; above it a session is not scored."
+        0.0,
+        description="Share of the declared evidence that may be missing; above it a session is not scored.",
     )
 
 
@@ -281,7 +308,9 @@ class GateSettings(_Frozen):
         description="What keeps commands from secrets: `landlock` restricts the files that they can read; `container` "
         "states that their container holds no secret in a file.",
     )
-    readable: tuple[AbsolutePath, ...] = Field((), description="Folders and files that commands may also read.")
+    readable: tuple[AbsolutePath, ...] = Field(
+        (), description="Folders and files that commands may also read."
+    )
     max_memory_bytes: int = Field(
         2_000_000_000, ge=50_000_000, description="Address space of each process of a command."
     )
@@ -290,7 +319,9 @@ class GateSettings(_Frozen):
         ge=1,
         description="Processes of the worker's user, on its whole node, above which a command starts no further one.",
     )
-    work_dir: WorkDir | None = Field(None, description="Work directory of commands and files; may hold `{session_id}`.")
+    work_dir: WorkDir | None = Field(
+        None, description="Work directory of commands and files; may hold `{session_id}`."
+    )
     timeout_s: Positive = Field(30, description="Time limit of a command.")
     max_output_bytes: int = Field(1_000_000, ge=1, description="Bytes kept of the output of a command.")
 
@@ -300,9 +331,12 @@ class RetentionSettings(_Frozen):
     prune`.
     """
 
-    replies_days: Days | None = Field(None, description="Days to keep full replies; `null`: as long as scores.")
+    replies_days: Days | None = Field(
+        None, description="Days to keep full replies; `null`: as long as scores."
+    )
     events_days: Days | None = Field(
-        None, description="Days to keep published events for clients that catch up; `null`: as long as scores."
+        None,
+        description="Days to keep published events for clients that catch up; `null`: as long as scores.",
     )
     records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
         None,
@@ -323,24 +357,32 @@ class Config(_Frozen):
     """The contents of the YAML file; each section that the file omits has its defaults."""
 
     providers: dict[str, ProviderSettings] = Field(default_factory=dict, description="Judges by name.")
-    defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
+    defaults: ChainSettings = Field(
+        ChainSettings(), description="For every chain, unless it sets its own value."
+    )
     chains: dict[str, ChainSettings] = Field(default_factory=dict, description="Overrides per chain.")
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
     destinations: dict[DestinationName, DestinationSettings] = Field(
         default_factory=dict, description="Where notifications and scores are sent, by name."
     )
     agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(
-        default_factory=dict, description="Prices of the models of the agents by model name, for the cost of sessions."
+        default_factory=dict,
+        description="Prices of the models of the agents by model name, for the cost of sessions.",
     )
     criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")
     evidence: EvidenceSettings = Field(EvidenceSettings(), description="`{max_missing_share}`: 0-1.")
     max_event_age_s: Positive | None = Field(
         86_400, description="Age above which a `session-completed` record is `stale`; `null`: no limit."
     )
-    masking: MaskingSettings = Field(MaskingSettings(), description="`{extra_patterns}`: shapes of your own secrets.")
-    gates: GateSettings = Field(GateSettings(), description="Limits for gates that run commands or read files.")
+    masking: MaskingSettings = Field(
+        MaskingSettings(), description="`{extra_patterns}`: shapes of your own secrets."
+    )
+    gates: GateSettings = Field(
+        GateSettings(), description="Limits for gates that run commands or read files."
+    )
     retention: RetentionSettings = Field(
-        RetentionSettings(), description="Retention that differs from that of scores; see [operations](operations.md)."
+        RetentionSettings(),
+        description="Retention that differs from that of scores; see [operations](operations.md).",
     )
 
     @property
@@ -356,13 +398,17 @@ class Settings(_Frozen):
     """All settings: each field from `SCORING_` + its name in capitals, and the YAML as `config`."""
 
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
-    database_url: DatabaseUrl | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
+    database_url: DatabaseUrl | None = Field(
+        None, description="Own PostgreSQL, `postgresql://user:password@host/db`."
+    )
     database_schema: SchemaName = Field("public", description="Schema of our tables.")
     database_connections: int = Field(
         16, ge=LEAST_CONNECTIONS, description="Most connections of one worker or API to our database."
     )
     database_statement_cache: int = Field(
-        100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
+        100,
+        ge=0,
+        description="Prepared statements per connection; 0 behind a PgBouncer that does not track them.",
     )
     kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
     kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
@@ -373,7 +419,9 @@ class Settings(_Frozen):
             "partition. Must stay the same across restarts and differ between processes."
         ),
     )
-    kafka_session_timeout_s: Positive = Field(15, description="Time after which brokers remove a silent member.")
+    kafka_session_timeout_s: Positive = Field(
+        15, description="Time after which brokers remove a silent member."
+    )
     kafka_security_protocol: Security = Field("PLAINTEXT", description="TLS and login at the brokers.")
     kafka_sasl_mechanism: SaslMechanism = Field("PLAIN", description="SASL mechanism.")
     kafka_sasl_username: str | None = Field(None, description="SASL user.")
@@ -381,32 +429,46 @@ class Settings(_Frozen):
     kafka_oauth_token_file: Path | None = Field(
         None, description="File with the token for `OAUTHBEARER`, read at each login."
     )
-    kafka_ca_file: Path | None = Field(None, description="CA of the brokers, PEM; default: those of the system.")
+    kafka_ca_file: Path | None = Field(
+        None, description="CA of the brokers, PEM; default: those of the system."
+    )
     kafka_cert_file: Path | None = Field(None, description="Client certificate for mutual TLS, PEM.")
     kafka_key_file: Path | None = Field(None, description="Key of the client certificate, PEM.")
-    kafka_key_password: SecretStr | None = Field(None, description="Password of that key, if it is encrypted.")
+    kafka_key_password: SecretStr | None = Field(
+        None, description="Password of that key, if it is encrypted."
+    )
     create_topics: bool = Field(False, description="Create missing topics at the start.")
     topic_partitions: int = Field(6, ge=1, description="Partitions of topics created at the start.")
     topic_replication: int = Field(1, ge=1, description="Replication of topics created at the start.")
     topic_session_completed: Topic = Field("session-completed", description="Topic of finished sessions.")
     topic_rescore_requested: Topic = Field("rescore-requested", description="Topic of re-score requests.")
     topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
-    topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages that could not be read.")
-    topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
+    topic_dead_letters: Topic = Field(
+        "scoring-dead-letters", description="Topic of messages that could not be read."
+    )
+    topic_scoring_insights: Topic = Field(
+        "scoring-insights", description="Topic of rolling signals and of drift."
+    )
     event_chain_topics: str = Field(
         "", description="Comma-separated topics whose events may name another chain than the source gives."
     )
     timeline_source: TimelineSourceName | None = Field(None, description="Where sessions are read.")
-    timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
+    timeline_database_url: DatabaseUrl | None = Field(
+        None, description="TARSy's PostgreSQL, a read-only role."
+    )
     timeline_database_connections: int = Field(
         8, ge=1, description="Most connections of one worker or API to TARSy's PostgreSQL."
     )
     timeline_database_statement_cache: int = Field(
-        100, ge=0, description="Prepared statements per connection there; 0 behind a pooler that does not track them."
+        100,
+        ge=0,
+        description="Prepared statements per connection there; 0 behind a pooler that does not track them.",
     )
     timeline_api_url: HttpUrl | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
-    timeline_api_token_file: Path | None = Field(None, description="File with the bearer token, read for each call.")
+    timeline_api_token_file: Path | None = Field(
+        None, description="File with the bearer token, read for each call."
+    )
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
     max_session_bytes: int = Field(
@@ -417,29 +479,41 @@ class Settings(_Frozen):
     )
     timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
     bridge_overlap_s: float = Field(
-        86_400, ge=3600, description="Longest time between creation and commit of a TARSy session, for the bridge."
+        86_400,
+        ge=3600,
+        description="Longest time between creation and commit of a TARSy session, for the bridge.",
     )
     bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge reads that time again.")
-    write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
+    write_back: bool = Field(
+        False, description="Write finished scores into TARSy's own tables, for its dashboard."
+    )
     write_back_database_url: DatabaseUrl | None = Field(
         None, description="TARSy's PostgreSQL, with a role that may insert scores and stages."
     )
-    judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
+    judge_model: str | None = Field(
+        None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`."
+    )
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     processes: Processes = Field(
         1,
         description="Processes of one worker that judge; they share its slots, connections and `max_concurrency`. "
         "`auto`: one for each core, at most as many as there is enough to share.",
     )
-    lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
+    lease_s: float = Field(
+        60, ge=1, description="Time after which the score of a silent worker is taken back."
+    )
     attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt, without its waits.")
-    max_attempts: int = Field(5, ge=1, description="Attempts that may fail or be lost before the score fails.")
+    max_attempts: int = Field(
+        5, ge=1, description="Attempts that may fail or be lost before the score fails."
+    )
     deadline_s: Positive = Field(
         3600, description="Time limit of all attempts of a score, without waits, and their backoff."
     )
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(
-        100_000, ge=1, description="Number of due scores above which intake pauses; those held up do not count."
+        100_000,
+        ge=1,
+        description="Number of due scores above which intake pauses; those held up do not count.",
     )
     max_held: int | None = Field(
         None,
@@ -448,7 +522,8 @@ class Settings(_Frozen):
         "pauses; default: ten times `SCORING_MAX_PENDING`.",
     )
     unknown_criteria_grace_s: Positive = Field(
-        900, description="Time after which a score fails if no worker has known its criteria, or names its chain."
+        900,
+        description="Time after which a score fails if no worker has known its criteria, or names its chain.",
     )
     dead_letter_max_share: float = Field(
         0.5,
@@ -458,12 +533,17 @@ class Settings(_Frozen):
         "reading it; 1: no limit.",
     )
     dead_letter_max_streak: int = Field(
-        100, ge=1, description="Number of invalid messages in a row above which intake stops reading the topic."
+        100,
+        ge=1,
+        description="Number of invalid messages in a row above which intake stops reading the topic.",
     )
     retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
     anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
     anchors_judgements_each: int = Field(
-        1, ge=1, le=3, description="Judgements of each anchor by each judge; more for a judge that varies much."
+        1,
+        ge=1,
+        le=3,
+        description="Judgements of each anchor by each judge; more for a judge that varies much.",
     )
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: Port = Field(8080, description="Port of the API.")
@@ -492,16 +572,20 @@ class Settings(_Frozen):
     trusted_proxy_jwks_file: Path | None = Field(
         None, description="JWK set that verifies the JWT of these proxies, read again when it changes."
     )
-    trusted_proxy_user_header: HeaderName = Field("X-Forwarded-User", description="Header that names the user.")
+    trusted_proxy_user_header: HeaderName = Field(
+        "X-Forwarded-User", description="Header that names the user."
+    )
     trusted_proxy_groups_header: HeaderName = Field(
-        "X-Forwarded-Groups", description="Header with the user's groups, comma-separated; a JWT has a claim `groups`."
+        "X-Forwarded-Groups",
+        description="Header with the user's groups, comma-separated; a JWT has a claim `groups`.",
     )
     trusted_proxy_write_groups: str = Field(
         "",
         description="Comma-separated groups whose users may change things; others read. Default: every user may.",
     )
     tarsy_url: HttpUrl | None = Field(
-        None, description="TARSy's dashboard: pages link each session to its page there, `URL/sessions/SESSION_ID`."
+        None,
+        description="TARSy's dashboard: pages link each session to its page there, `URL/sessions/SESSION_ID`.",
     )
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_read_rate_per_minute: int = Field(
@@ -509,7 +593,9 @@ class Settings(_Frozen):
     )
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest level that is logged."
+    )
     log_format: LogFormat | None = Field(None, description="Default: `console` on a terminal, else `json`.")
     traces: bool | None = Field(
         None, description="Export traces (`OTEL_*`); default: if `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
@@ -520,7 +606,9 @@ class Settings(_Frozen):
     @model_validator(mode="after")
     def _one_timeline_token(self) -> Self:
         if self.timeline_api_token and self.timeline_api_token_file:
-            raise ValueError("SCORING_TIMELINE_API_TOKEN and SCORING_TIMELINE_API_TOKEN_FILE are both set: keep one")
+            raise ValueError(
+                "SCORING_TIMELINE_API_TOKEN and SCORING_TIMELINE_API_TOKEN_FILE are both set: keep one"
+            )
         return self
 
     @model_validator(mode="after")
@@ -596,7 +684,9 @@ class Settings(_Frozen):
     def require_kafka(self) -> str:
         """The brokers. Raises: SettingMissing: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
         if self.kafka_bootstrap_servers is None:
-            raise SettingMissing("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,...")
+            raise SettingMissing(
+                "SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,..."
+            )
         return self.kafka_bootstrap_servers
 
 

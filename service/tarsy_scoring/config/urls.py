@@ -19,7 +19,8 @@ def proxy_of_environment(url: str) -> str | None:
     """
     The proxy for this URL by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`.
 
-    With `trust_env` an HTTP client would read them in a thread for each request, which takes longer than the request.
+    With `trust_env` an HTTP client would read them in a thread for each request, which takes longer than the
+    request.
     """
     from urllib.request import getproxies, proxy_bypass  # it loads an HTTP client, which settings do not need
 

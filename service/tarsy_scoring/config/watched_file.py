@@ -16,8 +16,8 @@ class WatchedFile(ABC, Generic[T]):
     """
     What a file holds, read again when the file changes.
 
-    When the file becomes unreadable or invalid, what was read before stays in force: a typing error must not lock
-    out every caller, or the service itself.
+    When the file becomes unreadable or invalid, what was read before stays in force: a typing error must not
+    lock out every caller, or the service itself.
 
     Args:
         setting: Names the file in errors.

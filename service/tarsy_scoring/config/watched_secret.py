@@ -75,7 +75,10 @@ def read_api_key(
 
 
 def read_destination_secret(
-    settings: Settings, destination: str, key: Literal["url", "secret"], environ: Mapping[str, str] | None = None
+    settings: Settings,
+    destination: str,
+    key: Literal["url", "secret"],
+    environ: Mapping[str, str] | None = None,
 ) -> str | WatchedSecret:
     """
     The address of a destination, or its secret; watched where it is in a file.
@@ -94,10 +97,14 @@ def read_destination_secret(
         return value
     if file := environ.get(variable + "_FILE"):
         return WatchedSecret(Path(file), variable + "_FILE")
-    raise SettingMissing(f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE")
+    raise SettingMissing(
+        f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE"
+    )
 
 
-def secret_source(settings: Settings, field: str, environ: Mapping[str, str] | None = None) -> Callable[[], str]:
+def secret_source(
+    settings: Settings, field: str, environ: Mapping[str, str] | None = None
+) -> Callable[[], str]:
     """
     Return a function that gives the secret of a field; one that `*_FILE` names is read again when it changes.
 

@@ -77,19 +77,26 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _require_bounded(loaded: Any, path: Path) -> None:
-    """Refuse nested aliases, which turn 400 bytes into more values than memory holds, and aliases of themselves."""
+    """
+    Refuse nested aliases, which turn 400 bytes into more values than memory holds, and aliases of themselves.
+    """
     values, found = [loaded], 0
     while values:
         value = values.pop()
         found += 1
         if found > MAX_VALUES:
-            raise ConfigurationError(f"{path}: more than {MAX_VALUES:,} values; do its aliases repeat each other?")
+            raise ConfigurationError(
+                f"{path}: more than {MAX_VALUES:,} values; do its aliases repeat each other?"
+            )
         if isinstance(value, dict | list):
             values += value.values() if isinstance(value, dict) else value
 
 
 def _require_no_secret(providers: Any, path: Path) -> None:
-    """Refuse a login that stands in the file itself. A value of a wrong type is left for the validation to report."""
+    """
+    Refuse a login that stands in the file itself. A value of a wrong type is left for the validation to
+    report.
+    """
     for name, provider in providers.items() if isinstance(providers, dict) else ():
         given = provider if isinstance(provider, dict) else {}
         headers = given.get("extra_headers")
@@ -102,7 +109,9 @@ def _require_no_secret(providers: Any, path: Path) -> None:
 
 def _require_variable(value: Any, key: str) -> None:
     if not _VARIABLE.search(str(value)):
-        raise ConfigurationError(f"{key}: a secret must not stand in the file: write ${{VARIABLE}} in its place")
+        raise ConfigurationError(
+            f"{key}: a secret must not stand in the file: write ${{VARIABLE}} in its place"
+        )
 
 
 def _fill(value: Any, environ: Mapping[str, str], key: str, unset: list[str]) -> Any:

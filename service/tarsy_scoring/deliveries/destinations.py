@@ -1,4 +1,6 @@
-"""Opens the configured destinations: each with its address and secrets, which are read again when they change."""
+"""
+Opens the configured destinations: each with its address and secrets, which are read again when they change.
+"""
 
 import contextlib
 import time
@@ -66,11 +68,16 @@ def open_destinations(
     Raises:
         SettingMissing, ConfigurationError: The first that is found; see `destination_errors`.
     """
-    return [_open(name, settings, environ) for name in (settings.config.destinations if names is None else names)]
+    return [
+        _open(name, settings, environ) for name in (settings.config.destinations if names is None else names)
+    ]
 
 
 def destination_errors(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
-    """Every address, secret and CA file of the destinations that is missing (`SettingMissing`) or cannot be used."""
+    """
+    Every address, secret and CA file of the destinations that is missing (`SettingMissing`) or cannot be
+    used.
+    """
     checks: list[Callable[[], object]] = []
     for name, wanted in settings.config.destinations.items():
         checks += [partial(read, name, settings, environ) for read in (_read_address, _read_secret)]
@@ -120,8 +127,12 @@ def _require_address(where: str, wanted: DestinationSettings, url: str) -> None:
     schemes = ("https",) if wanted.type == "slack" else ("https", "http")
     try:
         place = urlsplit(url)
-        is_fit = place.scheme in schemes and bool(place.hostname) and place.port != 0 and "@" not in place.netloc
+        is_fit = (
+            place.scheme in schemes and bool(place.hostname) and place.port != 0 and "@" not in place.netloc
+        )
     except ValueError:
         is_fit = False
     if not (is_fit and url.isascii() and url.isprintable() and " " not in url):
-        raise ConfigurationError(f"{where}: its address is no {schemes[0]}://host/path without user and password")
+        raise ConfigurationError(
+            f"{where}: its address is no {schemes[0]}://host/path without user and password"
+        )

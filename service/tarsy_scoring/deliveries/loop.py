@@ -1,9 +1,12 @@
 """
 The loop of deliveries: one process at a time sends each destination what follows its bookmark.
 
-Laws. A process delivers to a destination while it holds its bookmark, under a lease, which takes no connection. The
-bookmark moves after each message that was taken, so a crash in between repeats one message. A destination that is
-away holds only itself up: each has its own task, bookmark and backoff. A message that is refused for good is logged,
+Laws. A process delivers to a destination while it holds its bookmark, under a lease, which takes no
+connection. The
+bookmark moves after each message that was taken, so a crash in between repeats one message. A destination
+that is
+away holds only itself up: each has its own task, bookmark and backoff. A message that is refused for good is
+logged,
 counted and passed over. Scoring never waits for a delivery.
 """
 
@@ -38,8 +41,8 @@ POLL_S = 1.0
 NOTE_EVERY_S = 10.0
 TAKE_OVER_S = 5.0  # between two tries to take a bookmark that another process holds
 RETRY_MIN_S, RETRY_MAX_S = 1.0, LONGEST_WAIT_S
-# Older notices are passed over: people can do nothing with them, and a destination that was away for months, or was
-# configured before, would get thousands.
+# Older notices are passed over: people can do nothing with them, and a destination that was away for months,
+# or was configured before, would get thousands.
 NEWEST = timedelta(days=7)
 
 
@@ -115,11 +118,15 @@ class Deliveries:
         has_moved = False
         for stream in STREAMS:
             rows = await tables.next_notices(self._database, destination.name, stream)
-            wanted = [(place, notice) for place, notice in rows if notice is not None and destination.wants(notice)]
+            wanted = [
+                (place, notice) for place, notice in rows if notice is not None and destination.wants(notice)
+            ]
             for first in range(0, len(wanted), destination.batch):
                 batch = wanted[first : first + destination.batch]
                 is_stopping = stopping is not None and stopping.is_set()
-                if is_stopping or not self._is_held(destination):  # what was read may have been sent by another process
+                if is_stopping or not self._is_held(
+                    destination
+                ):  # what was read may have been sent by another process
                     return has_moved
                 await self._deliver(destination, [notice for _, notice in batch], now)
                 await self._move(destination, stream, batch[-1][0])
@@ -170,7 +177,9 @@ class Deliveries:
             except DestinationAway as error:
                 pause_s = state.note_away(error)
             except Exception as error:  # outermost loop: a failure here must not cost the other destinations
-                log.error("delivery.failed", destination=destination.name, error=type(error).__name__, exc_info=True)
+                log.error(
+                    "delivery.failed", destination=destination.name, error=type(error).__name__, exc_info=True
+                )
                 pause_s = RETRY_MAX_S
             await unless_stopped(asyncio.sleep(pause_s), stopping)
 

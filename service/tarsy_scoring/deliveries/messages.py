@@ -2,7 +2,8 @@
 The requests that destinations get: a signed JSON body, a text for a channel, or scores of Langfuse.
 
 Source of the Slack rules: "Formatting message text", Slack API documentation (escape `&`, `<` and `>`).
-Source of the Langfuse fields: `CreateScoreRequest` of its public API; `id` makes a repetition replace the score.
+Source of the Langfuse fields: `CreateScoreRequest` of its public API; `id` makes a repetition replace the
+score.
 """
 
 import base64
@@ -21,7 +22,11 @@ from tarsy_scoring.deliveries.notices import Notice, link
 
 VERSION = "v1"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
-_CAUSES = {"judge": "because the judge changed", "agents": "because the agents changed", "both": "because both changed"}
+_CAUSES = {
+    "judge": "because the judge changed",
+    "agents": "because the agents changed",
+    "both": "because both changed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,17 @@ def langfuse_messages(
     trace_id = notice.labels.get(destination.trace_label) if destination.trace_label else None
     whose = {"traceId": trace_id} if trace_id else {"sessionId": details["session_id"]}
     url = link(notice, public_url)
-    common = whose | {"metadata": about | {"chain_id": notice.chain_id, "score_id": details["score_id"], "url": url}}
+    common = whose | {
+        "metadata": about | {"chain_id": notice.chain_id, "score_id": details["score_id"], "url": url}
+    }
     scores: list[dict[str, Any]] = []
     if details["total_score"] is not None:
-        total = {"id": details["score_id"], "name": TOTAL, "value": details["total_score"], "dataType": "NUMERIC"}
+        total = {
+            "id": details["score_id"],
+            "name": TOTAL,
+            "value": details["total_score"],
+            "dataType": "NUMERIC",
+        }
         scores.append(total)
     if details["outcome"] is not None:
         outcome = {"id": f"{details['score_id']}-outcome", "name": OUTCOME, "value": details["outcome"]}

@@ -1,7 +1,8 @@
 """
 What destinations are notified of, in one shape for all of them.
 
-A notice has ids, numbers, names of the configuration and flags. It never holds text of a session or of a judge.
+A notice has ids, numbers, names of the configuration and flags. It never holds text of a session or of a
+judge.
 """
 
 from collections.abc import Mapping
@@ -71,7 +72,9 @@ def is_notified_of(notice: Notice, destination: DestinationSettings) -> bool:
 def takes_score(notice: Notice, destination: DestinationSettings) -> bool:
     """Whether Langfuse gets something of this notice: a score with a total or an outcome."""
     details = notice.details
-    is_something = notice.kind == "score" and (details["total_score"] is not None or details["outcome"] is not None)
+    is_something = notice.kind == "score" and (
+        details["total_score"] is not None or details["outcome"] is not None
+    )
     return is_something and _covers(destination, notice)
 
 

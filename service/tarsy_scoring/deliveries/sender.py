@@ -1,7 +1,8 @@
 """
 Sends a message to the address of a destination, and tells what its answer means.
 
-Redirects are not followed and no body is read: a message goes to the host that the operator configured, and nothing
+Redirects are not followed and no body is read: a message goes to the host that the operator configured, and
+nothing
 comes back but a status. Errors name the destination and never its address, which may be a secret.
 """
 
@@ -20,8 +21,8 @@ from tarsy_scoring.errors import ConfigurationError
 
 DEADLINE_S = 10.0
 LONGEST_WAIT_S = 45.0  # between two tries, also if a destination asks for more
-# These say nothing about one message: the address, the secret or the access is wrong, so every message waits until it
-# is corrected. Others of 400 to 499 refuse one message for good.
+# These say nothing about one message: the address, the secret or the access is wrong, so every message waits
+# until it is corrected. Others of 400 to 499 refuse one message for good.
 OF_EVERY_MESSAGE = {401, 402, 403, 404, 405, 407, 408, 410, 421, 425, 429}
 
 
@@ -78,7 +79,9 @@ class Sender:
             return
         words = f"it answered {status}"
         if 300 <= status < 400:
-            raise DestinationAway(f"{words}, and redirects are not followed: configure the address that it leads to")
+            raise DestinationAway(
+                f"{words}, and redirects are not followed: configure the address that it leads to"
+            )
         if status in OF_EVERY_MESSAGE or not 400 <= status < 500:
             raise DestinationAway(words, asked)
         raise MessageRefused(words)
@@ -122,11 +125,16 @@ def _asked_wait_s(response: aiohttp.ClientResponse) -> float | None:
 
 
 def tls_of(name: str, destination: DestinationSettings) -> ssl.SSLContext | bool:
-    """Which certificates are trusted, as aiohttp takes it. Raises: ConfigurationError: The CA file cannot be used."""
+    """
+    Which certificates are trusted, as aiohttp takes it. Raises: ConfigurationError: The CA file cannot be
+    used.
+    """
     if destination.ca_file is None:
         return True
     try:
         return ssl.create_default_context(cafile=destination.ca_file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or "the file contains no certificate"
-        raise ConfigurationError(f"destinations.{name}.ca_file: cannot use {destination.ca_file}: {reason}") from None
+        raise ConfigurationError(
+            f"destinations.{name}.ca_file: cannot use {destination.ca_file}: {reason}"
+        ) from None

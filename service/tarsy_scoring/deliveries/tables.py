@@ -1,7 +1,8 @@
 """
 The tables of deliveries: bookmarks of destinations, and notices beside the ends of scores.
 
-Scoring events have positions without gaps, in the order of commits. Notices have ids in the order of commits, because
+Scoring events have positions without gaps, in the order of commits. Notices have ids in the order of commits,
+because
 a transaction that adds some holds `NOTE_LOCK`. So a bookmark over each skips nothing.
 """
 
@@ -78,7 +79,9 @@ WHERE NOT EXISTS (SELECT FROM {{schema}}.notices n WHERE n.event_id = v.event_id
 
 
 async def begin(database: Database, destinations: Sequence[str]) -> list[str]:
-    """Add the bookmarks that are missing, at the present; returns those destinations. Raises: DatabaseAway."""
+    """
+    Add the bookmarks that are missing, at the present; returns those destinations. Raises: DatabaseAway.
+    """
 
     async def work(connection: Connection) -> list[str]:
         await NOTE_LOCK.acquire(connection, database.schema)  # before the snapshot that finds the last notice
@@ -100,7 +103,9 @@ async def note(database: Database, found: Iterable[Finding], spent: Iterable[Spe
     await database.once(work)
 
 
-async def next_notices(database: Database, destination: str, stream: Stream) -> list[tuple[int, Notice | None]]:
+async def next_notices(
+    database: Database, destination: str, stream: Stream
+) -> list[tuple[int, Notice | None]]:
     """
     What follows the bookmark of a destination, in order, each with its place; None: nothing to notify of.
 
@@ -118,7 +123,10 @@ async def next_notices(database: Database, destination: str, stream: Stream) -> 
 
 
 async def hold(database: Database, destination: str, holder: uuid.UUID) -> bool:
-    """Take a bookmark for `HOLD_S`, or hold it longer; returns whether this process has it. Raises: DatabaseAway."""
+    """
+    Take a bookmark for `HOLD_S`, or hold it longer; returns whether this process has it. Raises:
+    DatabaseAway.
+    """
     return bool(await database.single(HOLD, destination, holder))
 
 

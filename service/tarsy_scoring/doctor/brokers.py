@@ -93,7 +93,9 @@ class _Looks:
         self._found = await read_topics(self._options, self._topics.names)
         missing = sorted(set(self._topics.names) - {topic.name for topic in self._found})
         if missing and self._settings.create_topics:
-            raise NotChecked(f"{', '.join(missing)}: the first worker creates what is missing (SCORING_CREATE_TOPICS)")
+            raise NotChecked(
+                f"{', '.join(missing)}: the first worker creates what is missing (SCORING_CREATE_TOPICS)"
+            )
         if missing:
             raise Fault(
                 f"there is no topic {', '.join(missing)}, or this login may not see it",
@@ -103,8 +105,12 @@ class _Looks:
 
     async def permissions(self) -> str:
         options, group = self._options, self._settings.kafka_group
-        lacking = [f"READ on {topic}" for topic in self._topics.taken_in if not await may_read(options, topic)]
-        lacking += [f"WRITE on {topic}" for topic in self._topics.written if not await may_write(options, topic)]
+        lacking = [
+            f"READ on {topic}" for topic in self._topics.taken_in if not await may_read(options, topic)
+        ]
+        lacking += [
+            f"WRITE on {topic}" for topic in self._topics.written if not await may_write(options, topic)
+        ]
         if not await may_use_group(options, group):
             lacking.append(f"READ on the group {group}")
         if lacking:
@@ -126,8 +132,12 @@ class _Looks:
                 f"that are read up to {largest}: larger dead letters keep their body in PostgreSQL"
             )
         if faults:
-            advice = f"set max.message.bytes of {self._topics.events} to {MAX_REQUEST_BYTES} or more, and that of "
-            raise Fault("; ".join(faults), f"{advice}{self._topics.dead_letters} to that of the topics that are read")
+            advice = (
+                f"set max.message.bytes of {self._topics.events} to {MAX_REQUEST_BYTES} or more, and that of "
+            )
+            raise Fault(
+                "; ".join(faults), f"{advice}{self._topics.dead_letters} to that of the topics that are read"
+            )
         return _listed(f"{name} {limit} bytes" for name, limit in limits.items())
 
     async def retention(self) -> str:
@@ -140,7 +150,9 @@ class _Looks:
             )
         records_days = Keep.of(self._settings).records_days
         kept_ms = {name: int(config["retention.ms"]) for name, config in configs.items()}
-        too_long = [n for n in self._topics.taken_in if records_days and not 0 <= kept_ms[n] <= records_days * DAY_MS]
+        too_long = [
+            n for n in self._topics.taken_in if records_days and not 0 <= kept_ms[n] <= records_days * DAY_MS
+        ]
         if too_long:
             raise Fault(
                 f"{', '.join(too_long)} keeps messages for longer than {records_days} days, for which requests are "
@@ -192,7 +204,9 @@ class _Looks:
         """The configuration of each topic. Raises: NotChecked: this login may not read it."""
         configs = {topic.name: topic.config for topic in self._found}
         if closed := [name for name, config in configs.items() if config is None]:
-            raise NotChecked(f"this login may not read the configuration of {', '.join(closed)} (DESCRIBE_CONFIGS)")
+            raise NotChecked(
+                f"this login may not read the configuration of {', '.join(closed)} (DESCRIBE_CONFIGS)"
+            )
         return {name: config for name, config in configs.items() if config is not None}
 
 

@@ -98,7 +98,9 @@ async def _run(check: Check) -> Result:
     except DRIVER_ERRORS as error:
         return failure(check.name, why_away(error))
     except Exception as error:  # noqa: BLE001 - one check must not cost the results of the others
-        return failure(check.name, f"the check itself failed ({type(error).__name__}); report it as a fault of doctor")
+        return failure(
+            check.name, f"the check itself failed ({type(error).__name__}); report it as a fault of doctor"
+        )
 
 
 def failure(

@@ -1,4 +1,6 @@
-"""Checks of the service's own PostgreSQL, as the service uses it: through its pool and in its transactions."""
+"""
+Checks of the service's own PostgreSQL, as the service uses it: through its pool and in its transactions.
+"""
 
 import asyncio
 import re
@@ -32,7 +34,9 @@ NOTIFIED_S = 3.0
 IDLE_SESSION_S = 300.0  # the pool closes its idle connections after this time
 POOLED = "a transaction pooler is in front of the database"
 
-VERSION = "SELECT current_setting('server_version') AS words, current_setting('server_version_num')::int AS number"
+VERSION = (
+    "SELECT current_setting('server_version') AS words, current_setting('server_version_num')::int AS number"
+)
 
 # The tables ($1) in our schema ($2), each with what the role may not do with it.
 LACKING_PRIVILEGES = """
@@ -121,7 +125,9 @@ class _Looks:
         self._url = settings.require_database()
         self._database = database
         self._statement_cache = settings.database_statement_cache
-        self._connections = settings.database_connections + ANALYTIC_CONNECTIONS  # the two pools of an API process
+        self._connections = (
+            settings.database_connections + ANALYTIC_CONNECTIONS
+        )  # the two pools of an API process
         self._is_pooled = False
 
     async def version(self) -> str:
@@ -174,7 +180,9 @@ class _Looks:
                 "start them, or take them out of synchronous_standby_names and reload the configuration",
             )
         if not row["sees_all"]:
-            raise NotChecked(f"the role may not see whether standbys of {names!r} are in sync (pg_read_all_stats)")
+            raise NotChecked(
+                f"the role may not see whether standbys of {names!r} are in sync (pg_read_all_stats)"
+            )
         return f"commits wait for {needed} of the standbys {names!r}, and {in_sync} are in sync"
 
     async def pooler(self) -> str:
@@ -185,7 +193,11 @@ class _Looks:
             return "each connection keeps its server session"
         if self._statement_cache:
             await self._require_prepared_statements()
-        how = "it keeps track of prepared statements" if self._statement_cache else "prepared statements are off"
+        how = (
+            "it keeps track of prepared statements"
+            if self._statement_cache
+            else "prepared statements are off"
+        )
         return f"{POOLED}, and {how}; `migrate` needs a direct URL, and notifications do not pass"
 
     async def _require_prepared_statements(self) -> None:
@@ -239,7 +251,10 @@ class _Looks:
                 f"limits of the role or the database cut off work of the service: {found}",
                 f"ALTER ROLE ... SET {wanted}; the service sets limits of its own",
             )
-        return ", ".join(f"{name} {seconds:g} s" for name, seconds in sorted(limits.items()) if seconds) or "no limits"
+        return (
+            ", ".join(f"{name} {seconds:g} s" for name, seconds in sorted(limits.items()) if seconds)
+            or "no limits"
+        )
 
     async def connections(self) -> str:
         if self._is_pooled:
@@ -278,7 +293,10 @@ class _Looks:
         apart_s = await self._database.once(difference)
         found = f"the clock of the database is {abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} ours"
         if abs(apart_s) > CLOCKS_APART_S:
-            raise Fault(found, "synchronise both hosts by NTP: tokens, certificates and the age of events depend on it")
+            raise Fault(
+                found,
+                "synchronise both hosts by NTP: tokens, certificates and the age of events depend on it",
+            )
         return found
 
     async def _fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:

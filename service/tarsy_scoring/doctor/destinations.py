@@ -26,11 +26,18 @@ def destination_checks(settings: Settings) -> list[Check]:
             raise NotChecked(found)
         return found
 
-    return [Check("destinations", destinations, target="the destinations")] if settings.config.destinations else []
+    return (
+        [Check("destinations", destinations, target="the destinations")]
+        if settings.config.destinations
+        else []
+    )
 
 
 async def _connect(destination: Destination) -> tuple[str, bool]:
-    """Connect, with TLS where the address has it; returns what came of it, without the address, and if it failed."""
+    """
+    Connect, with TLS where the address has it; returns what came of it, without the address, and if it
+    failed.
+    """
     url = destination.sender.address()
     if proxy_of_environment(url) is not None:
         return "behind a proxy, not checked", False

@@ -108,7 +108,9 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
                 await client.close()
         found = "; ".join(words for words, _ in answers)
         if not all(has_answered for _, has_answered in answers):
-            raise Fault(found, "check base_url, model and key of each provider that failed, and the network to it")
+            raise Fault(
+                found, "check base_url, model and key of each provider that failed, and the network to it"
+            )
         return found
 
     return [Check("judge", judge)]
@@ -126,7 +128,9 @@ async def _ask(client: JudgeClient) -> tuple[str, bool]:
 
 
 async def _compare(client: JudgeClient, left_s: float) -> str:
-    """What the official client says about a provider with which our call failed; empty where it fails as well."""
+    """
+    What the official client says about a provider with which our call failed; empty where it fails as well.
+    """
     if left_s < LEAST_COMPARISON_S:
         return ""
     error = await ask_officially(client.settings, client.endpoint.key, QUESTION.messages[0].content, left_s)

@@ -32,7 +32,9 @@ NEWEST_LOOKED_AT = 5
 SPARE_TRIES = 2  # beyond the judgements wanted; each consists of up to `max_attempts` attempts
 DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
 ASKED_AT_ONCE = 500
-_NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")  # never change it: requests already made would be repeated
+_NAMESPACE = UUID(
+    "7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11"
+)  # never change it: requests already made would be repeated
 
 JUDGEMENTS = """
 SELECT s.session_id, s.judge_fingerprint, s.total_score::float8 AS total, s.chain_id
@@ -42,8 +44,8 @@ WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
 ORDER BY s.completed_at, s.score_id
 """
 
-# The judges of the newest scores without a reference of each chain with anchors ($1 chains with criteria of their own,
-# $2 these criteria, $3 those of all other chains).
+# The judges of the newest scores without a reference of each chain with anchors ($1 chains with criteria of
+# their own, $2 these criteria, $3 those of all other chains).
 NEWEST_JUDGES = f"""
 SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint AS fingerprint
 FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
@@ -149,7 +151,9 @@ class Anchor:
     ]
     judgements: Annotated[int, Field(description="By the current judge of its chain.")]
     asked: Annotated[int, Field(description="Number of requests under that judge.")]
-    error_kind: Annotated[str | None, Field(description="Why the last judgement failed; null: it did not fail.")]
+    error_kind: Annotated[
+        str | None, Field(description="Why the last judgement failed; null: it did not fail.")
+    ]
     is_due: Annotated[bool, Field(description="The worker requests it at its next pass.")]
 
     @property
@@ -169,7 +173,9 @@ class Standing:
 # --- which sessions ------------------------------------------------------------------------------------
 
 
-async def add(database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None) -> list[str]:
+async def add(
+    database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None
+) -> list[str]:
     """
     Make sessions anchors; returns those that were not anchors before.
 
@@ -320,7 +326,9 @@ def state_of(row: Any, wanted: int) -> tuple[State, bool]:
 # --- requesting ----------------------------------------------------------------------------------------
 
 
-async def ask(inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None) -> list[UUID]:
+async def ask(
+    inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None
+) -> list[UUID]:
     """
     Request the missing judgements of anchors, at the lowest priority; returns the ids of their scores.
 

@@ -34,7 +34,9 @@ TENURE = 30
 # One judge follows another only if neither gives more than this many of `TENURE` scores during the other's
 # time. Judges that alternate, or substitute for each other, follow no other judge.
 FEW = 3
-SESSIONS_TO_LOOK = 300  # detects a shift of 8 points in nearly all cases. Source: our simulations (`benchmarks.years`)
+SESSIONS_TO_LOOK = (
+    300  # detects a shift of 8 points in nearly all cases. Source: our simulations (`benchmarks.years`)
+)
 # In a chain with little traffic, the look is due after `DAYS_TO_LOOK` with `SESSIONS_AFTER_DAYS`. The
 # deadline does not depend on the totals, so it adds no further look.
 DAYS_TO_LOOK = 14
@@ -130,7 +132,11 @@ def judged_by_both(anchors: Sequence[AnchorJudgement], old: str, new: str) -> in
 
 
 def due_look(
-    tenure: Tenure, anchors: Sequence[AnchorJudgement], outstanding: int, made: Collection[Look], now: datetime
+    tenure: Tenure,
+    anchors: Sequence[AnchorJudgement],
+    outstanding: int,
+    made: Collection[Look],
+    now: datetime,
 ) -> Look | None:
     """
     The look at a new judge that is due now; None: none is. Each look is made at most once per change.
@@ -222,7 +228,9 @@ def size_of(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estim
     return {"judge": judge, "agents": agents, "both": whole}.get(cause or "none")
 
 
-def is_news(cause: Cause | None, size: Estimate | None, published: tuple[Cause | None, Estimate | None] | None) -> bool:
+def is_news(
+    cause: Cause | None, size: Estimate | None, published: tuple[Cause | None, Estimate | None] | None
+) -> bool:
     """
     Whether a finding must be published: its cause is another, or its size is outside the published interval.
 

@@ -53,8 +53,8 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AN
 ORDER BY s.completed_at DESC LIMIT $4
 """
 
-# The first total without a reference of each session of a chain, newest first. Later ones say nothing new about
-# its agents.
+# The first total without a reference of each session of a chain, newest first. Later ones say nothing new
+# about its agents.
 SCORES = _SCORES.format(
     at="least(m.completed_at, m.first_seen_at)",
     alert_type="m.alert_type",
@@ -172,7 +172,8 @@ async def situation(
     unknown = sum(r["judge_fingerprint"] is None and r["scored_at"] >= begun for r in rows)
     own = [j for j in judgements if j.chain_id == chain]
     borrows = (
-        tenure.old is not None and detection.judged_by_both(own, tenure.old, tenure.fingerprint) < detection.OWN_ANCHORS
+        tenure.old is not None
+        and detection.judged_by_both(own, tenure.old, tenure.fingerprint) < detection.OWN_ANCHORS
     )
     awaited = [a for a in standing.anchors if (borrows or a.chain_id == chain) and a.is_awaited]
     return Situation(chain, criteria, tenure, judgements if borrows else own, len(awaited), unknown)
@@ -193,10 +194,14 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
 
     async def work(connection: Connection) -> list[Look]:
         await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
-        earlier = await _findings(connection, database.sql(FINDINGS), found.chain_id, found.criteria, None, MOST_SHOWN)
+        earlier = await _findings(
+            connection, database.sql(FINDINGS), found.chain_id, found.criteria, None, MOST_SHOWN
+        )
         made: list[Look] = []
         of_change = _of_this_change(earlier, found.tenure, now)
-        look = detection.due_look(found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now)
+        look = detection.due_look(
+            found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now
+        )
         if look is not None:
             drift = await asyncio.to_thread(detection.detect_new_judge, found, look)
             published = next(((f.cause, f.size) for f in of_change if f.is_event), None)
@@ -299,7 +304,10 @@ async def unpublished(database: Database, limit: int) -> list[Finding]:
 
 async def _findings(connection: Connection, sql: str, *arguments: Any) -> list[Finding]:
     rows = [dict(row) for row in await connection.fetch(sql, *arguments)]
-    return [Finding(**row | {part: Estimate(**row[part]) for part in ("judge", "whole", "agents")}) for row in rows]
+    return [
+        Finding(**row | {part: Estimate(**row[part]) for part in ("judge", "whole", "agents")})
+        for row in rows
+    ]
 
 
 async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:

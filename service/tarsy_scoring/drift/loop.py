@@ -111,7 +111,9 @@ class DriftLoop:
         if any(a.is_due for a in found.anchors):
             scores = await anchors.ask(self._inbox, found, by=AUTOMATIC)
             self._metrics.anchors_asked.inc(len(scores))
-            log.info("anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges])
+            log.info(
+                "anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges]
+            )
             found = await anchors.standing(self._inbox.database, self._inbox.policy)
         return found
 

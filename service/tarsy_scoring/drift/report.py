@@ -42,7 +42,9 @@ class ChainStanding:
 
     chain_id: str
     criteria: str
-    judge_fingerprint: Annotated[str | None, Field(description="The current judge; null: too few scores to tell.")]
+    judge_fingerprint: Annotated[
+        str | None, Field(description="The current judge; null: too few scores to tell.")
+    ]
     judges_since: Annotated[datetime | None, Field(description="Null: as far back as scores were read.")]
     old_fingerprint: Annotated[str | None, Field(description="The judge before; null: there was none.")]
     scores: Annotated[int, Field(description="By the current judge, as far back as scores were read.")]
@@ -56,7 +58,9 @@ class DriftReport:
     """The drift report."""
 
     findings: Annotated[list[Finding], Field(description="Newest first.")]
-    chain: Annotated[ChainStanding | None, Field(description="The requested chain; null: none was requested.")]
+    chain: Annotated[
+        ChainStanding | None, Field(description="The requested chain; null: none was requested.")
+    ]
     anchors: Annotated[dict[State, int], Field(description="Number of anchors by state.")]
     anchors_not_judged: Annotated[list[Anchor], Field(description="At most 100.")]
 
@@ -89,7 +93,9 @@ async def read_report(
     return DriftReport(found, stands, dict(Counter(a.state for a in mine)), lacking[:MOST_ANCHORS_SHOWN])
 
 
-async def _chain_standing(database: Database, policy: Policy, chain: str, standing: Standing) -> ChainStanding:
+async def _chain_standing(
+    database: Database, policy: Policy, chain: str, standing: Standing
+) -> ChainStanding:
     criteria = policy.chain(chain).criteria
     judgements = await anchors.judgements(database)
     found = await findings.situation(database, chain, criteria, standing, judgements, scores=findings.JUDGED)
@@ -108,7 +114,11 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
         looked: Looks made at the change that brought the current judge.
     """
     tenure = found.tenure
-    both = 0 if tenure.old is None else detection.judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
+    both = (
+        0
+        if tenure.old is None
+        else detection.judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
+    )
     return ChainStanding(
         found.chain_id,
         found.criteria,

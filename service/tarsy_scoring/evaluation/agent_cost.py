@@ -15,8 +15,8 @@ def agent_cost_usd(timeline: Timeline, prices: Mapping[str, AgentPrices]) -> flo
     A timeline does not say how many input tokens came from a cache, so all are charged in full.
 
     Args:
-        prices: By model name; case is ignored. An execution records several names, of models and their providers. It
-            has a price if exactly one of them does.
+        prices: By model name; case is ignored. An execution records several names, of models and their
+            providers. It has a price if exactly one of them does.
     """
     known = {name.lower(): price for name, price in prices.items()}
     costs = [_cost_usd(e, known) for stage in timeline.shown_stages for e in stage.executions]

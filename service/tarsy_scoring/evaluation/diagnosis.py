@@ -59,7 +59,9 @@ def _errors_and_help(interaction: Interaction) -> Iterator[tuple[str, str, str]]
     errors, helped, total = interaction.error_count, interaction.help_invocations, interaction.total_commands
     error_rate = interaction.error_rate or 0
     has_much_help = helped >= MANY and helped / total >= MUCH_HELP
-    evidence = f"error_rate {error_rate:.2f} (error_count {errors} of {total} commands), help_invocations {helped}"
+    evidence = (
+        f"error_rate {error_rate:.2f} (error_count {errors} of {total} commands), help_invocations {helped}"
+    )
     if errors >= MANY and error_rate >= MANY_ERRORS:
         pattern = "many errors despite help" if has_much_help else "many errors, little help-seeking"
         yield pattern, _worst(interaction, lambda counts: counts.error_count), evidence
@@ -80,7 +82,11 @@ def _retries(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
 def _long_way(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
     if interaction.completed and interaction.total_commands >= MANY_COMMANDS:
         ratio = f"iteration_ratio {interaction.iteration_ratio or 0:.2f}"
-        yield "long way to the end", "", f"total_commands {interaction.total_commands}, {ratio}, completed true"
+        yield (
+            "long way to the end",
+            "",
+            f"total_commands {interaction.total_commands}, {ratio}, completed true",
+        )
 
 
 def _loops(interaction: Interaction) -> Iterator[tuple[str, str, str]]:

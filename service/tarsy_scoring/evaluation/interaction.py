@@ -41,7 +41,9 @@ LONGEST_NAME = 200  # characters of a tool or subcommand in the document; models
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of all commands, of one tool or of one subcommand. Rates are None where there are no commands."""
+    """
+    Counts of all commands, of one tool or of one subcommand. Rates are None where there are no commands.
+    """
 
     total_commands: int
     unique_commands: int
@@ -128,7 +130,9 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
         completed=timeline.status == "completed",
         error_basis={basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases},
         longest_identical_run=_longest_run(lines),
-        cycles=tuple(heapq.nsmallest(_KEPT_CYCLES, cycles, key=lambda cycle: (-cycle.repetitions, cycle.tools))),
+        cycles=tuple(
+            heapq.nsmallest(_KEPT_CYCLES, cycles, key=lambda cycle: (-cycle.repetitions, cycle.tools))
+        ),
         duration_s=_duration_s(timeline),
         tool_duration_ms=_sum_if_known(durations_ms),
         agent_tokens=None if read is None or written is None else Tokens(read, written),
@@ -223,7 +227,9 @@ class _Reader:
         globs = [".*".join(map(re2.escape, tool.split("*"))) for tool in rules.shell_tools]
         self._shell_tools = re2.compile(f"(?s)(?:{'|'.join(globs)})") if globs else None
         self._tools: dict[tuple[str, str], _Tool] = {}
-        self._kinds: dict[_Kind, _Kind] = {}  # interned: many small objects would slow down the garbage collector
+        self._kinds: dict[
+            _Kind, _Kind
+        ] = {}  # interned: many small objects would slow down the garbage collector
 
     def read(self, execution: Execution) -> _Line:
         line = _Line([], [], [])
@@ -239,7 +245,9 @@ class _Reader:
                 identity = identities.setdefault((call.server_name, call.tool_name, text), len(identities))
                 before = has_failed_last.get(identity)
                 has_failed_last[identity] = has_failed
-                kind = _Kind(tool.name, subcommand, before is None, before is True, has_failed, basis, asks_help)
+                kind = _Kind(
+                    tool.name, subcommand, before is None, before is True, has_failed, basis, asks_help
+                )
                 line.identities.append(identity)
                 line.kinds.append(self._kinds.setdefault(kind, kind))
             if len(line.kinds) > held:
@@ -289,7 +297,9 @@ def _in_order(value: object) -> object:
 
 
 def _strings(arguments: str) -> Iterator[str]:
-    """All strings in the arguments, in the order of keys; the arguments themselves where they are not JSON."""
+    """
+    All strings in the arguments, in the order of keys; the arguments themselves where they are not JSON.
+    """
     try:
         ahead = [_parsed(arguments)]
     except ValueError:
@@ -372,7 +382,9 @@ _LONGEST_PERIOD, _FEWEST_ROUNDS, _KEPT_CYCLES = 8, 3, 10
 def _longest_run(lines: Sequence[_Line]) -> Run | None:
     """The longest run of one command, two calls or more; of equal lengths the first tool by name."""
     commands = (zip(line.identities, line.kinds, strict=True) for line in lines)
-    in_a_row = ([kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0)))
+    in_a_row = (
+        [kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0))
+    )
     runs = ((len(tools), tools[0]) for tools in in_a_row if len(tools) > 1)
     length, tool = min(runs, key=lambda run: (-run[0], run[1]), default=(0, ""))
     return Run(tool, length) if length else None
@@ -401,7 +413,9 @@ def _cycles(line: _Line) -> Iterator[Cycle]:
 
 
 def printable(name: str, longest: int) -> str:
-    """A name for people and JSON columns: shortened, with U+FFFD for control characters and lone surrogates."""
+    """
+    A name for people and JSON columns: shortened, with U+FFFD for control characters and lone surrogates.
+    """
     kept = name if len(name) <= longest else f"{name[: longest - 1]}…"
     return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)
 

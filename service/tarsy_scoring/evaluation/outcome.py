@@ -47,8 +47,9 @@ class Threshold:
 
     Args:
         value: 0-100; 0 is a valid threshold. None: the total decides nothing.
-        is_of_criteria: The threshold of a rubric is compared with the total before rounding: a weighted score of
-            0.695 is shown as a total of 70 and yet does not reach 0.70. Others are compared with the total.
+        is_of_criteria: The threshold of a rubric is compared with the total before rounding: a weighted score
+            of 0.695 is shown as a total of 70 and yet does not reach 0.70. Others are compared with the
+            total.
     """
 
     value: float | None
@@ -69,14 +70,17 @@ def threshold_of(chain: float | None, criteria: float | None, default: float | N
 
 
 def decide_outcome(
-    gates: Sequence[GateResult], total_score: int | None, threshold: Threshold, weighted_score: float | None = None
+    gates: Sequence[GateResult],
+    total_score: int | None,
+    threshold: Threshold,
+    weighted_score: float | None = None,
 ) -> Outcome:
     """
     Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a
     threshold.
 
-    Without a total, the threshold is ignored and the gates decide: a missing judge is no failure. A total equal
-    to the threshold passes.
+    Without a total, the threshold is ignored and the gates decide: a missing judge is no failure. A total
+    equal to the threshold passes.
 
     Args:
         weighted_score: Of a rubric, 0-1.
@@ -99,7 +103,9 @@ def _below(total: int, exact: float, threshold: float) -> str:
     """Say in numbers of 0-100 that a total, `exact` before rounding, is below the threshold."""
     if total < threshold:
         return "the total {} is below the threshold {}".format(*_distinguishable(total, threshold))
-    return "the total before rounding, {}, is below the threshold {}".format(*_distinguishable(exact, threshold))
+    return "the total before rounding, {}, is below the threshold {}".format(
+        *_distinguishable(exact, threshold)
+    )
 
 
 def _failed_gates(failed: Sequence[GateResult]) -> str:
@@ -117,7 +123,10 @@ def _distinguishable(low: float, high: float) -> tuple[str, str]:
 
 
 def composite_score(
-    weights: Mapping[str, float], gates: Sequence[GateResult], total_score: int | None, interaction: Counts | None
+    weights: Mapping[str, float],
+    gates: Sequence[GateResult],
+    total_score: int | None,
+    interaction: Counts | None,
 ) -> float | None:
     """
     Compute 100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
@@ -133,8 +142,18 @@ def composite_score(
         parts["gate_weight"] = sum(gate.passed for gate in gates) / len(gates)
     if total_score is not None:
         parts["judge_weight"] = total_score / 100
-    if interaction is not None and interaction.error_rate is not None:  # the rates are known or unknown together
-        rates = (1 - interaction.error_rate, interaction.first_try_success_rate or 0, interaction.iteration_ratio or 0)
+    if (
+        interaction is not None and interaction.error_rate is not None
+    ):  # the rates are known or unknown together
+        rates = (
+            1 - interaction.error_rate,
+            interaction.first_try_success_rate or 0,
+            interaction.iteration_ratio or 0,
+        )
         parts["interaction_weight"] = math.fsum(rates) / len(rates)
     weight = math.fsum(weights.get(name, 0) for name in parts)
-    return 100 * math.fsum(weights.get(name, 0) * part for name, part in parts.items()) / weight if weight else None
+    return (
+        100 * math.fsum(weights.get(name, 0) * part for name, part in parts.items()) / weight
+        if weight
+        else None
+    )

@@ -57,7 +57,9 @@ def bare(name: str) -> str:
 
 
 def merge_spellings(
-    counts: Mapping[str, int], decided: Mapping[str, str] = MappingProxyType({}), standing: Collection[str] = ()
+    counts: Mapping[str, int],
+    decided: Mapping[str, str] = MappingProxyType({}),
+    standing: Collection[str] = (),
 ) -> list[Tool]:
     """
     Merge spellings into tools, the most used first.
@@ -82,7 +84,9 @@ def merge_spellings(
         groups[root_of(normalise(spelling), tool_of)][spelling] += used
     leaders: list[tuple[str | None, Counter[str]]] = []
     by_block: defaultdict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
-    for key, group in sorted(groups.items(), key=lambda item: (item[0] not in named, -item[1].total(), item[0])):
+    for key, group in sorted(
+        groups.items(), key=lambda item: (item[0] not in named, -item[1].total(), item[0])
+    ):
         own = [spelling for spelling in group if normalise(spelling) == key]
         words = _words([*own, named[key]] if key in named else own)
         is_compared = key not in apart and 0 < len(words) <= LONGEST_COMPARED
@@ -131,7 +135,9 @@ def _block(words: str) -> tuple[str, ...]:
 
 def _leader(words: str, known: Mapping[int, str]) -> int | None:
     """The first known name that this one resembles; all have the same number of words."""
-    near = process.extract(words, known, scorer=OSA.distance, processor=None, score_cutoff=FARTHEST, limit=None)
+    near = process.extract(
+        words, known, scorer=OSA.distance, processor=None, score_cutoff=FARTHEST, limit=None
+    )
     resembling = (n for other, _, n in near if all(map(_is_same_word, words.split(), other.split())))
     return min(resembling, default=None)
 
@@ -146,7 +152,11 @@ def _is_typing_error(short: str, long: str) -> bool:
         are_swapped = sorted(short) == sorted(long) and OSA.distance(short, long, score_cutoff=1) == 1
         return are_swapped and len(short) >= SHORTEST_SWAPPED
     is_at_the_end = long.startswith(short)
-    return len(short) >= SHORTEST_LACKING and not is_at_the_end and Indel.distance(short, long, score_cutoff=1) == 1
+    return (
+        len(short) >= SHORTEST_LACKING
+        and not is_at_the_end
+        and Indel.distance(short, long, score_cutoff=1) == 1
+    )
 
 
 def _is_plural(one: str, many: str) -> bool:

@@ -12,8 +12,8 @@ def contain_commands(settings: Settings, environ: Mapping[str, str]) -> None:
     """
     Check that commands of gates can be kept from secrets, and hide this process from them.
 
-    A gate that failed only because it could not be contained would make outcomes `fail`, so the process does not
-    start.
+    A gate that failed only because it could not be contained would make outcomes `fail`, so the process does
+    not start.
 
     Raises:
         ConfigurationError: The kernel cannot restrict commands, or they could read a file with a secret.

@@ -130,9 +130,7 @@ def _transcript_errors(timeline: Timeline) -> Decision:
     first = ""
     for stage in timeline.shown_stages:
         for execution in stage.executions:
-            where = (
-                f"stage {stage.stage_index} ({shown(stage.stage_name, 60)}), agent {shown(execution.agent_name, 60)}"
-            )
+            where = f"stage {stage.stage_index} ({shown(stage.stage_name, 60)}), agent {shown(execution.agent_name, 60)}"
             for event in execution.events:
                 if (kind := _failure_of(event)) is not None:
                     counts[kind] += 1
@@ -148,7 +146,11 @@ def _transcript_errors(timeline: Timeline) -> Decision:
 
 def _failure_of(event: Event) -> str | None:
     if event.tool is not None:
-        failed = event.tool.is_error is True or event.tool.exit_code not in (None, 0) or event.status != "completed"
+        failed = (
+            event.tool.is_error is True
+            or event.tool.exit_code not in (None, 0)
+            or event.status != "completed"
+        )
         return "failed tool calls" if failed else None
     if event.event_type == "error":
         return "errors"
@@ -163,11 +165,17 @@ def _search(gate: ContainsGate | MatchesGate, what: str, observed: Observed) -> 
     if isinstance(gate, ContainsGate):
         found, thing = gate.substring.encode() in data, _quoted(gate.substring)
     else:
-        found, thing = compile_pattern(gate.pattern).search(data) is not None, f"a match of {_quoted(gate.pattern)}"
+        found, thing = (
+            compile_pattern(gate.pattern).search(data) is not None,
+            f"a match of {_quoted(gate.pattern)}",
+        )
     if found:
         return True, f"{what} holds {thing}"
     if observed.is_cut:
-        return False, f"the first {len(data)} bytes of {what} do not hold {thing}; the rest was not read{_MORE}"
+        return (
+            False,
+            f"the first {len(data)} bytes of {what} do not hold {thing}; the rest was not read{_MORE}",
+        )
     return False, f"{what} does not hold {thing}"
 
 
@@ -182,14 +190,19 @@ def _end(observed: Observed) -> str:
 
 def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
     if observed.is_cut:
-        return False, f"the output is longer than {len(observed.data)} bytes, so its JSON cannot be read{_MORE}"
+        return (
+            False,
+            f"the output is longer than {len(observed.data)} bytes, so its JSON cannot be read{_MORE}",
+        )
     try:
         document = config.read_json(observed.data)
     except ValueError:
         return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
     from jsonpath_rfc9535 import JSONPathError
 
-    from tarsy_scoring.config.json_paths import compile_path  # loads a parser, which most deployments do not need
+    from tarsy_scoring.config.json_paths import (
+        compile_path,
+    )  # loads a parser, which most deployments do not need
 
     try:
         nodes, count = _found(compile_path(gate.path), document)
@@ -231,7 +244,9 @@ def _holds(assertion: config.Assertion, values: Sequence[Any], count: int) -> De
 
 
 def _contains(value: Any, wanted: str) -> Decision:
-    """Whether `wanted` is part of a text, an element of a list (as text or as JSON), or a key of an object."""
+    """
+    Whether `wanted` is part of a text, an element of a list (as text or as JSON), or a key of an object.
+    """
     if isinstance(value, str | dict):
         return wanted in value, ""
     if isinstance(value, list):

@@ -70,7 +70,9 @@ async def run_gates(
 
 
 async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s: float) -> GateResult:
-    """Decide in a thread: a session of 100,000 entries or an output of a megabyte would block the event loop."""
+    """
+    Decide in a thread: a session of 100,000 entries or an output of a megabyte would block the event loop.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             return await _in_thread(evaluate_gate, gate, timeline, observed)
@@ -101,7 +103,9 @@ class _Observer:
         left_s = self.settings.timeout_s
         if self.ends_at is not None:
             left_s = min(left_s, self.ends_at - asyncio.get_running_loop().time())
-        words = "gates.timeout_s" if left_s == self.settings.timeout_s else "the time for all gates is used up"
+        words = (
+            "gates.timeout_s" if left_s == self.settings.timeout_s else "the time for all gates is used up"
+        )
         if left_s <= 0:
             return Observed(f"not looked at: {words}")
         observed = await self._look(gate, self.settings.work_dir, left_s, words)
@@ -125,12 +129,18 @@ class _Observer:
                     return await _in_thread(look_at, root, gate.path, keep)
                 return await run_command(gate.command, root, self.session_id, self.settings)
         except TimeoutError:
-            what = "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
+            what = (
+                "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
+            )
             return Observed(f"{what} after {left_s:.3g} s ({limit})")
         except _NotUsable as error:
             return Observed(str(error))
         except OSError as error:
-            what = "the command could not be started" if isinstance(gate, CommandGate) else f"'{shown(gate.path)}'"
+            what = (
+                "the command could not be started"
+                if isinstance(gate, CommandGate)
+                else f"'{shown(gate.path)}'"
+            )
             return Observed(f"{what}: {error.strerror or type(error).__name__}")
 
 
@@ -168,8 +178,8 @@ def find_work_dir(template: str, session_id: str) -> Path:
     """
     Find the real path of a session's work directory.
 
-    The part before `{session_id}` belongs to the operator. Agents may have created the rest, so no link in the rest
-    may lead out of the folder of this session, for example to the files of another session.
+    The part before `{session_id}` belongs to the operator. Agents may have created the rest, so no link in
+    the rest may lead out of the folder of this session, for example to the files of another session.
 
     Raises:
         _NotUsable: The directory does not exist, or leads out of the session's folder.
@@ -227,7 +237,9 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
         raise _NotUsable(f"there is no {name} in the work directory") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _NotUsable(f"{name} is a link that leads nowhere, or changed while it was looked at") from None
+            raise _NotUsable(
+                f"{name} is a link that leads nowhere, or changed while it was looked at"
+            ) from None
         raise
 
 
@@ -268,12 +280,14 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
     Run a command in a shell in `root` until the shell ends; returns its exit status and its output until
     then.
 
-    The command runs in a sandbox (`sandbox.py`), with an empty input, a temporary folder of its own, and `PATH`
-    as the only variable of our environment; its standard error is dropped. The sandbox kills every process of
-    the command when the shell ends, on a cancellation and on a timeout, which arrives as a cancellation.
+    The command runs in a sandbox (`sandbox.py`), with an empty input, a temporary folder of its own, and
+    `PATH` as the only variable of our environment; its standard error is dropped. The sandbox kills every
+    process of the command when the shell ends, on a cancellation and on a timeout, which arrives as a
+    cancellation.
 
     Args:
-        settings: `max_output_bytes` to keep. The rest is read and dropped, so that the command does not block.
+        settings: `max_output_bytes` to keep. The rest is read and dropped, so that the command does not
+            block.
 
     Raises:
         OSError: It could not be started.
@@ -281,8 +295,8 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
     """
     if not hasattr(os, "pidfd_open"):
         raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
-    # `asyncio.create_subprocess_exec` was considered and rejected. asyncio and uvloop reap the process before they
-    # report its end, and their `communicate` waits for the end of the output.
+    # `asyncio.create_subprocess_exec` was considered and rejected. asyncio and uvloop reap the process before
+    # they report its end, and their `communicate` waits for the end of the output.
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     with contextlib.ExitStack() as cleanup:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -303,14 +317,18 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
             watching.callback(os.close, watched)
             loop.add_reader(watched, ended.set)
             watching.callback(loop.remove_reader, watched)
-            # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
+            # At the end of the output the pipe stays readable; without removing the reader, the loop would
+            # spin.
             loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
             watching.callback(loop.remove_reader, pipe)
             await ended.wait()
-        # The rest of the pipe, at most its capacity: a process that the kernel holds may keep the output open.
+        # The rest of the pipe, at most its capacity: a process that the kernel holds may keep the output
+        # open.
         for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
             output.take()
-        return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=_exit_status(report.read()))
+        return Observed(
+            data=bytes(output.kept), is_cut=output.is_cut, exit_status=_exit_status(report.read())
+        )
 
 
 def _start(

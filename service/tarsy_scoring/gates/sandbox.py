@@ -1,14 +1,17 @@
 """
-Runs one command where it can read no secret: a program of its own, `python -I -S sandbox.py POLICY ARGUMENT...`.
+Runs one command where it can read no secret: a program of its own, `python -I -S sandbox.py POLICY
+ARGUMENT...`.
 
-`gates/run.py` starts it for each command. It stays the command's parent and ends every process that the command leaves
-behind. It needs only the standard library. A `preexec_fn` was considered and rejected: in a process with threads it may
+`gates/run.py` starts it for each command. It stays the command's parent and ends every process that the
+command leaves
+behind. It needs only the standard library. A `preexec_fn` was considered and rejected: in a process with
+threads it may
 deadlock, and a worker cannot tell whose the orphaned processes are.
 
 The policy is one JSON object:
 
-    status      descriptor that gets the exit status as a number, or a line `! reason` if the command did not begin
-    directory   real path of the work directory
+    status      descriptor that gets the exit status as a number, or a line `! reason` if the command did not
+    begin directory   real path of the work directory
     landlock    whether Landlock must restrict files
     readable    paths to read and execute, beside the work directory
     writable    paths to read and write, beside the work directory
@@ -26,14 +29,33 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-# What programs need of a system, without folders that are known to hold keys: no /root, /home, /run, /var and /proc,
-# and of /etc only these.
+# What programs need of a system, without folders that are known to hold keys: no /root, /home, /run, /var and
+# /proc, and of /etc only these.
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys/devices/system", "/sys/fs/cgroup"),
     *("/proc/cpuinfo", "/proc/meminfo", "/proc/sys/kernel", "/dev/random", "/dev/urandom"),
-    *("/etc/alternatives", "/etc/ca-certificates", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
-    *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf"),
-    *("/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services"),
+    *(
+        "/etc/alternatives",
+        "/etc/ca-certificates",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.conf",
+        "/etc/ld.so.conf.d",
+    ),
+    *(
+        "/etc/ssl/certs",
+        "/etc/ssl/openssl.cnf",
+        "/etc/pki/ca-trust",
+        "/etc/pki/tls/certs",
+        "/etc/pki/tls/openssl.cnf",
+    ),
+    *(
+        "/etc/hosts",
+        "/etc/host.conf",
+        "/etc/resolv.conf",
+        "/etc/nsswitch.conf",
+        "/etc/gai.conf",
+        "/etc/services",
+    ),
     *("/etc/protocols", "/etc/passwd", "/etc/group", "/etc/localtime", "/etc/timezone", "/etc/os-release"),
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
@@ -60,7 +82,9 @@ def landlock_version() -> int:
     """The version of Landlock that the kernel offers to this process; 0: none."""
     if sys.platform != "linux":
         return 0
-    version: int = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
+    version: int = _LIBC.syscall(
+        ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION)
+    )
     return max(0, version)
 
 
@@ -95,14 +119,18 @@ def main() -> NoReturn:
     ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # below, the number of the child may come to name another process
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # below, the number of the child may come to name another process
     _end_all(child)
     os.write(status, f"{exit_status}\n".encode())
     os._exit(0)
 
 
 def _end_all(child: int) -> None:
-    """Kill the child's group, and then every process that left the group, as its orphans become our children."""
+    """
+    Kill the child's group, and then every process that left the group, as its orphans become our children.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     while True:
@@ -119,7 +147,10 @@ def _children() -> Iterator[int]:
     """Ids of our children, from /proc; `/proc/PID/task/TID/children` is missing from some kernels."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
+            ):
                 # The name of the program, in parentheses, may hold anything.
                 if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
                     yield int(name)
@@ -170,13 +201,16 @@ def _limit(which: int, limit: int) -> None:
 
 
 def _restrict_files(directory: int, readable: list[str], writable: list[str]) -> None:
-    """Deny all files but these to this process and its descendants, for good; and signals to other processes."""
+    """
+    Deny all files but these to this process and its descendants, for good; and signals to other processes.
+    """
     version = landlock_version()
     if version < 1:
         raise OSError(0, "this kernel has no Landlock: see gates.sandbox")
     known = (1 << _RIGHTS.get(version, 16)) - 1
     scopes = _NO_SIGNALS | _NO_ABSTRACT_SOCKETS if version >= _SCOPES_SINCE else 0
-    # Handled rights of files and of the network, and scopes. Older versions take zeros for what they do not know.
+    # Handled rights of files and of the network, and scopes. Older versions take zeros for what they do not
+    # know.
     attributes = struct.pack("=QQQ", known, 0, scopes)
     rules = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
 

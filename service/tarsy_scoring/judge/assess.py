@@ -69,7 +69,9 @@ async def assess(
 
     async def read(of: FittedContext, kind: TurnKind) -> _Reading:
         opening, reply_format = criteria.open_conversation(of), strategy.reply_format(criteria)
-        conversation = Conversation(ask, opening, reply_format, max_reminders=chain.max_reminders, is_final=is_final)
+        conversation = Conversation(
+            ask, opening, reply_format, max_reminders=chain.max_reminders, is_final=is_final
+        )
         return _Reading(conversation, await strategy.evaluate(conversation, criteria, kind), of)
 
     async def sample() -> _Reading | None:
@@ -101,7 +103,10 @@ async def assess(
 
 
 async def _further_samples(
-    sample: Callable[[], Awaitable[_Reading | None]], first: _Reading, wanted: Samples, at_edges: Sequence[int]
+    sample: Callable[[], Awaitable[_Reading | None]],
+    first: _Reading,
+    wanted: Samples,
+    at_edges: Sequence[int],
 ) -> list[_Reading]:
     """Take the samples after the first. One that fails for good is left out, and ends adaptive sampling."""
     if wanted != "adaptive":
@@ -129,7 +134,8 @@ def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
     """
     median = statistics.median_low(totals)
     return (
-        any(abs(median - edge) <= NEAR_EDGE_POINTS for edge in at_edges) or max(totals) - min(totals) > FAR_APART_POINTS
+        any(abs(median - edge) <= NEAR_EDGE_POINTS for edge in at_edges)
+        or max(totals) - min(totals) > FAR_APART_POINTS
     )
 
 

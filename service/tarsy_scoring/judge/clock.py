@@ -9,9 +9,9 @@ class AttemptClock:
     """
     Measures one attempt, or another piece of work with a time limit. Begins with its creation.
 
-    Time inside `waiting()` counts neither as spent nor against the limit: it is the fault of a limit, a pool or a
-    database of this service. While several tasks of an attempt run at once, the clock stands as long as one of
-    them waits.
+    Time inside `waiting()` counts neither as spent nor against the limit: it is the fault of a limit, a pool
+    or a database of this service. While several tasks of an attempt run at once, the clock stands as long as
+    one of them waits.
 
     Args:
         limit_s: Seconds of work.

@@ -1,8 +1,10 @@
 """
 Posts requests to the HTTP endpoint of one provider.
 
-They go through `aiohttp`, over which the official client would send them as well: two calls with a prompt of 100 KB
-take 0.4 instead of 1.2 ms of CPU. URL and headers are those of that client, except for those that describe it; a test
+They go through `aiohttp`, over which the official client would send them as well: two calls with a prompt of
+100 KB
+take 0.4 instead of 1.2 ms of CPU. URL and headers are those of that client, except for those that describe
+it; a test
 compares them. Its import takes 0.9 s of CPU and 25 MB, so only `doctor` uses it.
 """
 
@@ -23,8 +25,9 @@ from tarsy_scoring.config.watched_secret import WatchedSecret, current
 from tarsy_scoring.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 10.0
-# A reply may have this many bytes for each token of max_reply_tokens, and as many as an error page or the text of a
-# judge that reasons may add. The longest tokens of common models have some 16 characters, the usual one has 4.
+# A reply may have this many bytes for each token of max_reply_tokens, and as many as an error page or the
+# text of a judge that reasons may add. The longest tokens of common models have some 16 characters, the usual
+# one has 4.
 REPLY_BYTES_PER_TOKEN = 8
 REPLY_BYTES_MORE = 1024 * 1024
 KEEPALIVE_S = 4.0  # many endpoints run on uvicorn, which closes idle connections after 5 s
@@ -101,13 +104,18 @@ class Connection:
             self._session = self._open()
         key = current(self._api_key)
         # An operator's own header overrides.
-        headers = None if key is None or "Authorization" in self._headers else {"Authorization": f"Bearer {key}"}
+        headers = (
+            None if key is None or "Authorization" in self._headers else {"Authorization": f"Bearer {key}"}
+        )
         most_bytes = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * reply_tokens
         content, fault = bytearray(), None
         sent = _Body(body)
         del body
-        # Session data must not leave for a host that the operator did not configure, so redirects are not followed.
-        async with self._session.post(self._url, data=sent, headers=headers, allow_redirects=False) as response:
+        # Session data must not leave for a host that the operator did not configure, so redirects are not
+        # followed.
+        async with self._session.post(
+            self._url, data=sent, headers=headers, allow_redirects=False
+        ) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off there"
             else:
@@ -134,7 +142,9 @@ class Connection:
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=KEEPALIVE_S, ssl=self._tls),
+            connector=aiohttp.TCPConnector(
+                limit=self._connections, keepalive_timeout=KEEPALIVE_S, ssl=self._tls
+            ),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             proxy=self._proxy or proxy_of_environment(str(self._url)),
@@ -156,7 +166,9 @@ def _headers(settings: ProviderSettings) -> CIMultiDict[str]:
 
 def _require_header_text(what: str, value: str) -> None:
     if not (value.isascii() and value.isprintable()):
-        raise ConfigurationError(f"{what} contains a character that is not allowed in a header, such as a line break")
+        raise ConfigurationError(
+            f"{what} contains a character that is not allowed in a header, such as a line break"
+        )
 
 
 def _proxy(provider: str, settings: ProviderSettings) -> URL | None:
@@ -167,7 +179,9 @@ def _proxy(provider: str, settings: ProviderSettings) -> URL | None:
     except ValueError:
         proxy = URL()
     if proxy.scheme not in ("http", "https") or not proxy.host:
-        raise ConfigurationError(f"providers.{provider}.proxy: expected http://host:port or https://host:port")
+        raise ConfigurationError(
+            f"providers.{provider}.proxy: expected http://host:port or https://host:port"
+        )
     return proxy
 
 
@@ -178,4 +192,6 @@ def _tls(provider: str, settings: ProviderSettings) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or "the file contains no certificate"
-        raise ConfigurationError(f"providers.{provider}.ca_file: cannot use {settings.ca_file}: {reason}") from None
+        raise ConfigurationError(
+            f"providers.{provider}.ca_file: cannot use {settings.ca_file}: {reason}"
+        ) from None

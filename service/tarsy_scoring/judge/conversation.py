@@ -73,7 +73,11 @@ class Conversation:
                 raise
             turn = await self._ask_whole(kind, [*self._opening, *kept, *asked])
         _require_answer(turn)
-        self._exchanges = [*kept, *asked, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
+        self._exchanges = [
+            *kept,
+            *asked,
+            Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT),
+        ]
         return turn
 
     async def say_optional(self, kind: TurnKind, prompt: str) -> Turn | None:
@@ -110,7 +114,9 @@ def _require_answer(turn: Turn) -> None:
     if turn.refusal or turn.finish_reason == "refusal":
         raise Refused(f"{turn.judge} refused to answer; another provider for this chain may accept")
     if turn.finish_reason == "content_filter":
-        raise ContentFiltered(f"the filter of {turn.provider!r} withheld the answer; another provider may not")
+        raise ContentFiltered(
+            f"the filter of {turn.provider!r} withheld the answer; another provider may not"
+        )
     if turn.finish_reason == "length":
         raise AnswerCut(
             f"{turn.judge} hit the reply limit twice, "

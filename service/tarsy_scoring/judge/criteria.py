@@ -82,7 +82,13 @@ class Criteria(Definition):
     def opening_tokens(self) -> int:
         """Estimated tokens of the first question without the evidence."""
         added = self.added_by_code
-        first = (self.system_prompt, added.get("notes", ""), FENCE_NOTICE, self.prompt, added.get("output_schema", ""))
+        first = (
+            self.system_prompt,
+            added.get("notes", ""),
+            FENCE_NOTICE,
+            self.prompt,
+            added.get("output_schema", ""),
+        )
         return _estimated(first)
 
     @cached_property
@@ -97,10 +103,12 @@ class Criteria(Definition):
         The record that is stored under the hash.
 
         It holds the keys of the file that differ from their defaults, `added_by_code`, and `prompt_hashes`
-        (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash. `meaning` is left out,
-        because no judge reads it.
+        (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash. `meaning` is
+        left out, because no judge reads it.
         """
-        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"meaning"}) | {"strategy": self.strategy}
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"meaning"}) | {
+            "strategy": self.strategy
+        }
         prompts = {k: v for k, v in given.items() if k.endswith("prompt")} | self.added_by_code
         hashes = {name: _sha256(text) for name, text in sorted(prompts.items())}
         return {**given, "added_by_code": self.added_by_code, "prompt_hashes": hashes}
@@ -154,7 +162,8 @@ class CriteriaRegistry:
 
     def of_chain(self, chain: ChainSettings, name: str | None = None) -> Criteria:
         """
-        The criteria that sessions of a chain are judged under: those of this name, else its own, with its notes.
+        The criteria that sessions of a chain are judged under: those of this name, else its own, with its
+            notes.
 
         Raises:
             UnknownCriteria: No loaded criteria have this name.
@@ -168,7 +177,9 @@ class CriteriaRegistry:
         return found
 
     def in_use(self, config: Config) -> Iterator[Criteria]:
-        """All criteria as chains without configuration and each configured chain read them; some repeatedly."""
+        """
+        All criteria as chains without configuration and each configured chain read them; some repeatedly.
+        """
         for chain in config.named_chains.values():
             yield from (self.of_chain(chain, name) for name in self._by_name)
 
@@ -184,7 +195,8 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
             of the operators' files contain the same name.
     """
     shipped = {
-        c.name: c for _, c in read_criteria_folder(resources.files("tarsy_scoring.judge").joinpath("shipped_criteria"))
+        c.name: c
+        for _, c in read_criteria_folder(resources.files("tarsy_scoring.judge").joinpath("shipped_criteria"))
     }
     own: dict[str, tuple[str, Criteria]] = {}
     for directory in dict.fromkeys(directories):
@@ -192,13 +204,17 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
             raise ConfigurationError(f"criteria_dirs: {directory} is not a folder")
         for file, criteria in read_criteria_folder(directory):
             if criteria.name in own:
-                raise ConfigurationError(f"{file}: the name {criteria.name!r} is taken by {own[criteria.name][0]}")
+                raise ConfigurationError(
+                    f"{file}: the name {criteria.name!r} is taken by {own[criteria.name][0]}"
+                )
             own[criteria.name] = (file, criteria)
     return CriteriaRegistry((shipped | {name: criteria for name, (_, criteria) in own.items()}).values())
 
 
 class InvalidCriteria(ConfigurationError):
-    """A criteria file cannot be read or is not valid; `problems` lists every reason that was found, by line."""
+    """
+    A criteria file cannot be read or is not valid; `problems` lists every reason that was found, by line.
+    """
 
     def __init__(self, file: Traversable, problems: Sequence[CriteriaProblem]) -> None:
         self.problems = sorted(problems, key=lambda problem: problem.line or 0)
@@ -235,7 +251,9 @@ def read_criteria_file(path: Traversable) -> Criteria:
     except yaml.YAMLError as error:
         raise InvalidCriteria(path, [syntax_problem(error, text)]) from None
     if not isinstance(loaded, dict):
-        raise InvalidCriteria(path, [CriteriaProblem(f"expected a mapping at the top, found {type(loaded).__name__}")])
+        raise InvalidCriteria(
+            path, [CriteriaProblem(f"expected a mapping at the top, found {type(loaded).__name__}")]
+        )
     lines, problems = locate_keys(root)
     try:
         criteria = Criteria.model_validate(loaded)
@@ -247,7 +265,10 @@ def read_criteria_file(path: Traversable) -> Criteria:
 
 
 def _read_yaml(text: str) -> tuple[yaml.Node | None, Any]:
-    """The tree of a text, and its value. Raises: yaml.YAMLError: Not YAML; with the words of the loader in Python."""
+    """
+    The tree of a text, and its value. Raises: yaml.YAMLError: Not YAML; with the words of the loader in
+    Python.
+    """
     try:
         return _parsed(FAST_LOADER(text))
     except yaml.YAMLError:

@@ -42,7 +42,8 @@ def syntax_problem(error: yaml.YAMLError, text: str) -> CriteriaProblem:
 
 def locate_keys(root: yaml.Node | None) -> tuple[dict[tuple[str, ...], int], list[CriteriaProblem]]:
     """
-    The line of each key and list item by its path, and a problem for each key that appears twice in one mapping.
+    The line of each key and list item by its path, and a problem for each key that appears twice in one
+    mapping.
 
     The YAML loader would silently use the last of such keys.
     """

@@ -34,7 +34,9 @@ _CLAUSE = (  # the beginning of another clause
     rf"(?:, (?:and )?(?:then )?|(?<!\w)(?:and|then) )(?:{_pattern('subject')})(?![\w'-])|, (?:the|his|their) (?!{X})\w+"
     rf"|(?<!\w)and (?:\w{{1,30}}ed(?!\w)|(?:the|an?|his|their) (?!{X}))"
 )
-_CUES = "|".join(f"(?P<{name}>{_pattern(name)})" for name in ("quiet", "none", "far", "near", "all", "maybe", "end"))
+_CUES = "|".join(
+    f"(?P<{name}>{_pattern(name)})" for name in ("quiet", "none", "far", "near", "all", "maybe", "end")
+)
 TOKEN = re.compile(
     rf"(?<![\w'-])(?:{_CUES}|(?P<or>n?or)(?!\w))|(?P<clause>{_CLAUSE})|(?P<word>\w[\w'/-]*+)|(?P<comma>,)"
     r"|(?P<semicolon>;)|(?P<colon>:|->|→| - |=)|(?P<open>\()|(?P<close>\))"

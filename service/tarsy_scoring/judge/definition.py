@@ -48,8 +48,8 @@ class Definition(_Frozen):
     """
     The content of a criteria file. Prompts are stored without leading and trailing white space.
 
-    `meaning` tells people what a total means; the judge does not read it. `notes` are about a domain; those of a chain
-    replace them.
+    `meaning` tells people what a total means; the judge does not read it. `notes` are about a domain; those
+    of a chain replace them.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
@@ -75,7 +75,9 @@ class Definition(_Frozen):
                 raise ValueError(f"no such placeholder as {{{{{name}}}}}{suggest(name, PLACEHOLDERS)}")
         for name in PLACEHOLDERS:
             if used[name] != 1:
-                raise ValueError(f"the placeholder {{{{{name}}}}} must appear exactly once, found {used[name]} times")
+                raise ValueError(
+                    f"the placeholder {{{{{name}}}}} must appear exactly once, found {used[name]} times"
+                )
         return value
 
     @field_validator("system_prompt", "follow_up_prompt", "reminder_prompt")
@@ -83,7 +85,9 @@ class Definition(_Frozen):
     def _has_no_placeholders(cls, value: str | None) -> str | None:
         # Evidence in a second place would be paid for twice, and no fence notice would cover it.
         if value and (found := PLACEHOLDER.search(value)):
-            raise ValueError(f"the placeholder {found[0]} is allowed in `prompt` only: evidence has one place")
+            raise ValueError(
+                f"the placeholder {found[0]} is allowed in `prompt` only: evidence has one place"
+            )
         return value
 
     @field_validator("categories", "rubric")

@@ -92,7 +92,9 @@ class PreparedCall:
     has_system: bool = False
 
     def take_body(self) -> bytes:
-        """The body, for the one who sends it. It is kept here no longer: some 100 KB for each call under way."""
+        """
+        The body, for the one who sends it. It is kept here no longer: some 100 KB for each call under way.
+        """
         body, self.body = self.body, b""
         return body
 
@@ -103,10 +105,10 @@ class Outcome:
     The outcome of a call.
 
     Args:
-        account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing about
-            the provider.
-        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on, or a
-            key, in whose place the file has another one now, so the question can be asked again at once.
+        account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing
+            about the provider.
+        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
+            or a key, in whose place the file has another one now, so the question can be asked again at once.
     """
 
     account: dict[str, Any] | None
@@ -117,8 +119,8 @@ class Endpoint:
     """
     The HTTP endpoint of one provider. Safe for concurrent use in one event loop.
 
-    Remembers which parameters the endpoint refused and omits them from later calls. `connection` may be replaced
-    by another one with the same methods.
+    Remembers which parameters the endpoint refused and omits them from later calls. `connection` may be
+    replaced by another one with the same methods.
 
     Args:
         api_key: None for an endpoint without keys.
@@ -176,10 +178,14 @@ class Endpoint:
         return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}), has_system)
 
     def _adapt(self, prepared: PreparedCall, error: ErrorResponse) -> bool:
-        """Leave out of later calls what the error calls unsupported; False where it names nothing of the call."""
+        """
+        Leave out of later calls what the error calls unsupported; False where it names nothing of the call.
+        """
         parameters = prepared.parameters
         parts = {"system role": prepared.has_system, "whole reply": "stream" not in parameters}
-        refused = error.unsupported_parameter(parameters.keys() & _ADAPTABLE | {p for p, sent in parts.items() if sent})
+        refused = error.unsupported_parameter(
+            parameters.keys() & _ADAPTABLE | {p for p, sent in parts.items() if sent}
+        )
         if refused == "system role":
             self._takes_system = False
         elif refused == "whole reply":
@@ -212,7 +218,9 @@ class Endpoint:
         key = self.key
         try:
             async with limit:
-                most_tokens = prepared.fitted.reply_limit * (CHUNK_TOKENS if "stream" in prepared.parameters else 1)
+                most_tokens = prepared.fitted.reply_limit * (
+                    CHUNK_TOKENS if "stream" in prepared.parameters else 1
+                )
                 reply = await self.connection.post(prepared.take_body(), most_tokens)
         except UnreadableReply as error:
             return Outcome(_no_answer(), self._unavailable(str(error)))
@@ -252,7 +260,9 @@ class Endpoint:
         model, cost_usd = self.settings.model, billed["cost_usd"]
         turn = read_turn(payload, self._provider, model, fitted.question.kind, latency_ms, cost_usd)
         if turn is None:
-            return Outcome(_no_answer() | billed, self._unavailable("answered something that is no chat completion"))
+            return Outcome(
+                _no_answer() | billed, self._unavailable("answered something that is no chat completion")
+            )
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         return Outcome({**billed, **learned, "blocked_s": error.retry_after_s()}, turn)
 
@@ -272,7 +282,9 @@ class Endpoint:
                 sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
                 return PromptTooLong(f"{self.who} reports that the prompt is too long{sizes}", window, prompt)
             case "quota":
-                return QuotaExhausted(f"{said}: the quota is used up; pay or raise it at the provider", QUOTA_DUE_S)
+                return QuotaExhausted(
+                    f"{said}: the quota is used up; pay or raise it at the provider", QUOTA_DUE_S
+                )
             case "key":
                 return KeyRejected(f"{said}: the key is rejected; check the key of the provider", KEY_DUE_S)
             case "filtered":
@@ -281,7 +293,9 @@ class Endpoint:
                 due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
                 return TransientError(RateLimited(f"{said}: the provider asks us to wait", due_s), after_s)
             case "unavailable":
-                return self._unavailable(f"answered {error.describe(self.key)} and no chat completion", after_s)
+                return self._unavailable(
+                    f"answered {error.describe(self.key)} and no chat completion", after_s
+                )
             case "rejected":
                 return JudgeRejectedRequest(f"{said}: {_hint(error)}")
 
@@ -299,12 +313,17 @@ def _hint(error: ErrorResponse) -> str:
     if limit := error.reply_limit():
         return f"the reply limit is too large; lower max_reply_tokens to {limit}"
     if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return "the request has too many bytes for it or for a proxy in between; raise the size of bodies there"
+        return (
+            "the request has too many bytes for it or for a proxy in between; raise the size of bodies there"
+        )
     return "check base_url, model and parameters of the provider"
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the system's text at the beginning of the first of the user, for models without that role."""
+    """
+    The messages with the system's text at the beginning of the first of the user, for models without that
+    role.
+    """
     system = "\n\n".join(m.content for m in messages if m.role == "system")
     others = [m for m in messages if m.role != "system"]
     return [Message("user", f"{system}\n\n{others[0].content}"), *others[1:]]

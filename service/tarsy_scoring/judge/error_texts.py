@@ -1,7 +1,8 @@
 """
 The words of endpoints' errors, as patterns: what an error says, and the numbers in it.
 
-Source: `tests/endpoints`, which has the reply behind each pattern. Patterns of other spellings belong there first.
+Source: `tests/endpoints`, which has the reply behind each pattern. Patterns of other spellings belong there
+first.
 """
 
 import re
@@ -42,17 +43,20 @@ UNSUPPORTED = re.compile(
     r"unsupported|n[o']t support|unknown|unrecogni[sz]ed|unexpected|not (?:permitted|allowed)|deprecated", _I
 )
 
-# Other words with which endpoints refuse a part of a request. An endpoint whose error names the form of JSON at all
-# is asked for a weaker one: that costs one call where the error was about something else.
+# Other words with which endpoints refuse a part of a request. An endpoint whose error names the form of JSON
+# at all is asked for a weaker one: that costs one call where the error was about something else.
 Refusable = Literal["response_format", "system role", "whole reply"]
 REFUSED: tuple[tuple[Refusable, re.Pattern[str]], ...] = (
-    ("response_format", re.compile(r"response[_ ]format|json_(?:schema|object)|\bgrammar\b|generate JSON", _I)),
+    (
+        "response_format",
+        re.compile(r"response[_ ]format|json_(?:schema|object)|\bgrammar\b|generate JSON", _I),
+    ),
     ("system role", re.compile(r"does not support 'system'|system role (?:is )?not supported", _I)),
     ("whole reply", re.compile(r"only supports? stream", _I)),
 )
 
-# Meanings that neither status nor code tell. Only the beginning of a message counts, also of one inside another:
-# the rest of an error may quote the session, and a used-up quota stops all calls of the provider.
+# Meanings that neither status nor code tell. Only the beginning of a message counts, also of one inside
+# another: the rest of an error may quote the session, and a used-up quota stops all calls of the provider.
 _BEGINS = r"(?:^|\"message\\*\": ?\\*\")"
 MEANINGS: tuple[tuple[Literal["quota", "filtered", "key"], re.Pattern[str]], ...] = (
     ("quota", re.compile(_BEGINS + r"(?:Your credit balance is too low|Insufficient Balance)", _I)),

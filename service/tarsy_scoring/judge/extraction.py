@@ -21,11 +21,15 @@ _BLOCK_MARK = re.compile(
     r"(?:#{1,6}|[>*+•-])\s+"
 )  # a heading, a quote or a list item; the space distinguishes `- 3` from `-3`
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
-_UNDERSCORED_DECORATION = re.compile(_DECORATION.pattern.replace("_", ""), re.IGNORECASE)  # ids hold underscores
+_UNDERSCORED_DECORATION = re.compile(
+    _DECORATION.pattern.replace("_", ""), re.IGNORECASE
+)  # ids hold underscores
 _MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
 _BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
 # Without the two emoji of numbers, `100` and `10`.
-_EMOJI = "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
+_EMOJI = (
+    "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
+)
 _EMOJI_AT_ENDS = re.compile(rf"^(?:\s|{_EMOJI})+|(?:\s|{_EMOJI})+$")
 _LABEL_WORDS = (
     r"(?:the|my|this|final|overall|total|grand|combined|quality|investigation|methodology"
@@ -52,8 +56,8 @@ def extract_total(reply: str) -> int | None:
     above all a second number (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole
     number: `067`, `100.0`, `1e2`, `~67`, `>67`.
 
-    A number that the judge quotes is no score of the judge: neither the end of a code block or block quote that
-    holds something else, nor a number that contradicts another bare total of the reply.
+    A number that the judge quotes is no score of the judge: neither the end of a code block or block quote
+    that holds something else, nor a number that contradicts another bare total of the reply.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
@@ -166,7 +170,11 @@ def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
     before = [number for number in range(start) if _visible(lines[number])]
     if not before:
         return True
-    beside = [text for line in lines[start:-1] if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)]
+    beside = [
+        text
+        for line in lines[start:-1]
+        if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)
+    ]
     if beside:
         own = (lines[number] for number in before if quotations[number] is None)
         return any(map(_is_form, beside)) and not any(map(_is_form, own))
@@ -174,7 +182,9 @@ def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
 
 
 def _is_form(line: str) -> bool:
-    """Whether a line is one that the judge writes above its total: an outcome, points of a category, a label."""
+    """
+    Whether a line is one that the judge writes above its total: an outcome, points of a category, a label.
+    """
     visible = _visible(line)
     if len(visible) > _LONGEST_SCORE_LINE:
         return False
@@ -195,8 +205,8 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
 
     The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
-    word or with several outcomes (`Outcome: correct or partial`) states none. Quoted lines count only where no
-    other line states one.
+    word or with several outcomes (`Outcome: correct or partial`) states none. Quoted lines count only where
+    no other line states one.
 
     Args:
         outcomes: Ids that may be stated, in lower case.
@@ -242,7 +252,9 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
         _LINE_WITH_A_FRACTION.findall(without_invisible(reply))
     )  # a statement fits one line, and most lines contain no fraction
     for category_id, max_points in categories.items():
-        stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)]
+        stated = [
+            float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)
+        ]
         if not stated or stated[-1] > max_points:
             return None
         breakdown[category_id] = int(stated[-1]) if stated[-1].is_integer() else stated[-1]
@@ -340,7 +352,12 @@ def _name_and_reason(head: str) -> tuple[str, str] | None:
     end = _NAME_END.search(head, start, start + _LONGEST_NAME + 20)
     name = (head[start : end.start()] if end else head[start:]).strip(_MARKS)
     reason = head[end.end() :].lstrip(_MARKS + "-–—").strip() if end else ""
-    if not name or len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS or _NO_NAME.fullmatch(name.rstrip(".")):
+    if (
+        not name
+        or len(name) > _LONGEST_NAME
+        or len(name.split()) > _MOST_WORDS
+        or _NO_NAME.fullmatch(name.rstrip("."))
+    ):
         return None
     return name, reason
 

@@ -57,7 +57,8 @@ _HEADING = re.compile(r"\s*(?:#|(?:\*\*|__)[^*_]+(?:\*\*|__):?\s*$)")
 _TABLE_RULE = re.compile(r"[|:\s-]+")
 # A paragraph that is broken into lines. A line with a label (`X: no`) or with terms alone is one of its own.
 _BROKEN_LINE = re.compile(
-    r"(?<=[a-z,])\n(?=[^\n:=|]{0,60}(?:[a-z]{2}|\.$)[^\n:=|]*$)(?!\s*(?:[-+•*#>|(☐✗✘✖❌]|[0-9]{1,3}[.)]))", re.MULTILINE
+    r"(?<=[a-z,])\n(?=[^\n:=|]{0,60}(?:[a-z]{2}|\.$)[^\n:=|]*$)(?!\s*(?:[-+•*#>|(☐✗✘✖❌]|[0-9]{1,3}[.)]))",
+    re.MULTILINE,
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)[)']*\s+")
 _OTHER_WORD = re.compile(r"\b(?!(?:and|or|nor|tags?|labels?|failures?|modes?)\b)[a-z]{2,}")
@@ -162,7 +163,9 @@ def _asserted_runs(sentence: _Sentence) -> Iterator[str]:
         scope = _read_on(text[position : run.start()], scope, is_start=position == 0)
         is_denied, position = _denied_behind(text, run, sentence.next)
         if text.rstrip(" )").endswith("?"):
-            is_asserted = cues.YES_NEXT.match(sentence.next) and not (scope and scope.reach in ("none", "near"))
+            is_asserted = cues.YES_NEXT.match(sentence.next) and not (
+                scope and scope.reach in ("none", "near")
+            )
         elif cues.CONFIRMED.match(text, run.end()):
             is_asserted = scope is None or scope.reach == "all"
         elif scope and not scope.is_bare and cues.HOLDS.match(text, run.end()):
@@ -188,7 +191,9 @@ def _read_on(text: str, scope: _Scope | None, *, is_start: bool) -> _Scope | Non
                 position = aside.end()
         elif kind == "open":
             outside.append(scope)
-            goes_on = scope and (scope.leads_on or scope.reach == "all" or text.startswith(("or ", "nor "), position))
+            goes_on = scope and (
+                scope.leads_on or scope.reach == "all" or text.startswith(("or ", "nor "), position)
+            )
             scope = scope if goes_on else None
         elif kind == "close":
             scope = outside.pop() if outside else scope
@@ -196,7 +201,9 @@ def _read_on(text: str, scope: _Scope | None, *, is_start: bool) -> _Scope | Non
             scope = _pass_word(scope, token[0])
         elif kind != "quiet" and scope:
             scope = _pass_mark(scope, kind, text[position:])
-        has_subject = (has_subject or (kind == "word" and token[0] not in cues.CARRYING)) and kind != "semicolon"
+        has_subject = (
+            has_subject or (kind == "word" and token[0] not in cues.CARRYING)
+        ) and kind != "semicolon"
     return scope
 
 
@@ -211,7 +218,12 @@ def _open(kind: str, scope: _Scope | None, *, opens_sentence: bool) -> _Scope | 
 def _pass_word(scope: _Scope, word: str) -> _Scope | None:
     """The scope behind a word; None where the word ends it."""
     is_carrying = word in cues.CARRYING
-    if scope.reach == "far" and word in cues.VERBS and scope.has_substance and scope.last_word not in cues.RELATIVE:
+    if (
+        scope.reach == "far"
+        and word in cues.VERBS
+        and scope.has_substance
+        and scope.last_word not in cues.RELATIVE
+    ):
         return None  # `Never asking is X`: the denial belongs to the subject
     if scope.reach == "near":
         is_predicate = word in cues.VERBS and scope.last_word not in ("", "that", "which")
@@ -230,7 +242,9 @@ def _pass_mark(scope: _Scope, kind: str, rest: str) -> _Scope | None:
         return None
     if scope.reach == "all":
         return scope
-    if kind == "clause" or (kind == "semicolon" and (scope.has_substance or not scope.has_terms or rest.strip())):
+    if kind == "clause" or (
+        kind == "semicolon" and (scope.has_substance or not scope.has_terms or rest.strip())
+    ):
         return None
     if kind == "or":
         scope.is_suspended = False

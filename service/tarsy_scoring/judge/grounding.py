@@ -108,9 +108,7 @@ _SUGGESTS = (
     r"|recommend(?:s|ed|ations?)?|suggest(?:s|ed|ions?)?|try|e\.g\.|such as|for example"
 )
 # Without `show`, because of `does not show`, and without nouns such as `logs`.
-_CLAIMS = (
-    r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
-)
+_CLAIMS = r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
 # The lookahead for the first character spares most positions a try of every alternative.
 _TOKENS = (
     r'(?=["“„«`E.!?\n])(?:(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
@@ -121,10 +119,12 @@ _TOKENS = (
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion affect code and the few commands in quotation marks. In a text without code the search for
-# them would take most of the time.
+# Words of suggestion affect code and the few commands in quotation marks. In a text without code the search
+# for them would take most of the time.
 _TOKEN = re.compile(_TOKENS)
-_TOKEN_AROUND_CODE = re.compile(rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])")
+_TOKEN_AROUND_CODE = re.compile(
+    rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
+)
 # A command begins with the name of a program that is no English word, or has an option.
 _COMMAND = re.compile(
     r"(?:\$ )?(?:kubectl|oc|helm|docker|podman|crictl|istioctl|git|curl|wget|ssh|psql|mysql|redis-cli|mongosh?|aws"
@@ -269,7 +269,9 @@ class _Shown:
         return entry in self._evidence.entries
 
     def holds(self, citation: _Citation) -> bool:
-        """Whether the entry exists, or one of the entries contains the quotation; without ids any entry may."""
+        """
+        Whether the entry exists, or one of the entries contains the quotation; without ids any entry may.
+        """
         if citation.quotation is None:
             return self.has_entry(citation.ids[0])
         pieces = _pieces(citation.quotation)
@@ -302,7 +304,9 @@ class _Shown:
         if entry not in self._entries:
             text = self._evidence.entry_text(entry)
             # Analyses also quote the heading of an entry: `Tool call kubectl.get`.
-            self._entries[entry] = "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
+            self._entries[entry] = (
+                "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
+            )
         return self._entries[entry]
 
     def _words_of(self, entry: str) -> frozenset[str]:
@@ -333,8 +337,8 @@ _ELLIPSIS = re.compile(r"[\[(]?\.{3,}[\])]?")
 _AT_ENDS = " .,;:!?()[]{}"
 _WORD_CHARACTER, _LETTER_OR_DIGIT = re.compile(r"\w"), re.compile(r"[^\W_]")
 _WORD = re.compile(r"\w+")
-# Source: quotations of recorded judgements. With every fifth word changed 123 of 123 reach this share in their entry,
-# and 8 of 136 do in an entry of another session.
+# Source: quotations of recorded judgements. With every fifth word changed 123 of 123 reach this share in
+# their entry, and 8 of 136 do in an entry of another session.
 _WORDS_OF_PARAPHRASE = 2 / 3
 _REST_OF_WORD = re.compile(r"\w*+")
 

@@ -1,7 +1,8 @@
 """
 Asks for JSON replies, and extracts the answer from a reply that wraps it.
 
-The answer may be the whole reply, the content of a code fence at its end, or surrounded by words. Extraction is
+The answer may be the whole reply, the content of a code fence at its end, or surrounded by words. Extraction
+is
 linear in the length of the reply.
 """
 
@@ -58,7 +59,10 @@ def whole(answer: BaseModel) -> object:
 
 
 async def say_json(
-    conversation: Conversation, kind: TurnKind, model: type[Model], decisive: Callable[[Model], object] = whole
+    conversation: Conversation,
+    kind: TurnKind,
+    model: type[Model],
+    decisive: Callable[[Model], object] = whole,
 ) -> tuple[Model, Turn]:
     """
     Ask until the reply fits the model. Each reminder lists the problems of the reply.
@@ -87,9 +91,9 @@ def parse(reply: str, model: type[Model], decisive: Callable[[Model], object] = 
     """
     The last object of the reply that fits the model, or the problems of the reply as text.
 
-    An object that the reply quotes is no answer: one in a block quote, in inline code, or in a code fence with
-    anything behind it. Two objects that fit and differ in their `decisive` part are no answer either, even if
-    one of them is quoted. The text holds paths and reasons, never the content of the reply.
+    An object that the reply quotes is no answer: one in a block quote, in inline code, or in a code fence
+    with anything behind it. Two objects that fit and differ in their `decisive` part are no answer either,
+    even if one of them is quoted. The text holds paths and reasons, never the content of the reply.
     """
     found = find_objects(reply)
     fitting: list[tuple[Model, bool]] = []
@@ -133,7 +137,9 @@ def find_objects(reply: str) -> list[Found]:
     for passage in passages:
         if not passage.mark:
             found += _objects_among(passage.text)
-        elif passage is passages[-1] and passage.mark != ">" and (read := _object_of(passage.text)) is not None:
+        elif (
+            passage is passages[-1] and passage.mark != ">" and (read := _object_of(passage.text)) is not None
+        ):
             found.append(Found(read, is_quoted=False))
         else:
             found += (Found(read, is_quoted=True) for read, _ in _objects_among(passage.text))

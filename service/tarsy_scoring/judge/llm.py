@@ -99,7 +99,12 @@ class JudgeClient:
         await self.endpoint.close()
 
     async def ask(
-        self, question: Question, *, clock: AttemptClock, permits: Permits | None = None, token_factor: float = 1.0
+        self,
+        question: Question,
+        *,
+        clock: AttemptClock,
+        permits: Permits | None = None,
+        token_factor: float = 1.0,
     ) -> Turn:
         """
         Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is
@@ -111,8 +116,8 @@ class JudgeClient:
         wrote until then.
 
         Args:
-            clock: Of the attempt. Calls and the pauses between them count; waiting for a free slot or a permit
-                does not.
+            clock: Of the attempt. Calls and the pauses between them count; waiting for a free slot or a
+                permit does not.
             permits: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
 
@@ -120,8 +125,8 @@ class JudgeClient:
             The answer. Refusals and cut answers are returned too; `Conversation` reacts to them.
 
         Raises:
-            JudgeUnavailable: Unreachable, 408, 409, 424, 5xx, or no chat completion, 4 times; or no answer within
-                `timeout_s`, once.
+            JudgeUnavailable: Unreachable, 408, 409, 424, 5xx, or no chat completion, 4 times; or no answer
+                within `timeout_s`, once.
             AttemptTimedOut: The attempt's time was up.
             RateLimited: 429 four times, or a wait of more than 30 s or than the attempt has left.
             KeyRejected, QuotaExhausted: Without retries; the operator has to act.
@@ -134,7 +139,9 @@ class JudgeClient:
         fitted = self._fit(question, token_factor)
 
         def is_over(state: RetryCallState) -> bool:
-            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(LONGEST_WAIT_S, clock.left_s)
+            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(
+                LONGEST_WAIT_S, clock.left_s
+            )
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(TransientError),
@@ -238,7 +245,9 @@ def create_clients(
         ConfigurationError: A provider's key is missing, or its configuration cannot be used.
     """
     return {
-        name: JudgeClient(name, provider, read_api_key(settings, name, environ), slots=settings.slots, tracing=tracing)
+        name: JudgeClient(
+            name, provider, read_api_key(settings, name, environ), slots=settings.slots, tracing=tracing
+        )
         for name, provider in settings.config.providers.items()
     }
 

@@ -1,7 +1,9 @@
 """
-Asks a provider through the official client of the API, which tells a fault of our client from one of the endpoint.
+Asks a provider through the official client of the API, which tells a fault of our client from one of the
+endpoint.
 
-The only importer of `openai`. The import takes 0.9 s of CPU and 25 MB, so only `doctor` does it, after a failed call.
+The only importer of `openai`. The import takes 0.9 s of CPU and 25 MB, so only `doctor` does it, after a
+failed call.
 """
 
 import ssl
@@ -9,7 +11,9 @@ import ssl
 from tarsy_scoring.config.settings import ProviderSettings
 
 
-async def ask_officially(settings: ProviderSettings, api_key: str | None, text: str, timeout_s: float) -> str | None:
+async def ask_officially(
+    settings: ProviderSettings, api_key: str | None, text: str, timeout_s: float
+) -> str | None:
     """
     Ask once.
 
@@ -31,7 +35,9 @@ async def ask_officially(settings: ProviderSettings, api_key: str | None, text: 
         ) as client,
     ):
         try:
-            await client.chat.completions.create(model=settings.model, messages=[{"role": "user", "content": text}])
+            await client.chat.completions.create(
+                model=settings.model, messages=[{"role": "user", "content": text}]
+            )
         except openai.OpenAIError as error:
             return type(error).__name__
     return None

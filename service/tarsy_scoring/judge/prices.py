@@ -19,7 +19,9 @@ class Prices:
         self._settings = settings
         self._configured = settings.prices_usd_per_million_tokens
         self._is_published = (
-            self._configured is None and not _is_private(settings.base_url) and self._published_usd(1, 0, 1) is not None
+            self._configured is None
+            and not _is_private(settings.base_url)
+            and self._published_usd(1, 0, 1) is not None
         )
 
     @property
@@ -50,7 +52,9 @@ class Prices:
 
         usage = Usage(input_tokens=read, cache_read_tokens=cached, output_tokens=written)
         try:
-            price = calc_price(usage, model_ref=self._settings.model, provider_api_url=self._settings.base_url)
+            price = calc_price(
+                usage, model_ref=self._settings.model, provider_api_url=self._settings.base_url
+            )
         except (LookupError, ValueError):
             return None
         return float(price.total_price)

@@ -31,13 +31,18 @@ LONGEST_WAIT_S = 30.0  # for a longer wait the score goes back to the queue, so 
 LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with a nonsense value must not park a score forever
 _RATE_LIMITED = 429
 _ASKING_TO_WAIT = frozenset({429, 503})
-# Statuses below 500 with which another call may succeed; Text Generation Inference sends 424 for a failed generation.
+# Statuses below 500 with which another call may succeed; Text Generation Inference sends 424 for a failed
+# generation.
 _PASSING = frozenset({408, 409, 424, 429})
 # With these statuses a gateway gave up waiting while the model may still be writing: 408, 502, 504, and
 # Cloudflare's own 520-527.
 _GIVEN_UP_ON = frozenset({408, 502, 504, *range(520, 528)})
-_NO_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "budget_exceeded"})
-_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
+_NO_QUOTA = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "budget_exceeded"}
+)
+_TOO_LONG_CODES = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _READ_CHARACTERS = 2_000  # of an error's text; the facts are at its start
 # An error says what it refuses at its beginning, and what it means even earlier.
@@ -65,13 +70,21 @@ class ErrorResponse:
             payload = payload[0]
         error = as_mapping(payload).get("error") or payload
         self._error = as_mapping(error)
-        said = self._error.get("message") or self._error.get("detail") or (error if isinstance(error, str) else "")
+        said = (
+            self._error.get("message")
+            or self._error.get("detail")
+            or (error if isinstance(error, str) else "")
+        )
         if (
             payload is None and status >= 300
         ):  # a broken answer is not searched: it may be the judge's own text about limits
             said = text
         # OpenRouter: a success may hold an error with the status of the provider behind it, and its text.
-        if status < 300 and error is not payload and (code := as_count(self._error.get("code"))) in range(400, 600):
+        if (
+            status < 300
+            and error is not payload
+            and (code := as_count(self._error.get("code"))) in range(400, 600)
+        ):
             self.status = code or status
         self._metadata = as_mapping(self._error.get("metadata"))
         behind = self._metadata.get("raw")
@@ -133,7 +146,8 @@ class ErrorResponse:
         """
         Whether the error says that the prompt exceeds the window.
 
-        Some servers send it as a 500. A 429 about "tokens" is a rate limit instead, unless one call exceeds it.
+        Some servers send it as a 500. A 429 about "tokens" is a rate limit instead, unless one call exceeds
+        it.
         """
         if self.words & _TOO_LONG_CODES or LARGER_THAN_RATE.search(self._text):
             return True
@@ -154,7 +168,8 @@ class ErrorResponse:
 
     def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
         """
-        The sent part of the request that the endpoint does not support; not one whose value is merely too large.
+        The sent part of the request that the endpoint does not support; not one whose value is merely too
+        large.
 
         Args:
             sent: Names of parameters, and of other parts (`error_texts.Refusable`).
@@ -174,8 +189,8 @@ class ErrorResponse:
         The wait that the provider asks for; None where it asks for none, or for zero or less.
 
         Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
-        `x-ratelimit-*` limits that are used up, then the body. After a 429 one of the limits must be used up, so if
-        none is reported as such, the longest reset of any counts.
+        `x-ratelimit-*` limits that are used up, then the body. After a 429 one of the limits must be used up,
+        so if none is reported as such, the longest reset of any counts.
         """
         milliseconds = _number(self._headers.get("retry-after-ms"))
         resets, used_up = list[float](), list[float]()

@@ -37,11 +37,20 @@ class Usage(NamedTuple):
 
 def unusable_counts(payload: object) -> list[str]:
     """Names of token counts that the endpoint reports and that `Usage` takes as unknown."""
-    return [name for name, count in _reported_counts(payload).items() if count is not None and _tokens(count) is None]
+    return [
+        name
+        for name, count in _reported_counts(payload).items()
+        if count is not None and _tokens(count) is None
+    ]
 
 
 def read_turn(
-    payload: Mapping[str, Any], provider: str, model: str, kind: TurnKind, latency_ms: int, cost_usd: float | None
+    payload: Mapping[str, Any],
+    provider: str,
+    model: str,
+    kind: TurnKind,
+    latency_ms: int,
+    cost_usd: float | None,
 ) -> Turn | None:
     """
     The answer in the first choice; None where there is no answer.
@@ -52,7 +61,11 @@ def read_turn(
     choices = payload.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict) or choice.get("finish_reason") in _BROKEN_OFF:
+    if (
+        not isinstance(choice, dict)
+        or not isinstance(message, dict)
+        or choice.get("finish_reason") in _BROKEN_OFF
+    ):
         return None
     usage = Usage.of(payload)
     return Turn(
@@ -93,7 +106,9 @@ def join_chunks(chunks: Iterable[object]) -> Mapping[str, Any]:
         has_tool_calls |= bool(delta.get("tool_calls"))
         finish_reason = choice.get("finish_reason") or finish_reason
     message = {name: "".join(parts) or None for name, parts in texts.items()} | {"tool_calls": has_tool_calls}
-    return joined | {"choices": [{"message": message, "finish_reason": finish_reason}] if finish_reason else []}
+    return joined | {
+        "choices": [{"message": message, "finish_reason": finish_reason}] if finish_reason else []
+    }
 
 
 def _reported_counts(payload: object) -> dict[str, object]:
@@ -114,7 +129,9 @@ def _tokens(value: object) -> int | None:
 def _text_of(content: object) -> str:
     """The text of a message; some servers send it in parts."""
     if isinstance(content, list):
-        content = "".join(part["text"] for part in map(as_mapping, content) if isinstance(part.get("text"), str))
+        content = "".join(
+            part["text"] for part in map(as_mapping, content) if isinstance(part.get("text"), str)
+        )
     return _text_or_none(content) or ""
 
 

@@ -20,7 +20,8 @@ from tarsy_scoring.kafka.diagnose import UNREADABLE_LOGIN
 FETCH_TIMEOUT_S = 10.0
 FETCH_BYTES = 1_048_576
 LARGEST_BATCH_BYTES = 64 * 1_048_576  # a damaged length may say up to 2 GiB
-# All versions of the format begin alike: base offset (8 bytes), length of the rest (4), leader epoch (4), version.
+# All versions of the format begin alike: base offset (8 bytes), length of the rest (4), leader epoch (4),
+# version.
 OFFSET_BYTES, PREFIX_BYTES, VERSION_AT = 8, 12, 16
 VERSION = 2
 

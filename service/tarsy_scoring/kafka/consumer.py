@@ -63,8 +63,8 @@ class Record:
     One record of a topic, or a damaged batch.
 
     Args:
-        last_offset: Set only for a batch whose checksum is wrong: its last offset, where `offset` is its first.
-            Its records cannot be read and are left out.
+        last_offset: Set only for a batch whose checksum is wrong: its last offset, where `offset` is its
+            first. Its records cannot be read and are left out.
     """
 
     topic: str
@@ -84,7 +84,9 @@ class Record:
     @classmethod
     def of(cls, read: Any) -> "Record":
         """Convert the library's `ConsumerRecord`."""
-        headers = tuple((name, value or b"") for name, value in read.headers)  # Kafka allows headers without a value
+        headers = tuple(
+            (name, value or b"") for name, value in read.headers
+        )  # Kafka allows headers without a value
         return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, headers)
 
 
@@ -117,7 +119,9 @@ class Consumer:
 
     @cached_property
     def _options(self) -> dict[str, Any]:
-        """Built once: a new client must not fail because certificate files are being replaced at that moment."""
+        """
+        Built once: a new client must not fail because certificate files are being replaced at that moment.
+        """
         return connection_options(self._settings)
 
     async def start(self) -> None:
@@ -197,7 +201,9 @@ class Consumer:
         return records
 
     async def _rewind(self, partition: TopicPartition) -> None:
-        """Move the position to the committed offset. Raises: KafkaError: The brokers do not answer with it."""
+        """
+        Move the position to the committed offset. Raises: KafkaError: The brokers do not answer with it.
+        """
         assert self._consumer is not None
         with contextlib.suppress(IllegalStateError):  # the group has moved on
             committed = await self._consumer.committed(partition)
@@ -235,7 +241,9 @@ class Consumer:
         self._retry_at_s[partition] = time.monotonic() + UNREADABLE_RETRY_S
 
     def _forget_readable(self, read: Collection[TopicPartition]) -> None:
-        """Forget partitions that were read, that were asked for a while without an error, or that are not ours."""
+        """
+        Forget partitions that were read, that were asked for a while without an error, or that are not ours.
+        """
         now_s, ours = time.monotonic(), self._partitions()
         for partition, retry_at_s in list(self._retry_at_s.items()):
             if partition in read or now_s > retry_at_s + CHECK_EVERY_S or partition not in ours:
@@ -252,7 +260,10 @@ class Consumer:
 
     def count_stopped(self, topic: str) -> dict[str, int]:
         """Assigned partitions of the topic that are not read, by reason."""
-        stopped = {"unreadable": self._retry_at_s.keys(), "dead_letters": self._partitions_of_stopped_topics()}
+        stopped = {
+            "unreadable": self._retry_at_s.keys(),
+            "dead_letters": self._partitions_of_stopped_topics(),
+        }
         return {reason: sum(p.topic == topic for p in partitions) for reason, partitions in stopped.items()}
 
     async def _discard(self, reason: str) -> None:
@@ -286,7 +297,8 @@ class Consumer:
             obstacle = await find_obstacle(self._options)
             self.is_served = obstacle is None or not obstacle.keeps_out
             # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So
-            # only a client whose last `take` came back empty is stuck. Nor are partitions fetched that stand still.
+            # only a client whose last `take` came back empty is stuck. Nor are partitions fetched that stand
+            # still.
             asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
             self._is_stuck = obstacle is None and found_nothing and bool(asks)
             if obstacle is not None and not self.is_served:

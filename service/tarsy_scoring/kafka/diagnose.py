@@ -83,7 +83,9 @@ async def find_obstacle(options: Mapping[str, Any]) -> Obstacle | None:
     return replace(next((o for o in found if o.is_refusal), found[0]), is_everywhere=is_everywhere)
 
 
-async def _ask_all(places: Collection[_Place], login: Mapping[str, Any]) -> dict[_Place, Obstacle | set[_Place]]:
+async def _ask_all(
+    places: Collection[_Place], login: Mapping[str, Any]
+) -> dict[_Place, Obstacle | set[_Place]]:
     """Ask all brokers at once: for each its obstacle, or the brokers that it names."""
     return dict(zip(places, await asyncio.gather(*(_ask(place, login) for place in places)), strict=True))
 
@@ -129,7 +131,10 @@ def _describe(error: BaseException, login: Mapping[str, Any]) -> tuple[str, bool
     # A host name that cannot be encoded is a plain `UnicodeError`, and no reply of a broker.
     is_reply = not isinstance(error, UnicodeError) or isinstance(error, UnicodeDecodeError)
     if mechanism is not None and is_reply and isinstance(error, UNREADABLE_LOGIN):
-        return f"the broker could not prove that it knows the password ({mechanism}); is it one of yours?", True
+        return (
+            f"the broker could not prove that it knows the password ({mechanism}); is it one of yours?",
+            True,
+        )
     if isinstance(error, ConnectionRefusedError):
         return "connection refused; start the broker, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS", False
     if isinstance(error, TimeoutError):
@@ -144,7 +149,9 @@ def _describe(error: BaseException, login: Mapping[str, Any]) -> tuple[str, bool
 def _describe_tls(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         # The message names a wrong host name or the fault of the chain.
-        advice = "SCORING_KAFKA_CA_FILE must hold the CA of the brokers, and their certificate the name used here"
+        advice = (
+            "SCORING_KAFKA_CA_FILE must hold the CA of the brokers, and their certificate the name used here"
+        )
         return f"{error.verify_message}; {advice}"
     words = (error.reason or "the handshake failed").replace("_", " ").lower()
     if "alert" in words:

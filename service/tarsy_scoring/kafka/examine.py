@@ -104,7 +104,10 @@ def _facts(topic: Mapping[str, Any], config: Mapping[str, str] | None) -> TopicF
 
 
 async def may_read(options: Mapping[str, Any], topic: str) -> bool:
-    """Whether this login may fetch from a topic that exists; False for one that it may not see. Raises: BrokerAway."""
+    """
+    Whether this login may fetch from a topic that exists; False for one that it may not see. Raises:
+    BrokerAway.
+    """
     consumer = AIOKafkaConsumer(**options, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100)
     async with _started(consumer, options, f"read the topic {topic}"):
         if topic not in await consumer.topics():
@@ -140,7 +143,10 @@ async def may_write(options: Mapping[str, Any], topic: str) -> bool:
 
 
 async def may_use_group(options: Mapping[str, Any], group: str) -> bool:
-    """Whether this login may see a consumer group. Waits for its coordinator without a limit. Raises: BrokerAway."""
+    """
+    Whether this login may see a consumer group. Waits for its coordinator without a limit. Raises:
+    BrokerAway.
+    """
     async with _admin(options, f"look at the group {group}") as admin:
         while True:
             try:

@@ -1,5 +1,6 @@
 """
-Takes records of each partition by itself, so that a batch which cannot be read costs other partitions nothing.
+Takes records of each partition by itself, so that a batch which cannot be read costs other partitions
+nothing.
 
 `getmany` over several partitions drops the records of one if another one raises, after it has moved the
 position of the first. So each partition is asked alone, without waiting, again and again.
@@ -25,9 +26,9 @@ from aiokafka.errors import (
 
 # An idle sweep over 12 partitions costs 50 us of CPU.
 POLL_S = 0.02
-# For prompt readers, until `FLOW_S` after the last record. The library asks a broker again only when all records of
-# its last answer were taken, and an answer often has those of one partition alone. So an event that waits for those
-# of other partitions would wait for `POLL_S` several times.
+# For prompt readers, until `FLOW_S` after the last record. The library asks a broker again only when all
+# records of its last answer were taken, and an answer often has those of one partition alone. So an event
+# that waits for those of other partitions would wait for `POLL_S` several times.
 FLOW_POLL_S, FLOW_S = 0.002, 0.25
 # Errors about a batch.
 UNREADABLE = (CorruptRecordException, RecordTooLargeError, UnsupportedCodecError)
@@ -55,8 +56,8 @@ class PartitionReader:
     Reads the assigned partitions of a started client, the least recently served ones first.
 
     Args:
-        is_prompt: Look for records every `FLOW_POLL_S` while they flow. Otherwise each batch of `take` has what
-            came within `POLL_S`, which costs its reader less.
+        is_prompt: Look for records every `FLOW_POLL_S` while they flow. Otherwise each batch of `take` has
+            what came within `POLL_S`, which costs its reader less.
     """
 
     def __init__(self, client: AIOKafkaConsumer, *, is_prompt: bool = False) -> None:
@@ -73,7 +74,8 @@ class PartitionReader:
         The library's records that have arrived, at most `limit`, and the partitions that cannot be read.
 
         Waits at most `wait_s` for the first of either, once partitions are assigned. Must not be cancelled
-        while the client is used further. Positions of unreadable partitions do not move, unless they are unknown.
+        while the client is used further. Positions of unreadable partitions do not move, unless they are
+        unknown.
 
         Args:
             skip: Partitions that are not asked.
@@ -89,7 +91,9 @@ class PartitionReader:
             is_flowing = self._is_prompt and time.monotonic() < self._flows_until_s
             await asyncio.sleep(FLOW_POLL_S if is_flowing else POLL_S)
 
-    async def _sweep(self, limit: int, skip: Collection[TopicPartition]) -> tuple[list[Any], list[Unreadable]]:
+    async def _sweep(
+        self, limit: int, skip: Collection[TopicPartition]
+    ) -> tuple[list[Any], list[Unreadable]]:
         records: list[Any] = []
         unreadable: list[Unreadable] = []
         asked = sorted(self._client.assignment() - set(skip), key=lambda p: self._served_at_s.get(p, 0.0))

@@ -178,15 +178,21 @@ class Publisher:
                 future.add_done_callback(_take_error)
         not_sent = [False] * (len(messages) - len(futures))
         errors = [f.exception() if f.done() else None for f in futures]
-        acknowledged = [f.done() and error is None for f, error in zip(futures, errors, strict=True)] + not_sent
-        refused = [isinstance(e, (MessageSizeTooLargeError, RecordListTooLargeError)) for e in errors] + not_sent
+        acknowledged = [
+            f.done() and error is None for f, error in zip(futures, errors, strict=True)
+        ] + not_sent
+        refused = [
+            isinstance(e, (MessageSizeTooLargeError, RecordListTooLargeError)) for e in errors
+        ] + not_sent
         if any(errors) and not self._unanswered:
-            # All were answered, some with an error: the producer may have failed for good. After a refused batch
-            # an idempotent one has: it numbers the records behind the batch as if that had been stored.
+            # All were answered, some with an error: the producer may have failed for good. After a refused
+            # batch an idempotent one has: it numbers the records behind the batch as if that had been stored.
             await self.stop()
         if any(refused):
             sizes = [
-                len(value or b"") for (_, value, _), is_refused in zip(messages, refused, strict=True) if is_refused
+                len(value or b"")
+                for (_, value, _), is_refused in zip(messages, refused, strict=True)
+                if is_refused
             ]
             if min(sizes) <= self.batch_bytes:
                 self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
@@ -198,7 +204,9 @@ class Publisher:
             )
         return acknowledged
 
-    async def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> asyncio.Future[Any]:
+    async def _send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> asyncio.Future[Any]:
         """Hand a message to the producer; gives the future of its acknowledgement."""
         assert self._producer is not None
         future: asyncio.Future[Any]

@@ -94,7 +94,9 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
             return await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise NoToken(f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}") from None
+            raise NoToken(
+                f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}"
+            ) from None
 
     def _read(self) -> str:
         with self._path.open("rb") as file:
@@ -139,7 +141,9 @@ class _ReloadingContext(ssl.SSLContext):
                 self._loaded, self._stamp = _load_context(self._settings), stamp
                 log.info("kafka.certificates_read_again")
             except (ConfigurationError, OSError) as error:  # OSError: a file vanished between check and use
-                log.warning("kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use")
+                log.warning(
+                    "kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use"
+                )
         return self._loaded.wrap_bio(*arguments, **options)
 
 
@@ -174,7 +178,9 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
     except ssl.SSLError:
-        raise ConfigurationError(f"SCORING_KAFKA_CA_FILE: {authorities} holds no certificates in PEM format") from None
+        raise ConfigurationError(
+            f"SCORING_KAFKA_CA_FILE: {authorities} holds no certificates in PEM format"
+        ) from None
     if certificate is not None and key is not None:
         # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
         password = settings.kafka_key_password.get_secret_value() if settings.kafka_key_password else ""

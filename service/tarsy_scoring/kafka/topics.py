@@ -13,7 +13,12 @@ from typing import Any, Literal
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+)
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
@@ -97,8 +102,8 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic, from its beginning to the end it has at the start of the call. Skips what cannot be
-    read, as `Tail` does.
+    All records of a topic, from its beginning to the end it has at the start of the call. Skips what cannot
+    be read, as `Tail` does.
 
     Raises:
         BrokerAway: The brokers cannot be reached or do not answer.
@@ -140,7 +145,9 @@ async def skip_to_end(settings: Settings, group: str, topic: str) -> None:
     """
     options, purpose = connection_options(settings), f"skip records of topic {topic}"
     async with _connected(_reader(options, topic), options, purpose) as reader:
-        ends = await reader.end_offsets([TopicPartition(topic, p) for p in reader.partitions_for_topic(topic) or ()])
+        ends = await reader.end_offsets(
+            [TopicPartition(topic, p) for p in reader.partitions_for_topic(topic) or ()]
+        )
     # Assigned by hand, it does not join the group.
     client = AIOKafkaConsumer(**options, group_id=group, enable_auto_commit=False)
     client.assign(list(ends))
@@ -216,9 +223,9 @@ class Tail:
     """
     Follows all partitions of a topic: for the demo and the gateway.
 
-    Survives a broker that restarts and a topic that is created again. Logs and skips a batch that cannot be read;
-    if its end is unknown, all that its partition holds. Started at `now`, it may miss records that are written
-    during the start, or to a new partition before it is seen: use another source for those.
+    Survives a broker that restarts and a topic that is created again. Logs and skips a batch that cannot be
+    read; if its end is unknown, all that its partition holds. Started at `now`, it may miss records that are
+    written during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
         options: The result of `connection_options`, built once for all tails: its files may be missing later.

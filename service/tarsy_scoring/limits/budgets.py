@@ -9,10 +9,10 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 
-SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
-NO_PRICE = (
-    "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
+SETTLED_WITHIN_S = (
+    60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 )
+NO_PRICE = "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
 
 
 @dataclass(slots=True)
@@ -88,9 +88,14 @@ def require_affordable(settings: Settings, most_usd: Mapping[str, float | None])
         ConfigurationError: Naming the budget and the provider.
     """
     config = settings.config
-    chains = {"defaults": config.defaults} | {f"chains.{name}": chain for name, chain in config.chains.items()}
+    chains = {"defaults": config.defaults} | {
+        f"chains.{name}": chain for name, chain in config.chains.items()
+    }
     for where, chain in chains.items():
-        budgets = {"budget.daily_usd": config.budget.daily_usd, f"{where}.daily_budget_usd": chain.daily_budget_usd}
+        budgets = {
+            "budget.daily_usd": config.budget.daily_usd,
+            f"{where}.daily_budget_usd": chain.daily_budget_usd,
+        }
         for name, budget in budgets.items():
             for provider in chain.providers if chain.judge.enabled and budget is not None else ():
                 most = most_usd[provider]

@@ -105,12 +105,14 @@ class Limits:
     nothing blocks.
 
     Args:
-        least_usd: The least that a first call reserves (the cost of a full reply), by provider. Scores of a chain
-            whose budget has less than this left are not claimed. Default: 0, which claims until nothing is
-            left.
+        least_usd: The least that a first call reserves (the cost of a full reply), by provider. Scores of a
+            chain whose budget has less than this left are not claimed. Default: 0, which claims until nothing
+            is left.
     """
 
-    def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None
+    ) -> None:
         self._database = database
         self._tables = LimitTables(database, settings)
         self._settings = settings
@@ -176,13 +178,17 @@ class Limits:
         config = self._settings.config
         charged = {chain for scope, chain in self._charged if scope == "chain"}
         limits = {("all", ""): config.budget.daily_usd}
-        limits |= {("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}}
+        limits |= {
+            ("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}
+        }
 
         def share(amounts: Mapping[tuple[str, str], Decimal], key: tuple[str, str], limit: float) -> float:
             return float(amounts.get(key, Decimal()) / exact_usd(limit))
 
         return {
-            key: (share(self._charged, key, limit), share(self._reserved, key, limit)) if limit else (1.0, 0.0)
+            key: (share(self._charged, key, limit), share(self._reserved, key, limit))
+            if limit
+            else (1.0, 0.0)
             for key, limit in limits.items()
             if limit is not None
         }
@@ -329,7 +335,9 @@ class Limits:
             locked = await self._tables.open(connection, permits)
             known = await self._tables.known(connection, permits, locked) if is_repeat else set()
             is_repeat = True
-            answers = {p.permit_id: locked.recall(p) if p.permit_id in known else locked.decide(p) for p in permits}
+            answers = {
+                p.permit_id: locked.recall(p) if p.permit_id in known else locked.decide(p) for p in permits
+            }
             await self._tables.close(connection, locked)
             return answers, locked
 
@@ -421,7 +429,9 @@ class Limits:
             return Standing(state.kind, text=str(refusal_of(state, now)))
         blocked_s = state.blocked_for_s(now) if state else 0.0
         if (wait_s := max(blocked_s, self._full_until.get(provider, 0.0) - time.monotonic())) > MOMENT_S:
-            return Standing("rate_limit", text=f"the rate limit of the provider {provider!r} lasts {wait_s:.0f} s")
+            return Standing(
+                "rate_limit", text=f"the rate limit of the provider {provider!r} lasts {wait_s:.0f} s"
+            )
         return Standing(state.kind, may_probe=True) if state and state.kind is not None else Standing()
 
     def _spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> str | None:

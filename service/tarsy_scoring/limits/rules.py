@@ -123,7 +123,9 @@ class Pause:
 
     def __str__(self) -> str:
         named = {"chain": self.chain, "provider": self.provider}
-        what = ", ".join(f"{kind} {name!r}" for kind, name in named.items() if name is not None) or "everything"
+        what = (
+            ", ".join(f"{kind} {name!r}" for kind, name in named.items() if name is not None) or "everything"
+        )
         why = f" ({self.reason})" if self.reason else ""
         return f"{what}: paused since {self.since.astimezone(UTC):%Y-%m-%d %H:%M} UTC by {self.by}{why}"
 
@@ -161,7 +163,9 @@ class Standings:
         return self.by_chain.get(chain_id or "", self.others)
 
     def hold(self, chain_id: str | None) -> tuple[WaitingFor, str] | None:
-        """Why a pending score of this chain waits, as a word and in words; None if nothing holds the chain up."""
+        """
+        Why a pending score of this chain waits, as a word and in words; None if nothing holds the chain up.
+        """
         standing = self.of(chain_id)
         return (standing.reason, standing.text) if standing.reason is not None else None
 
@@ -181,8 +185,9 @@ class ProviderState:
     Shared state of a provider. Its circuit is closed while `kind` is None.
 
     `token_factor` belongs to the model `token_model`, which may differ from the model configured now, and
-    `second_turn_shares` to `second_turn_model`: cost of its latest second turns, each as a share of the call's upper
-    bound, oldest first. `read_at` is the time of the database's clock when the state was read or locked.
+    `second_turn_shares` to `second_turn_model`: cost of its latest second turns, each as a share of the
+    call's upper bound, oldest first. `read_at` is the time of the database's clock when the state was read or
+    locked.
     """
 
     provider: str
@@ -207,7 +212,9 @@ class ProviderState:
     def of(cls, row: Any) -> "ProviderState":
         """Build it from its row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(**columns | {name: tuple(columns[name]) for name in ("failed_calls", "second_turn_shares")})
+        return cls(
+            **columns | {name: tuple(columns[name]) for name in ("failed_calls", "second_turn_shares")}
+        )
 
     def shut_for_s(self, now: datetime) -> float:
         """Seconds until its circuit admits a probe; 0 if it is closed or half open."""
@@ -230,7 +237,9 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
             max(due_s, SHORTEST_DUE_S),
         )
     if (blocked_s := state.blocked_for_s(now)) > 0:
-        return RateLimited(f"the provider {state.provider!r} asked us to wait", max(blocked_s, SHORTEST_DUE_S))
+        return RateLimited(
+            f"the provider {state.provider!r} asked us to wait", max(blocked_s, SHORTEST_DUE_S)
+        )
     return None
 
 
@@ -250,7 +259,14 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     if result.is_refused and not result.opens:
         return replace(state, probe_id=None, probe_until=None)
     closed = replace(
-        state, failed_calls=(), kind=None, open_until=None, cool_down_s=0.0, reason="", probe_id=None, probe_until=None
+        state,
+        failed_calls=(),
+        kind=None,
+        open_until=None,
+        cool_down_s=0.0,
+        reason="",
+        probe_id=None,
+        probe_until=None,
     )
     if not (result.failed or result.opens):
         return closed
@@ -305,9 +321,9 @@ class LockedState:
     """
     Rows that a transaction has locked, and rows it will write. Calls are decided one by one.
 
-    `as_locked` holds the providers as read, `states` the providers after the decisions. `budgets` are keyed by
-    scope and chain. `full_until` names windows that have no room for any call. `calls` and `charges` are rows to
-    write.
+    `as_locked` holds the providers as read, `states` the providers after the decisions. `budgets` are keyed
+    by scope and chain. `full_until` names windows that have no room for any call. `calls` and `charges` are
+    rows to write.
     """
 
     settings: Settings

@@ -33,7 +33,9 @@ def is_learned(state: ProviderState, model: str) -> bool:
 
 
 def second_turn_share(call: Call, result: Result) -> float | None:
-    """Cost of an answered second turn as a share of its upper bound, rounded up; None if it teaches nothing."""
+    """
+    Cost of an answered second turn as a share of its upper bound, rounded up; None if it teaches nothing.
+    """
     if not (call.is_second_turn and call.most_usd and result.cost_usd and result.read_tokens):
         return None
     return math.ceil(1000 * result.cost_usd / call.most_usd) / 1000

@@ -1,4 +1,6 @@
-"""Finds the daily budgets that are spent: too little is left for a call, so scores wait for the next UTC day."""
+"""
+Finds the daily budgets that are spent: too little is left for a call, so scores wait for the next UTC day.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,10 +36,12 @@ class SpentBudget:
     limit_usd: Decimal
 
 
-async def spent_budgets(database: Database, settings: Settings, least_usd: Mapping[str, float]) -> list[SpentBudget]:
+async def spent_budgets(
+    database: Database, settings: Settings, least_usd: Mapping[str, float]
+) -> list[SpentBudget]:
     """
-    Budgets of today and yesterday that a call was refused for until the next day, and those of today that have less
-    left than the cheapest call reserves, even if every running call cost nothing.
+    Budgets of today and yesterday that a call was refused for until the next day, and those of today that
+    have less left than the cheapest call reserves, even if every running call cost nothing.
 
     Args:
         least_usd: What the cheapest call reserves, by provider.

@@ -135,13 +135,17 @@ class LimitTables:
             }
         return locked
 
-    async def lock_providers(self, connection: Connection, locked: LockedState, providers: Iterable[str]) -> None:
+    async def lock_providers(
+        self, connection: Connection, locked: LockedState, providers: Iterable[str]
+    ) -> None:
         """Lock providers and read their states into `locked`."""
         rows = await connection.fetch(self._database.sql(LOCK_PROVIDERS), sorted(providers))
         locked.as_locked = {r["provider"]: ProviderState.of(r) for r in rows}
         locked.states = dict(locked.as_locked)
 
-    async def _window(self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]) -> Window:
+    async def _window(
+        self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]
+    ) -> Window:
         """Read the calls of the last minute; list them one by one only if the wanted calls may not fit."""
         held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
         assert held is not None
@@ -151,7 +155,9 @@ class LimitTables:
             window.calls = [(r["called_at"], r["tokens"]) for r in rows]
         return window
 
-    async def known(self, connection: Connection, permits: Iterable[Permit], locked: LockedState) -> set[UUID]:
+    async def known(
+        self, connection: Connection, permits: Iterable[Permit], locked: LockedState
+    ) -> set[UUID]:
         """Permits that an earlier transaction stored and whose commit reply was lost."""
         rows = await connection.fetch(self._database.sql(KNOWN_CALLS), [p.permit_id for p in permits])
         return {r["call_id"] for r in rows} | {s.probe_id for s in locked.states.values() if s.probe_id}

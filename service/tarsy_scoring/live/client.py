@@ -238,7 +238,10 @@ class Client:
         The gateway waits for this before it reads the client's next message. So a client that does not read
         its answers is not served further, and cannot overflow its queue by sending many requests.
         """
-        while 2 * self._queued_events > self._limits.queue_events or 2 * self._queued_bytes > self._limits.queue_bytes:
+        while (
+            2 * self._queued_events > self._limits.queue_events
+            or 2 * self._queued_bytes > self._limits.queue_bytes
+        ):
             self._has_room.clear()
             await self._has_room.wait()
 

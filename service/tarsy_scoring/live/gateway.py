@@ -48,12 +48,14 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-READER_WAIT_S = 10.0  # wait of a catch-up for a reader; 2,000 reconnecting clients take this long at 20 ms a read
+READER_WAIT_S = (
+    10.0  # wait of a catch-up for a reader; 2,000 reconnecting clients take this long at 20 ms a read
+)
 PLACE_WAIT_S = 10.0  # wait of a client, after a start, for the position at which live events begin
 GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms apart
 POLL_S = 1.0
-# Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the pause is
-# as long as the delivery was.
+# Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the
+# pause is as long as the delivery was.
 GATHER_S = 0.02
 
 
@@ -166,7 +168,9 @@ class Gateway:
             try:
                 await Tail(options, topic, since="now").follow(self.take_records, stopping)
             except BrokerAway as error:
-                log.warning("gateway.broker_away", reason=str(error), effect="events are read from the database")
+                log.warning(
+                    "gateway.broker_away", reason=str(error), effect="events are read from the database"
+                )
                 await unless_stopped(asyncio.sleep(POLL_S), stopping)
 
     async def _follow_order(self, stopping: asyncio.Event) -> None:
@@ -197,7 +201,9 @@ class Gateway:
             except DatabaseAway as error:
                 log.debug("gateway.database_away", reason=str(error))
                 read_at = now
-            missing_since = now + POLL_S  # an event that the database lacks as well is looked for a second later
+            missing_since = (
+                now + POLL_S
+            )  # an event that the database lacks as well is looked for a second later
 
     # --- clients ---------------------------------------------------------------------------------------
 
@@ -213,7 +219,10 @@ class Gateway:
         self._callers[caller] += 1
         self._metrics.gateway_clients.inc()
         client.send_message({"type": "connection.established", "connection_id": str(uuid.uuid4())})
-        tasks = [asyncio.create_task(self._receive(client)), asyncio.create_task(self._answer_requests(client))]
+        tasks = [
+            asyncio.create_task(self._receive(client)),
+            asyncio.create_task(self._answer_requests(client)),
+        ]
         try:
             # After a restart all clients connect at once; they should not all have to reconnect at once.
             life_s = self._limits.life_s * random.uniform(0.75, 1)  # noqa: S311 - spreads load, guards nothing
@@ -320,9 +329,9 @@ class Gateway:
         """
         Send the channel's events after `since`, up to where live events stand, and go on with live ones.
 
-        It does not go further, though the database may have more: events of the client's other channels before
-        that point would come later, and a client that reconnects with the largest position it saw would miss
-        them.
+        It does not go further, though the database may have more: events of the client's other channels
+        before that point would come later, and a client that reconnects with the largest position it saw
+        would miss them.
 
         If the database is away, or other clients occupy the readers for too long, the client gets the
         overflow message, after which it has to reload.
@@ -344,7 +353,9 @@ class Gateway:
             if has_reader:
                 self._readers.release()
             else:
-                log.warning("gateway.catch_up_failed", reason=f"others have been reading for {READER_WAIT_S:g} s")
+                log.warning(
+                    "gateway.catch_up_failed", reason=f"others have been reading for {READER_WAIT_S:g} s"
+                )
         if texts:
             client.offer(Chunk(texts))
             self._metrics.gateway_sent.inc(len(texts))

@@ -123,7 +123,9 @@ class Newest:
             room -= len(insight.text)
             if len(kept) == MOST_MESSAGES or room < 0:
                 if not self._has_overflowed:
-                    log.warning("gateway.insights_overflow", effect="only the newest chains are sent to clients")
+                    log.warning(
+                        "gateway.insights_overflow", effect="only the newest chains are sent to clients"
+                    )
                 self._has_overflowed = True
                 break
             kept[key] = insight

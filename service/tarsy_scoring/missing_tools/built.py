@@ -1,5 +1,6 @@
 """
-Which tools exist now that scores asked for: tools whose last recorded state is `built`, since the recorded time.
+Which tools exist now that scores asked for: tools whose last recorded state is `built`, since the recorded
+time.
 
 Later measurements do not matter here: also a tool that is still missed exists.
 """
@@ -19,7 +20,8 @@ Excluded = Literal["tool_built"]
 
 MOST_NAMES = 200_000
 
-# One step through the index for each name, however often it was requested: PostgreSQL cannot skip for `DISTINCT`.
+# One step through the index for each name, however often it was requested: PostgreSQL cannot skip for
+# `DISTINCT`.
 NAMES = """
 WITH RECURSIVE known AS (
   SELECT min(tool_name) AS name FROM {schema}.score_missing_tools
@@ -81,7 +83,9 @@ async def read_marks(database: Database, scores: Collection[UUID]) -> Marks:
     built = [said.since for said in decisions.said.values() if said.state == "built"]
     if not built or not scores:
         return {}
-    rows: list[Any] = await database.once(lambda c: c.fetch(database.sql(NAMES_OF_SCORES), list(scores), max(built)))
+    rows: list[Any] = await database.once(
+        lambda c: c.fetch(database.sql(NAMES_OF_SCORES), list(scores), max(built))
+    )
     find = built_tools(decisions)
     marks: dict[UUID, list[BuiltTool]] = {}
     for row in rows:
@@ -94,5 +98,7 @@ async def read_marks(database: Database, scores: Collection[UUID]) -> Marks:
 def built_tools(decisions: Decisions) -> Callable[[str], BuiltTool | None]:
     """Return the look-up of a built tool by any of its names, which follows merges."""
     tool_of = {key: normalise(merge.tool) for key, merge in decisions.merges.items()}
-    built = {key: BuiltTool(said.tool, said.since) for key, said in decisions.said.items() if said.state == "built"}
+    built = {
+        key: BuiltTool(said.tool, said.since) for key, said in decisions.said.items() if said.state == "built"
+    }
     return lambda name: built.get(root_of(normalise(name), tool_of))

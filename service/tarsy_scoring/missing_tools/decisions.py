@@ -33,7 +33,9 @@ FROM (SELECT DISTINCT ON (tool_key) tool, tool_key, state, since, said_by, said_
       FROM {schema}.tool_states ORDER BY tool_key, state_id DESC) l
 """
 
-SAID_BEFORE = "SELECT state, since, said_at FROM {schema}.tool_states WHERE tool_key = $1 ORDER BY state_id DESC"
+SAID_BEFORE = (
+    "SELECT state, since, said_at FROM {schema}.tool_states WHERE tool_key = $1 ORDER BY state_id DESC"
+)
 
 LAST_MERGES = """
 SELECT DISTINCT ON (name_key) name, name_key, tool, is_automatic, decided_by, decided_at
@@ -82,7 +84,8 @@ class Saying:
     tool: str
     state: SaidState
     since: Annotated[
-        datetime, Field(description="Start of the state. For `built`, demand is measured from an entered day on.")
+        datetime,
+        Field(description="Start of the state. For `built`, demand is measured from an entered day on."),
     ]
     said_by: str
     said_at: datetime
@@ -97,7 +100,9 @@ class Merge:
     tool: str
     is_automatic: Annotated[bool, Field(description="By its spelling, not by a person.")]
     decided_by: str
-    decided_at: Annotated[datetime | None, Field(description="Null: derived from the spelling and not stored.")]
+    decided_at: Annotated[
+        datetime | None, Field(description="Null: derived from the spelling and not stored.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,9 @@ async def read_decisions(database: Database) -> Decisions:
     """Read the last decision about each tool and name. Raises: DatabaseAway."""
 
     async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
-        return await connection.fetch(database.sql(LAST_SAID)), await connection.fetch(database.sql(LAST_MERGES))
+        return await connection.fetch(database.sql(LAST_SAID)), await connection.fetch(
+            database.sql(LAST_MERGES)
+        )
 
     said, merged = await database.once(work)
     merges: dict[str, Merge] = {row["name_key"]: _of_row(Merge, row) for row in merged}

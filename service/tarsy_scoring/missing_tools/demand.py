@@ -1,7 +1,8 @@
 """
 How often sessions requested which tools, read from the rollups by sets of names.
 
-A score requests a set of names. Each session has one set, so counts of sets add up, also over several names of one
+A score requests a set of names. Each session has one set, so counts of sets add up, also over several names
+of one
 tool.
 """
 
@@ -15,12 +16,19 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import FIRST_MONTH, days_by_chain, missed_in, missed_sets, not_rolled_up, selected
+from tarsy_scoring.records.rollups import (
+    FIRST_MONTH,
+    days_by_chain,
+    missed_in,
+    missed_sets,
+    not_rolled_up,
+    selected,
+)
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
-# Rows of one read, some 60 MB in memory. They are combinations of a chain and a set of names or of tools; their number
-# does not grow with that of the sessions, unless judges give each tool a name of its own.
+# Rows of one read, some 60 MB in memory. They are combinations of a chain and a set of names or of tools;
+# their number does not grow with that of the sessions, unless judges give each tool a name of its own.
 MOST_ROWS = 200_000
 
 # Sets of names by chain, with the sessions that requested them, the points that these lost, and their judges.
@@ -39,26 +47,33 @@ FROM (SELECT names, sum(number) AS number FROM ({missed_sets()}) m GROUP BY 1) m
 GROUP BY 1 HAVING sum(number) <> 0 ORDER BY 2 DESC, 1 LIMIT $10
 """
 
-# Sessions by chain, judge and set of tools: days and the number on each. Tools whose set is not stored are unknown.
+# Sessions by chain, judge and set of tools: days and the number on each. Tools whose set is not stored are
+# unknown.
 YEAR = f"""
 SELECT chain_id, judge_fingerprint, t.tools_hash, days, numbers
 FROM ({days_by_chain()}) c LEFT JOIN {{schema}}.tool_lists t USING (tools_hash) LIMIT $10
 """
 
-_OF_CHAIN = "coalesce(s.chain_id, '') = coalesce({0}.chain_id, '') AND (s.chain_id IS NULL) = ({0}.chain_id IS NULL)"
+_OF_CHAIN = (
+    "coalesce(s.chain_id, '') = coalesce({0}.chain_id, '') AND (s.chain_id IS NULL) = ({0}.chain_id IS NULL)"
+)
 _COLUMNS = "x.tool, g.chain_id, g.tools_hash, {0} AS day, r.scores AS number"
 _JOINED = " JOIN sets x ON x.set_id = r.set_id AND g.judge_fingerprint IS NOT NULL"
 # A month has the day on which it ends.
 _BY_MONTH = missed_in(
-    "missed_months", FIRST_MONTH, "$6::date", _COLUMNS.format("(r.month + interval '1 month')::date - 1"), _JOINED
+    "missed_months",
+    FIRST_MONTH,
+    "$6::date",
+    _COLUMNS.format("(r.month + interval '1 month')::date - 1"),
+    _JOINED,
 )
 _BEFORE_MONTHS = missed_in(
     "missed_rollups", "$5::date", f"least({FIRST_MONTH}, $6::date)", _COLUMNS.format("r.day"), _JOINED
 )
 
-# Those of them that requested tools, by any of their names ($11 names, $12 the tool of each): in chains ($14; $13 the
-# tool), the number before a day ($15) and since then. A month that contains this day counts as since then, so its
-# `moved` days are added to those before. The time of the selection has no end.
+# Those of them that requested tools, by any of their names ($11 names, $12 the tool of each): in chains ($14;
+# $13 the tool), the number before a day ($15) and since then. A month that contains this day counts as since
+# then, so its `moved` days are added to those before. The time of the selection has no end.
 ASKED = f"""
 WITH wanted AS MATERIALIZED (SELECT * FROM unnest($11::text[], $12::int[]) AS w(name, tool)),
 splits AS MATERIALIZED (
@@ -148,11 +163,18 @@ class ToolRequests:
         return {name: sum(self._sets[n].sessions for n in found) for name, found in self._of_name.items()}
 
     def by_chain(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Over the selection, for any of these names: rows of `chain_id`, `sessions`, `points_lost`, `judges`."""
+        """
+        Over the selection, for any of these names: rows of `chain_id`, `sessions`, `points_lost`, `judges`.
+        """
         rows: dict[str | None, dict[str, Any]] = {}
         for n in {n for name in names for n in self._of_name.get(name, ())}:
             one = self._sets[n]
-            nothing: dict[str, Any] = {"chain_id": one.chain_id, "sessions": 0, "points_lost": 0, "judges": set()}
+            nothing: dict[str, Any] = {
+                "chain_id": one.chain_id,
+                "sessions": 0,
+                "points_lost": 0,
+                "judges": set(),
+            }
             row = rows.setdefault(one.chain_id, nothing)
             row["sessions"] += one.sessions
             row["points_lost"] += one.points_lost
@@ -193,7 +215,9 @@ async def read_tool_requests(database: Database, selection: Selection, sort: Too
     )
     called = frozenset(row["tool"] for row in tools)
     sets = [
-        RequestedSet(frozenset(r["names"]), r["chain_id"], r["sessions"], r["points_lost"], frozenset(r["judges"]))
+        RequestedSet(
+            frozenset(r["names"]), r["chain_id"], r["sessions"], r["points_lost"], frozenset(r["judges"])
+        )
         for r in found
     ]
     measured = {row["name"]: row["sessions"] for row in names}
@@ -211,12 +235,17 @@ async def read_year(database: Database, selection: Selection) -> Year:
         DatabaseAway: See `Database.once`.
     """
     [found] = await _rows(database, _measured(selection), (YEAR, ()))
-    groups = ((Group(r["chain_id"], r["judge_fingerprint"], r["tools_hash"]), r["days"], r["numbers"]) for r in found)
+    groups = (
+        (Group(r["chain_id"], r["judge_fingerprint"], r["tools_hash"]), r["days"], r["numbers"])
+        for r in found
+    )
     return Year((group, zip(days, numbers, strict=True)) for group, days, numbers in groups)
 
 
 async def read_asked(
-    database: Database, selection: Selection, tools: Sequence[tuple[Collection[str], Mapping[str | None, date]]]
+    database: Database,
+    selection: Selection,
+    tools: Sequence[tuple[Collection[str], Mapping[str | None, date]]],
 ) -> list[list[Asked]]:
     """
     Read which of these sessions requested tools: for each tool, before and since its start in a chain.
@@ -230,7 +259,9 @@ async def read_asked(
     """
     asked: list[list[Asked]] = [[] for _ in tools]
     wanted = [(name, n) for n, (names, starts) in enumerate(tools) if starts for name in names]
-    splits = [(n, chain_id, start) for n, (_, starts) in enumerate(tools) for chain_id, start in starts.items()]
+    splits = [
+        (n, chain_id, start) for n, (_, starts) in enumerate(tools) for chain_id, start in starts.items()
+    ]
     if splits:
         arguments = *map(list, zip(*wanted, strict=True)), *map(list, zip(*splits, strict=True))
         [found] = await _rows(database, _measured(selection), (ASKED, arguments))
@@ -247,7 +278,9 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-async def _rows(database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]) -> list[list[Any]]:
+async def _rows(
+    database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]
+) -> list[list[Any]]:
     """The rows of each statement. Raises: TooManySets, DatabaseAway."""
     limited = [(statement, (MOST_ROWS + 1, *more)) for statement, more in statements]
     found = await count(database, selection, *limited)

@@ -39,7 +39,9 @@ class LedgerEntry(WantedTool):
 
     state: State
     said: Annotated[Saying | None, Field(description="The last decision; null: none yet.")]
-    demand: Annotated[Demand | None, Field(description="Null: no agents had the tool, so nothing can be measured.")]
+    demand: Annotated[
+        Demand | None, Field(description="Null: no agents had the tool, so nothing can be measured.")
+    ]
     has_other_judge: Annotated[
         bool, Field(description="No judge has judged with and without it, so the verdict stays undecided.")
     ]
@@ -52,7 +54,9 @@ class Ledger:
 
     as_of: Annotated[datetime, Field(description="When the scores were read; decisions are current.")]
     entries: list[LedgerEntry]
-    tools_left_out: Annotated[int, Field(description="Tools beyond `limit` that are neither planned nor built.")]
+    tools_left_out: Annotated[
+        int, Field(description="Tools beyond `limit` that are neither planned nor built.")
+    ]
     spellings_left_out: Annotated[int, Field(description="Number of least used names that were not read.")]
 
 
@@ -92,7 +96,9 @@ async def read_ledger(
         DatabaseAway: See `Database.once`.
     """
     requests, decisions, year = await asyncio.gather(
-        read_tool_requests(database, selection, sort), read_decisions(database), read_year(database, selection)
+        read_tool_requests(database, selection, sort),
+        read_decisions(database),
+        read_year(database, selection),
     )
     # In threads: many names, or adversarial ones, take long enough to block the event loop.
     rows, left_out = await asyncio.to_thread(_list, requests, decisions, sort, limit)
@@ -108,13 +114,17 @@ def _list(requests: ToolRequests, decisions: Decisions, sort: ToolSort, limit: i
     """The tools of the ledger, and the number left out; planned and built tools are never left out."""
     merged = decisions.merge(requests.spellings())
     names = {normalise(tool.name): [name for name, _ in tool.spellings] for tool in merged}
-    asked_for = [Tool(tool.name, tuple((name, used) for name, used in tool.spellings if used)) for tool in merged]
+    asked_for = [
+        Tool(tool.name, tuple((name, used) for name, used in tool.spellings if used)) for tool in merged
+    ]
     counts = (
         row | {"tool": n}
         for n, tool in enumerate(asked_for)
         for row in requests.by_chain(name for name, _ in tool.spellings)
     )
-    found = {normalise(tool.tool_name): tool for tool in wanted_tools(asked_for, counts, requests.called, sort)}
+    found = {
+        normalise(tool.tool_name): tool for tool in wanted_tools(asked_for, counts, requests.called, sort)
+    }
     decided = {key: said for key, said in decisions.said.items() if said.state != "open"}
     later = [key for key in list(found)[limit:] if key in decided]
     unwanted = {
@@ -126,8 +136,12 @@ def _list(requests: ToolRequests, decisions: Decisions, sort: ToolSort, limit: i
     for key in (*list(found)[:limit], *later, *unwanted):
         tool = found[key] if key in found else unwanted[key]
         merged_names = decisions.merged_into(tool.tool_name, names.get(key, ()))
-        every_name = dict.fromkeys([tool.tool_name, *names.get(key, ()), *(merge.name for merge in merged_names)])
-        rows.append(_Row(tool, list(every_name), merged_names, decisions.said.get(key), decisions.built.get(key)))
+        every_name = dict.fromkeys(
+            [tool.tool_name, *names.get(key, ()), *(merge.name for merge in merged_names)]
+        )
+        rows.append(
+            _Row(tool, list(every_name), merged_names, decisions.said.get(key), decisions.built.get(key))
+        )
     return rows, max(0, len(found) - limit - len(later))
 
 
@@ -151,7 +165,9 @@ def _split(year: Year, rows: Iterable[_Row], offered: Iterable[set[str]]) -> lis
     return [year.sides(has, built=one.built) for one, has in zip(rows, offered, strict=True)]
 
 
-def _measure(rows: Iterable[_Row], sides: Iterable[Sides], asked: Iterable[Iterable[Asked]]) -> list[LedgerEntry]:
+def _measure(
+    rows: Iterable[_Row], sides: Iterable[Sides], asked: Iterable[Iterable[Asked]]
+) -> list[LedgerEntry]:
     entries = []
     for one, split, requests in zip(rows, sides, asked, strict=True):
         demand, has_other_judge = split.demand(requests)
@@ -159,7 +175,12 @@ def _measure(rows: Iterable[_Row], sides: Iterable[Sides], asked: Iterable[Itera
         state = state_of(one.said, demand)
         entries.append(
             LedgerEntry(
-                **counts, state=state, said=one.said, demand=demand, has_other_judge=has_other_judge, merges=one.merges
+                **counts,
+                state=state,
+                said=one.said,
+                demand=demand,
+                has_other_judge=has_other_judge,
+                merges=one.merges,
             )
         )
     return entries

@@ -171,8 +171,12 @@ def _list_of(**properties: Any) -> dict[str, Any]:
     return {"type": "array", "items": object_schema(properties)}
 
 
-_NEEDS_SCHEMA = object_schema({"needs": _list_of(title=_TEXT, what=_TEXT, quotes=_list_of(review=_TEXT, quote=_TEXT))})
-_GROUPS_SCHEMA = object_schema({"groups": _list_of(title=_TEXT, what=_TEXT, members={"type": "array", "items": _TEXT})})
+_NEEDS_SCHEMA = object_schema(
+    {"needs": _list_of(title=_TEXT, what=_TEXT, quotes=_list_of(review=_TEXT, quote=_TEXT))}
+)
+_GROUPS_SCHEMA = object_schema(
+    {"groups": _list_of(title=_TEXT, what=_TEXT, members={"type": "array", "items": _TEXT})}
+)
 
 
 async def count_notes(database: Database, selection: Selection) -> dict[str | None, int]:
@@ -186,7 +190,9 @@ async def count_notes(database: Database, selection: Selection) -> dict[str | No
     return {row["chain_id"]: row["notes"] for row in rows}
 
 
-async def read_notes(database: Database, selection: Selection, chains: Iterable[str | None], most: int) -> list[Note]:
+async def read_notes(
+    database: Database, selection: Selection, chains: Iterable[str | None], most: int
+) -> list[Note]:
     """
     Read the analyses of missing tools in scores of these chains, those of the worst scores first.
 
@@ -286,7 +292,9 @@ class _Questions:
     async def reduce(self, ask: Ask, needs: Sequence[Need]) -> list[Need]:
         """Merge the needs that the model calls the same; the others stay."""
         # Sanitized again: two safe texts joined can form something unsafe.
-        text = _labelled("N", [self._sanitizer.text(f"N{n}", _in_words(need)) for n, need in enumerate(needs, start=1)])
+        text = _labelled(
+            "N", [self._sanitizer.text(f"N{n}", _in_words(need)) for n, need in enumerate(needs, start=1)]
+        )
         answer = await self._say(ask, "merge", text, ReplyFormat("groups", _GROUPS_SCHEMA), _Groups)
         return [self._safe(need) for need in grouped(answer.groups, needs)]
 
@@ -358,7 +366,9 @@ def grouped(groups: Iterable[_Group], needs: Sequence[Need]) -> list[Need]:
     left = {f"N{n}": need for n, need in enumerate(needs, start=1)}
     found = []
     for group in groups:
-        members = [left.pop(m) for m in dict.fromkeys(m.strip().strip("[]") for m in group.members) if m in left]
+        members = [
+            left.pop(m) for m in dict.fromkeys(m.strip().strip("[]") for m in group.members) if m in left
+        ]
         if len(members) == 1:
             found += members
         elif members:

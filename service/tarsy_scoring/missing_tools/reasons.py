@@ -1,7 +1,9 @@
 """
-Why judges missed the tools of a ledger: for each tool the reasons of up to two scores, found without reading many.
+Why judges missed the tools of a ledger: for each tool the reasons of up to two scores, found without reading
+many.
 
-They come from the newest scores of the selection, those with the lowest totals first. For a tool that these do not
+They come from the newest scores of the selection, those with the lowest totals first. For a tool that these
+do not
 name, some stored requests by its most used names are looked up. A tool may have reasons that are not found.
 """
 
@@ -71,7 +73,9 @@ def clipped(text: str) -> str:
     return cut(one_line(text), LONGEST_REASON)
 
 
-async def read_reasons(database: Database, selection: Selection, entries: Sequence[LedgerEntry]) -> list[list[Reason]]:
+async def read_reasons(
+    database: Database, selection: Selection, entries: Sequence[LedgerEntry]
+) -> list[list[Reason]]:
     """
     Read reasons of the tools of a ledger, in its order; at most `REASONS` with different texts for each tool.
 

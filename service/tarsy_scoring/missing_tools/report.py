@@ -119,7 +119,10 @@ def markdown(report: ToolReport) -> str:
 def left_out_in_words(report: ToolReport) -> list[str]:
     """Lines for a terminal: the analyses of each chain that no model read, why, and what would help."""
     left_out: Sequence[LeftOut] = report.reading.left_out if report.reading is not None else []
-    lines = [one_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}") for left in left_out]
+    lines = [
+        one_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}")
+        for left in left_out
+    ]
     if len(lines) > MOST_LEFT_OUT:
         lines[MOST_LEFT_OUT:] = [f"and {len(lines) - MOST_LEFT_OUT:,} more such lines"]
     if left_out and report.selection.chain is None:

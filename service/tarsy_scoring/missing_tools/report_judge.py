@@ -104,7 +104,9 @@ class ReportJudge:
                 raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
         left_usd = max(0.0, self.budget.left_usd)
         if most_usd > left_usd:
-            raise MoneySpent(f"the next call may cost {most_usd:.4f} USD, and {left_usd:.4f} are left of --max-usd", 1)
+            raise MoneySpent(
+                f"the next call may cost {most_usd:.4f} USD, and {left_usd:.4f} are left of --max-usd", 1
+            )
         permit = await self.limits.admit(Call(provider, self.chains[0], self.report_id, tokens, most_usd))
         # Until it is settled, and if its cost stays unknown, a call is charged at its maximum.
         self.budget.left_usd -= most_usd
@@ -130,7 +132,9 @@ def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
     reminder that repeats it.
     """
     return max(
-        0, int((provider.context_window_tokens - 3 * provider.max_reply_tokens) / token_factor) - OVERHEAD_TOKENS
+        0,
+        int((provider.context_window_tokens - 3 * provider.max_reply_tokens) / token_factor)
+        - OVERHEAD_TOKENS,
     )
 
 
@@ -163,7 +167,9 @@ async def read_analyses(
     notes = await read_notes(database, selection, judged, most_notes)
     taken = Counter(note.chain_id for note in notes)
     left_out = [LeftOut(c, counts[c], NO_JUDGE) for c in counts if c not in judged]
-    left_out += [LeftOut(c, counts[c] - taken[c], BEYOND) for c in counts if c in judged and counts[c] > taken[c]]
+    left_out += [
+        LeftOut(c, counts[c] - taken[c], BEYOND) for c in counts if c in judged and counts[c] > taken[c]
+    ]
     rooms = {name: room_for(client.settings, limits.token_factor(name)) for name, client in clients.items()}
     unusable = {name: why for name, client in clients.items() if (why := _why_unusable(client, rooms[name]))}
     by_provider: defaultdict[str, list[Note]] = defaultdict(list)
@@ -174,7 +180,9 @@ async def read_analyses(
     findings: list[Findings] = []
     for provider, of_provider in by_provider.items():
         if why := unusable.get(provider):
-            left_out += [LeftOut(c, n, why) for c, n in Counter(note.chain_id for note in of_provider).items()]
+            left_out += [
+                LeftOut(c, n, why) for c, n in Counter(note.chain_id for note in of_provider).items()
+            ]
             continue
         found = await find_needs(
             of_provider,

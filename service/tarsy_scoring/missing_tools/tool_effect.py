@@ -137,13 +137,13 @@ def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
     )
     confidence = f"{CONFIDENCE:.0%} confidence"
     if has_other_judge:
-        text += " No judge has judged both sides: the change may be the judge's and shows nothing about the tool."
+        text += (
+            " No judge has judged both sides: the change may be the judge's and shows nothing about the tool."
+        )
     elif demand.verdict == "confirmed":
         text += f" So less than a quarter of the demand is left ({confidence})."
     elif demand.verdict == "still_missed":
-        text += (
-            f" So more than half of the demand is left ({confidence}): the reasons in its scores show what is missing."
-        )
+        text += f" So more than half of the demand is left ({confidence}): the reasons in its scores show what is missing."
     elif demand.sessions_needed is not None:
         text += f" {demand.sessions_needed:,} more sessions that do not request it would confirm it."
     else:

@@ -1,7 +1,8 @@
 """
 Split a year of sessions into those without a tool and those with it.
 
-Sessions are counted by chain, judge, set of tools and day, so the time for a tool does not grow with their number.
+Sessions are counted by chain, judge, set of tools and day, so the time for a tool does not grow with their
+number.
 """
 
 from bisect import bisect_left
@@ -104,7 +105,8 @@ class Year:
     Sessions by chain, with the day on which each was scored.
 
     Args:
-        groups: Groups with days (`date.toordinal`) and numbers of sessions; those of one group and day add up.
+        groups: Groups with days (`date.toordinal`) and numbers of sessions; those of one group and day add
+            up.
     """
 
     def __init__(self, groups: Iterable[tuple[Group, Iterable[tuple[int, int]]]]) -> None:

@@ -47,7 +47,8 @@ class AnalyticReads(Database):
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
-        Run `work` in a transaction of its own, once. Cancels a statement that is still running after `read_s`.
+        Run `work` in a transaction of its own, once. Cancels a statement that is still running after
+        `read_s`.
 
         Raises:
             ReadTooSlow: It did not end in time.

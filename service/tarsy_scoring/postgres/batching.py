@@ -8,7 +8,9 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WRITERS = 2  # concurrent writes: one slow write does not hold up all callers, and batches stay large under load
+WRITERS = (
+    2  # concurrent writes: one slow write does not hold up all callers, and batches stay large under load
+)
 
 
 class Batcher(Generic[Item, Result]):
@@ -24,7 +26,9 @@ class Batcher(Generic[Item, Result]):
         limit: Items per write.
     """
 
-    def __init__(self, write: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], limit: int = 100) -> None:
+    def __init__(
+        self, write: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], limit: int = 100
+    ) -> None:
         self._write = write
         self._limit = limit
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []

@@ -51,8 +51,8 @@ SETTLED_S = 60.0  # every wait tries more often than this, also if each try runs
 _LOST_STATEMENT = asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError
 NOTIFY = "SELECT pg_notify(channel, count) FROM unnest($1::text[], $2::text[]) AS n(channel, count)"
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
-# Number of judging processes from which on their polls, one a second each, find a score within 0.1 s in half of all
-# cases.
+# Number of judging processes from which on their polls, one a second each, find a score within 0.1 s in half
+# of all cases.
 LARGE_FLEET = 8
 
 _JUDGING = """
@@ -121,14 +121,16 @@ class Database:
     A notification wakes loops of this process at once, and loops of other processes through NOTIFY. It may be
     lost (NOTIFY is sent at most once, PgBouncer forwards none), so every waiter also polls.
 
-    A large fleet notifies no other process and listens to none. Its workers find a score by their polls, so that
-    they also share the scores evenly, and its relay polls more often.
+    A large fleet notifies no other process and listens to none. Its workers find a score by their polls, so
+    that they also share the scores evenly, and its relay polls more often.
 
     Attributes:
         judging: Processes that judge, by the last count, which is made every 10 s; 0 before the first.
     """
 
-    def __init__(self, url: str | UrlSource, schema: str, *, pool_size: int, statement_cache: int = 100) -> None:
+    def __init__(
+        self, url: str | UrlSource, schema: str, *, pool_size: int, statement_cache: int = 100
+    ) -> None:
         self.schema = schema
         self._url = url_source(url)
         self._pool_size = pool_size
@@ -169,8 +171,8 @@ class Database:
         """
         Plan statements for indexes from now on.
 
-        PostgreSQL keeps a plan until a table is analyzed, so one that was made while the table was small would scan
-        it while it grows.
+        PostgreSQL keeps a plan until a table is analyzed, so one that was made while the table was small
+        would scan it while it grows.
         """
         self._limits["enable_seqscan"] = "off"
 
@@ -233,12 +235,18 @@ class Database:
                 result = await work(connection)
         except DRIVER_ERRORS as error:
             reaction = reaction_to(error)
-            # A login that worked before is being replaced: the file of the URL follows the database, or is ahead of it.
-            is_replaced = isinstance(error, asyncpg.InvalidAuthorizationSpecificationError) and self._was_reached
+            # A login that worked before is being replaced: the file of the URL follows the database, or is
+            # ahead of it.
+            is_replaced = (
+                isinstance(error, asyncpg.InvalidAuthorizationSpecificationError) and self._was_reached
+            )
             if reaction == "raise" and not is_replaced:
                 raise
             self.is_available = False
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError | _LOST_STATEMENT) and self._pool is not None:
+            if (
+                isinstance(error, asyncpg.ReadOnlySQLTransactionError | _LOST_STATEMENT)
+                and self._pool is not None
+            ):
                 # A connection stays read-only, and a pool keeps it in use, when the database accepts writes
                 # again. The same holds for the names of prepared statements behind a pooler.
                 await self._pool.expire_connections()
@@ -253,13 +261,16 @@ class Database:
         return result
 
     def patience(self) -> Patience:
-        """A context for the passes of one loop, which skips a pass while the database is away, and logs that."""
+        """
+        A context for the passes of one loop, which skips a pass while the database is away, and logs that.
+        """
         return Patience(self.note_away)
 
     def note_away(self, error: DatabaseAway) -> None:
         """Log that the database is away, once per outage; `once` logs the end."""
         if self._outage.begins():
-            # An empty context: the line belongs to the process, and not to the score that met the outage first.
+            # An empty context: the line belongs to the process, and not to the score that met the outage
+            # first.
             contextvars.Context().run(lambda: log.warning("database.away", reason=str(error)))
 
     async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -276,8 +287,8 @@ class Database:
         """
         The rows of one short statement in one round trip, without BEGIN and COMMIT; `{schema}` is filled in.
 
-        Without a cache of statements it takes a transaction: a pooler could otherwise prepare the statement on one
-        server connection and run it on another.
+        Without a cache of statements it takes a transaction: a pooler could otherwise prepare the statement
+        on one server connection and run it on another.
 
         Raises:
             DatabaseAway: The database cannot be used right now. The statement may have been committed.
@@ -319,7 +330,9 @@ class Database:
         return self.judging > LARGE_FLEET
 
     def notify(self, channel: Channel, count: int = 1) -> None:
-        """Wake the waiters of `channel`, for `count` rows: in this process at once, in others within 50 ms."""
+        """
+        Wake the waiters of `channel`, for `count` rows: in this process at once, in others within 50 ms.
+        """
         if not (self.is_in_large_fleet and channel == "scores"):
             self._notified[channel].set()
         if not (self.is_in_large_fleet or self._kept.get(channel)):
@@ -331,7 +344,10 @@ class Database:
         self._kept[channel] = is_kept
 
     def heed(self, channel: Channel, heeds: Callable[[int], bool]) -> None:
-        """Let `heeds` decide by their count which notifications of other processes wake the waiters of `channel`."""
+        """
+        Let `heeds` decide by their count which notifications of other processes wake the waiters of
+        `channel`.
+        """
         self._heeds[channel] = heeds
 
     def _hear(self, channel: Channel, payload: str) -> None:
@@ -344,7 +360,9 @@ class Database:
         self._notified[channel].set()
 
     async def wait_notified(self, channel: Channel, timeout_s: float) -> None:
-        """Wait for a notification, at most `timeout_s`; returns at once if one arrived since the last call."""
+        """
+        Wait for a notification, at most `timeout_s`; returns at once if one arrived since the last call.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._notified[channel].wait()
@@ -401,8 +419,8 @@ def together(result: str, **changes: str) -> str:
     """
     One statement that makes several changes and ends with the query `result`.
 
-    No change sees the rows of another one in a table, only what that one returns under its name. The arguments of
-    the changes follow one another.
+    No change sees the rows of another one in a table, only what that one returns under its name. The
+    arguments of the changes follow one another.
     """
     parts, before = [], 0
     for name, change in changes.items():

@@ -42,8 +42,8 @@ def reaction_to(error: Exception) -> Reaction:
     Decide what to do with work that failed with this error of the driver.
 
     Returns:
-        `wait`: the cause passes; repeat the work without a limit. `retry`: the cause may last; repeat the work
-        a limited number of times. `raise`: repeating does not help.
+        `wait`: the cause passes; repeat the work without a limit. `retry`: the cause may last; repeat the
+        work a limited number of times. `raise`: repeating does not help.
     """
     match error:
         # The driver has dropped the plan: it was made before a migration.
@@ -81,7 +81,11 @@ _BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.Inte
 _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | None, str], ...] = (
     (TimeoutError, "no answer in time", "is it running and the network open?"),
     (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
-    (FileNotFoundError, "its socket, or a file named in the URL, does not exist", "correct SCORING_DATABASE_URL"),
+    (
+        FileNotFoundError,
+        "its socket, or a file named in the URL, does not exist",
+        "correct SCORING_DATABASE_URL",
+    ),
     (socket.gaierror, None, "correct the host in SCORING_DATABASE_URL"),
     (ssl.SSLError, None, "check its TLS certificate and sslmode in SCORING_DATABASE_URL"),
     (OSError, None, "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
@@ -90,16 +94,32 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
         "it refuses the user or the password, which it accepted before",
         "correct them in SCORING_DATABASE_URL, or in its file, which is read again",
     ),
-    (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row", "look for a long transaction"),
+    (
+        asyncpg.LockNotAvailableError,
+        "another transaction holds a lock on a needed row",
+        "look for a long transaction",
+    ),
     (
         asyncpg.ObjectNotInPrerequisiteStateError,
         "it accepts no connections",
         "wait until its maintenance ends, or allow connections to it again",
     ),
     (asyncpg.CannotConnectNowError, "it is starting up or shutting down", "wait for it"),
-    (asyncpg.QueryCanceledError, "a statement took too long", "look for load on the server, and for missing indexes"),
-    (asyncpg.OperatorInterventionError, "it was shut down, or an operator ended the connection", "wait for it"),
-    (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
+    (
+        asyncpg.QueryCanceledError,
+        "a statement took too long",
+        "look for load on the server, and for missing indexes",
+    ),
+    (
+        asyncpg.OperatorInterventionError,
+        "it was shut down, or an operator ended the connection",
+        "wait for it",
+    ),
+    (
+        asyncpg.TooManyConnectionsError,
+        "it takes no more connections",
+        "raise max_connections, or run fewer workers",
+    ),
     (
         asyncpg.ReadOnlySQLTransactionError,
         "it is read-only",
@@ -107,11 +127,27 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | 
         "the primary and that default_transaction_read_only is off",
     ),
     (asyncpg.DiskFullError, "its disk is full", "free space there"),
-    (asyncpg.OutOfMemoryError, "it is out of memory", "give it more, or lower its max_connections or work_mem"),
-    (asyncpg.InsufficientResourcesError, "a limit of its configuration is reached", "look in the server's log"),
-    (asyncpg.PostgresSystemError, "its operating system reports an error", "look at its disks and in its log"),
+    (
+        asyncpg.OutOfMemoryError,
+        "it is out of memory",
+        "give it more, or lower its max_connections or work_mem",
+    ),
+    (
+        asyncpg.InsufficientResourcesError,
+        "a limit of its configuration is reached",
+        "look in the server's log",
+    ),
+    (
+        asyncpg.PostgresSystemError,
+        "its operating system reports an error",
+        "look at its disks and in its log",
+    ),
     (asyncpg.InternalServerError, "it reports an internal error", "look in the server's log"),
-    (asyncpg.TransactionRollbackError, "it undid a transaction because of another one", "a retry may succeed"),
+    (
+        asyncpg.TransactionRollbackError,
+        "it undid a transaction because of another one",
+        "a retry may succeed",
+    ),
     (asyncpg.InvalidCachedStatementError, "a table has changed", "a retry may succeed"),
     (
         (asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.TransactionTimeoutError),

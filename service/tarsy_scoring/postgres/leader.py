@@ -49,10 +49,10 @@ class AdvisoryLock:
         """
         Do long work while this process holds the lock; returns False at once while another process holds it.
 
-        A transaction that does nothing else holds the lock, so it holds back no vacuum. A beat beside the work
-        keeps it alive. After a failed beat the work is cancelled: another process may hold the lock. So two
-        processes work at the same time for `BEAT_S` and a contact at most, or when one was frozen, until its
-        next beat.
+        A transaction that does nothing else holds the lock, so it holds back no vacuum. A beat beside the
+        work keeps it alive. After a failed beat the work is cancelled: another process may hold the lock. So
+        two processes work at the same time for `BEAT_S` and a contact at most, or when one was frozen, until
+        its next beat.
 
         Raises:
             DatabaseAway: The lock could not be taken, or the beat failed.

@@ -39,8 +39,8 @@ async def listen(
         retry_after: Decides how many seconds to wait after a failure; the place to log it.
         contact_s: Deadline for connecting and for each statement.
         on_connect: Called after every successful LISTEN; something may have happened before it.
-        probe: Called on every new connection and then every `PROBE_S`; decides whether to listen until the next
-            call. PostgreSQL wakes each session that listens for every notification of its database.
+        probe: Called on every new connection and then every `PROBE_S`; decides whether to listen until the
+            next call. PostgreSQL wakes each session that listens for every notification of its database.
     """
 
     def dispatch(_connection: object, _pid: int, channel: str, payload: object) -> None:

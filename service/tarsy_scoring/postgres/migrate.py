@@ -70,7 +70,9 @@ def migrate(
                 command.downgrade(config, down)
         elif before is None or before in numbers:
             pending = known[_height(numbers, before) :]
-            stop = next((n for n, r in enumerate(pending) if phase == "pre" and r.phase == "post"), len(pending))
+            stop = next(
+                (n for n, r in enumerate(pending) if phase == "pre" and r.phase == "post"), len(pending)
+            )
             if stop:
                 with _watching(config, watch, stop):
                     command.upgrade(config, pending[stop - 1].number)

@@ -44,7 +44,10 @@ SELECT set_config('tcp_keepalives_idle', '20', false), set_config('tcp_keepalive
 
 
 def own_limits() -> dict[str, str]:
-    """Limits that the server enforces in each of our transactions, so that they hold while this process is frozen."""
+    """
+    Limits that the server enforces in each of our transactions, so that they hold while this process is
+    frozen.
+    """
     return {
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_S}s",
         "statement_timeout": f"{COMMAND_TIMEOUT_S:.0f}s",
@@ -125,7 +128,9 @@ async def keep_session(_connection: object) -> None:
 
 
 async def prepare_session(connection: asyncpg.Connection) -> int:
-    """Prepare a new connection of our own pool; returns the lock timeout of role and database in ms, 0: none."""
+    """
+    Prepare a new connection of our own pool; returns the lock timeout of role and database in ms, 0: none.
+    """
     try:
         await connection.set_type_codec(
             "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
@@ -154,7 +159,9 @@ async def _begin(
             connection = await pool.acquire()
             has_limit = connection.get_server_version().major >= TRANSACTION_LIMIT_SINCE
             known = [(k, v) for k, v in limits.items() if k != "transaction_timeout" or has_limit]
-            await connection.execute(f"BEGIN {characteristics};" + "".join(f"SET LOCAL {k} = '{v}';" for k, v in known))
+            await connection.execute(
+                f"BEGIN {characteristics};" + "".join(f"SET LOCAL {k} = '{v}';" for k, v in known)
+            )
     except BaseException:
         if connection is not None:
             _close_now(connection)

@@ -1,7 +1,8 @@
 """
 The metrics and the health of all processes of one command, at the address of its first process.
 
-Each series gets the label `process`, as if Prometheus scraped every process by itself. Sums would be wrong: they fall
+Each series gets the label `process`, as if Prometheus scraped every process by itself. Sums would be wrong:
+they fall
 when one process is restarted, and Prometheus takes a counter that falls for one that began again at 0.
 """
 
@@ -56,7 +57,9 @@ class Siblings:
         return next((number for number, (state, _) in answers.items() if state == "silent"), None)
 
     async def ended(self) -> None:
-        """Return when none of the others listens. A process of a worker listens until its judging has ended."""
+        """
+        Return when none of the others listens. A process of a worker listens until its judging has ended.
+        """
         while True:
             answers = await self._ask_all("/healthz")
             if all(state == "not_listening" for state, _ in answers.values()):
@@ -100,7 +103,9 @@ def with_label(texts: Mapping[int, str]) -> bytes:
     families = _Families()
     for number, text in texts.items():
         for family in text_string_to_metric_families(text):
-            merged = families.by_name.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            merged = families.by_name.setdefault(
+                family.name, Metric(family.name, family.documentation, family.type)
+            )
             for sample in family.samples:
                 merged.add_sample(sample.name, sample.labels | {"process": str(number)}, sample.value)
     registry = CollectorRegistry(auto_describe=False)

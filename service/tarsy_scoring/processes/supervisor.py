@@ -1,9 +1,11 @@
 """
 Forks the processes of one command, restarts those that die, and stops all of them.
 
-Laws. The supervisor runs no event loop and starts no thread, so that it may fork at any time; its processes share
+Laws. The supervisor runs no event loop and starts no thread, so that it may fork at any time; its processes
+share
 its pages until they write to them. Signals reach the processes through pipes, which the supervisor alone can
-write to: a signal that a terminal or a service manager sends to all processes counts once, and processes whose
+write to: a signal that a terminal or a service manager sends to all processes counts once, and processes
+whose
 supervisor was killed read the end of the pipe, and stop.
 """
 
@@ -25,8 +27,8 @@ log = structlog.get_logger()
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A process that ends by itself so early was refused its start, and would be refused again.
 START_S = 30.0
-# A process that lived for so long does not die "again". A session that kills its process does so at most once in a
-# lease time and a pause of 10 s (docs/decisions/0019), so it ends no command.
+# A process that lived for so long does not die "again". A session that kills its process does so at most once
+# in a lease time and a pause of 10 s (docs/decisions/0019), so it ends no command.
 CALM_S = 60.0
 MOST_DEATHS = 5
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -46,7 +48,8 @@ class Member:
         count: Number of processes of the command.
         secret: Known to the processes of this command alone.
         restarts: How often this number was restarted before.
-        lifeline: Read end of a pipe with one byte for each signal to the command; its end is that of the supervisor.
+        lifeline: Read end of a pipe with one byte for each signal to the command; its end is that of the
+            supervisor.
     """
 
     number: int
@@ -69,8 +72,8 @@ def fork_processes(count: int) -> Member:
     """
     Fork `count` processes and return in each of them; the caller itself stays their supervisor and ends here.
 
-    Everything that is imported and built before is shared. A process that dies is restarted after a pause, which
-    doubles; one that is refused its start ends the command with its status.
+    Everything that is imported and built before is shared. A process that dies is restarted after a pause,
+    which doubles; one that is refused its start ends the command with its status.
 
     Raises:
         SystemExit: In the supervisor, when all processes have ended: 0 after a stop in which all ended well.
@@ -95,7 +98,9 @@ class _Supervisor:
         self._error: KeepsDying | None = None
 
     def run(self) -> Member | None:
-        """Supervise until all processes have ended, which returns None; in a new process, return its place."""
+        """
+        Supervise until all processes have ended, which returns None; in a new process, return its place.
+        """
         # Blocked signals wait until `sigtimedwait` takes them, so none is lost and none interrupts.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGCHLD})
         while self._running or not self._is_stopping:
@@ -170,4 +175,6 @@ class _Supervisor:
                 return
             pause_s = min(PAUSE_S * 2 ** (deaths - 1), LONGEST_PAUSE_S)
             self._due[number] = time.monotonic() + pause_s
-            log.error("process.died", process=number, cause=cause, lived_s=round(lived_s, 1), restarted_in_s=pause_s)
+            log.error(
+                "process.died", process=number, cause=cause, lived_s=round(lived_s, 1), restarted_in_s=pause_s
+            )

@@ -110,7 +110,8 @@ class SessionState:
 
     Args:
         status: As events and the source gave it.
-        completed: Latest completed production score by criteria hash and reference; the latest of all comes last.
+        completed: Latest completed production score by criteria hash and reference; the latest of all comes
+            last.
         latest_completed: The latest of them.
         deferred: The deferred request, of which a session has at most one.
         reference_id: The newest reference of the session.
@@ -189,12 +190,16 @@ class Policy:
         return name, self.current_hash(name, chain_id)
 
     def current_hash(self, name: str | None, chain_id: str | None) -> str | None:
-        """The hash that these criteria have now for a chain (None: a session without a chain); None if unknown."""
+        """
+        The hash that these criteria have now for a chain (None: a session without a chain); None if unknown.
+        """
         return self.hashes_of_chains.get(chain_id or "", self.hashes).get(name or "")
 
     def is_current(self, name: str, criteria_hash: str) -> bool:
         """Whether criteria of this name have this hash now for some chain."""
-        return any(found.get(name) == criteria_hash for found in (self.hashes, *self.hashes_of_chains.values()))
+        return any(
+            found.get(name) == criteria_hash for found in (self.hashes, *self.hashes_of_chains.values())
+        )
 
     def certain_rejection(self, request: Request, chain_id: str | None) -> Disposition | None:
         """
@@ -210,7 +215,9 @@ class Policy:
         return reason
 
     def rejection(self, request: Request, chain_id: str | None) -> Disposition | None:
-        """Reason not to score an automatic request on this chain (None: a session without a chain), if any."""
+        """
+        Reason not to score an automatic request on this chain (None: a session without a chain), if any.
+        """
         chain = self.chain(chain_id)
         if not (self.settings.enabled and chain.enabled):
             return "disabled"
@@ -269,7 +276,8 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
 
 def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:
     """
-    The reference that the score of a request for production is judged against; updates `state` if it gives a new one.
+    The reference that the score of a request for production is judged against; updates `state` if it gives a
+    new one.
 
     An automatic request is judged without one, so that the scores which trends are made of stay comparable.
     """

@@ -1,8 +1,10 @@
 """
 The audit record: who changed, erased or exported what, through which door and from where.
 
-A change of scores is recorded in its own transaction. Other changes are recorded before they are made, so that none is
-without a record. An erased session leaves its ids in no record. Reads of evidence are lines of the log with the same
+A change of scores is recorded in its own transaction. Other changes are recorded before they are made, so
+that none is
+without a record. An erased session leaves its ids in no record. Reads of evidence are lines of the log with
+the same
 names.
 """
 

@@ -25,9 +25,9 @@ LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = co
 GROUP BY 1, 2
 """
 
-# Due scores without bulk ones, by whether their chain is held up for long, $1 of them at most: the exact size of
-# a large queue would cost a scan. $2: the chains with a standing of their own; $3: those of them that are held
-# up; $4: whether all others are.
+# Due scores without bulk ones, by whether their chain is held up for long, $1 of them at most: the exact size
+# of a large queue would cost a scan. $2: the chains with a standing of their own; $3: those of them that are
+# held up; $4: whether all others are.
 DUE_SCORES = """
 SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is_held) AS held FROM (
   SELECT CASE WHEN coalesce(chain_id, '') = ANY($2::text[]) THEN coalesce(chain_id, '') = ANY($3::text[])
@@ -48,7 +48,10 @@ FROM ((SELECT created_at FROM {schema}.scoring_events
 
 # A full rate limit is no lasting hold: it ends within a minute, and its chain is at work.
 LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota")
-INTENDED_HOLDS = ("pause", "budget")  # an operator decided on these, so waiting under them is no sign of trouble
+INTENDED_HOLDS = (
+    "pause",
+    "budget",
+)  # an operator decided on these, so waiting under them is no sign of trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,20 @@ async def open_scores(database: Database, standings: Standings) -> OpenScores:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    holds = (list(standings.by_chain), [s.reason for s in standings.by_chain.values()], standings.others.reason)
+    holds = (
+        list(standings.by_chain),
+        [s.reason for s in standings.by_chain.values()],
+        standings.others.reason,
+    )
     rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
     pending = [r for r in rows if r["status"] == "pending"]
     return OpenScores(
         pending=sum(r["scores"] for r in pending),
         in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
         due={r["hold"]: r["due"] for r in pending},
-        oldest_due_s=max((r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS), default=0.0),
+        oldest_due_s=max(
+            (r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS), default=0.0
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """
 Decides how many more requests intake may take, by two bounds on due scores.
 
-Scores that workers may claim count towards `max_pending`. Scores of a chain that is held up for long (a pause,
+Scores that workers may claim count towards `max_pending`. Scores of a chain that is held up for long (a
+pause,
 a spent budget, an open circuit) count towards `max_held`, which is larger: one chain's hold must not stop the
 requests of all others. At a bound intake pauses until the count has shrunk to 80 % of it.
 """
@@ -35,7 +36,11 @@ class Capacity:
     """
 
     def __init__(
-        self, settings: Settings, database: Database, metrics: Metrics, standings: Callable[[], Awaitable[Standings]]
+        self,
+        settings: Settings,
+        database: Database,
+        metrics: Metrics,
+        standings: Callable[[], Awaitable[Standings]],
     ) -> None:
         most_held = settings.max_held or HELD_PER_PENDING * settings.max_pending
         self._bounds: dict[Bound, int] = {"pending": settings.max_pending, "held": most_held}
@@ -65,7 +70,8 @@ class Capacity:
         started = time.monotonic()
         if started < self._next_count and (self._room > 0 or self.is_paused):
             return self._room
-        # Each request may make a score of either kind, so one more than both bounds shows that one is reached.
+        # Each request may make a score of either kind, so one more than both bounds shows that one is
+        # reached.
         due = await due_scores(self._database, await self._standings(), sum(self._bounds.values()) + 2)
         reached = reached_bounds(due, self._bounds, self._reached)
         for bound in BOUNDS:
@@ -80,7 +86,9 @@ class Capacity:
         return self._room
 
 
-def reached_bounds(due: dict[Bound, int], bounds: dict[Bound, int], before: frozenset[Bound]) -> frozenset[Bound]:
+def reached_bounds(
+    due: dict[Bound, int], bounds: dict[Bound, int], before: frozenset[Bound]
+) -> frozenset[Bound]:
     """
     The bounds that are reached now.
 
@@ -88,4 +96,6 @@ def reached_bounds(due: dict[Bound, int], bounds: dict[Bound, int], before: froz
         due: Number of due scores by the bound they count towards.
         before: Bounds that were reached at the last count.
     """
-    return frozenset(b for b, most in bounds.items() if due[b] > (most * RESUME_SHARE if b in before else most))
+    return frozenset(
+        b for b, most in bounds.items() if due[b] > (most * RESUME_SHARE if b in before else most)
+    )

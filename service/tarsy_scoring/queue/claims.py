@@ -16,10 +16,11 @@ from tarsy_scoring.queue.outbox import NewEvent
 # A score whose worker was lost so often is a suspect: it may be what ends its workers.
 SUSPECT_LOSSES = 2
 
-# Move the start of claims to the first pending score, at most once in 10 s. Under an open snapshot, which keeps
-# the index entries of claimed scores, claims then do not read past all of them. A score is due at the start of
-# its transaction or later, and no transaction of the service lasts two minutes. If one does, the next move finds
-# its scores below the floor. Another worker may freeze, or a program keep the row locked: nothing waits for them.
+# Move the start of claims to the first pending score, at most once in 10 s. Under an open snapshot, which
+# keeps the index entries of claimed scores, claims then do not read past all of them. A score is due at the
+# start of its transaction or later, and no transaction of the service lasts two minutes. If one does, the
+# next move finds its scores below the floor. Another worker may freeze, or a program keep the row locked:
+# nothing waits for them.
 MOVE_CLAIM_FLOOR = """
 UPDATE {schema}.claim_floor SET
   due = coalesce((SELECT min(next_attempt_at) FROM {schema}.session_scores

@@ -26,7 +26,9 @@ class DeadLetterLimit:
         self._streak = 0
 
     def count(self, *, is_invalid: bool) -> str | None:
-        """Count a message. Returns: Which setting it exceeds, with the numbers; None: it is within the limit."""
+        """
+        Count a message. Returns: Which setting it exceeds, with the numbers; None: it is within the limit.
+        """
         self._are_invalid.append(is_invalid)
         self._streak = self._streak + 1 if is_invalid else 0
         if not is_invalid:

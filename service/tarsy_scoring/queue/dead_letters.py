@@ -4,8 +4,10 @@ Messages that cannot be decoded or stored: kept whole with the reason, and repla
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
 dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
-keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A replayed
-message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write these
+keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A
+replayed
+message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write
+these
 headers, so they count only if PostgreSQL has recorded a replay of this position and content.
 """
 
@@ -116,8 +118,8 @@ async def write_dead_letter(
     """
     Write the dead letter of `record` and wait until the brokers acknowledge it.
 
-    Waits for the database too, if the body is too large for the topic. If not even the headers fit, PostgreSQL
-    alone keeps the body, and the log names it.
+    Waits for the database too, if the body is too large for the topic. If not even the headers fit,
+    PostgreSQL alone keeps the body, and the log names it.
 
     Args:
         replayed_from: The origin of a replayed record (see `find_replays`).
@@ -179,12 +181,16 @@ def group_by_origin(letters: Iterable[DeadLetter]) -> list[list[DeadLetter]]:
     """
     The letters of each original message, the one that failed last at the end.
 
-    A letter without an origin stands alone. So does one with other content: any producer can write the origin of a
-    genuine letter, and must not replace it.
+    A letter without an origin stands alone. So does one with other content: any producer can write the origin
+    of a genuine letter, and must not replace it.
     """
     groups = defaultdict[Any, list[DeadLetter]](list)
     for letter in letters:
-        same = letter.place if letter.origin is None else (position_in(letter.origin), letter.value, letter.body_id)
+        same = (
+            letter.place
+            if letter.origin is None
+            else (position_in(letter.origin), letter.value, letter.body_id)
+        )
         groups[same].append(letter)
     return [sorted(group, key=lambda letter: letter.failed_at) for group in groups.values()]
 
@@ -207,8 +213,8 @@ async def replay(
         is_erased: Whether the message is about a session that was erased.
 
     Raises:
-        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more, was a
-            damaged batch, or is about an erased session.
+        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more,
+            was a damaged batch, or is about an erased session.
         BrokerAway, TooLarge: It could not be sent.
         DatabaseAway: Nothing was sent.
     """
@@ -227,7 +233,8 @@ async def replay(
         original = await load_body(database, letter.body_id)
     if original is None:
         raise InvalidMessage(
-            "no_body", f"dead letter {letter.place}: the database does not have its message {letter.body_id!r}"
+            "no_body",
+            f"dead letter {letter.place}: the database does not have its message {letter.body_id!r}",
         )
     if is_erased(original):
         raise InvalidMessage(
@@ -247,8 +254,8 @@ async def find_replays(database: Database, records: Sequence[Record]) -> Mapping
     """
     The origins of replayed records, by their place in `records`. Waits for the database.
 
-    A record counts as replayed if a replay of its content from this position of its own topic was recorded. Others
-    with the same headers are new records.
+    A record counts as replayed if a replay of its content from this position of its own topic was recorded.
+    Others with the same headers are new records.
     """
     claimed: dict[int, tuple[Origin, bytes]] = {}
     for place, record in enumerate(records):

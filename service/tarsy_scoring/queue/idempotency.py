@@ -13,9 +13,9 @@ KEPT_H = 24  # how long the first answer under a key is repeated
 # row, so that a refused request leaves nothing behind.
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
-# A conflicting row is older than `KEPT_H`; a newer one would have been found. Some other expired answers are deleted,
-# except those that another transaction is deleting. In this order: the insert may wait for a deletion of the same
-# key, and a deletion skips locked rows.
+# A conflicting row is older than `KEPT_H`; a newer one would have been found. Some other expired answers are
+# deleted, except those that another transaction is deleting. In this order: the insert may wait for a
+# deletion of the same key, and a deletion skips locked rows.
 KEEP_ANSWER = f"""
 WITH kept AS (
   INSERT INTO {{schema}}.kept_answers (caller, key, asked_hash, outcome, score_id, request_id)

@@ -72,7 +72,8 @@ SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {sc
 WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
 """
 
-# Defer the oldest automatic request that joined each of these scores, unless another one of the session is deferred.
+# Defer the oldest automatic request that joined each of these scores, unless another one of the session is
+# deferred.
 DEFER_JOINED = """
 UPDATE {schema}.scoring_requests SET disposition = 'deferred', score_id = NULL
 WHERE request_id IN (
@@ -87,7 +88,9 @@ WHERE request_id IN (
 FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
 FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash", "reference_id")
 
-ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named"))
+ADD_SCORES = insert_of(
+    "session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named")
+)
 _QUEUED = {"added": f"{ADD_SCORES} RETURNING *", "queued": outbox.EMIT_FOR_ADDED}
 
 # New scores with their `queued` events.
@@ -104,7 +107,9 @@ held AS (
 UPDATE {schema}.session_scores s SET priority = held.priority FROM held WHERE s.score_id = held.score_id
 """
 
-SUPERSEDE = "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
+SUPERSEDE = (
+    "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
+)
 
 # Fields of a request that are stored under their own names.
 REQUEST_COLUMNS = (
@@ -141,7 +146,9 @@ SCORES_OF_REQUESTS = """
 SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
 """
 
-REQUESTS_OF_SCORE = "SELECT * FROM {schema}.scoring_requests WHERE score_id = $1 ORDER BY received_at, request_id"
+REQUESTS_OF_SCORE = (
+    "SELECT * FROM {schema}.scoring_requests WHERE score_id = $1 ORDER BY received_at, request_id"
+)
 
 REQUESTS_BY_EVENT = """
 SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at, request_id LIMIT $2
@@ -194,7 +201,9 @@ class Order:
 
     def identity(self, run_id: UUID) -> UUID:
         """Request id of this order within a run."""
-        return uuid5(run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number))))
+        return uuid5(
+            run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +262,9 @@ class Inbox:
                 known |= await self._known(connection, [r.request_id for r in fresh])
                 fresh = [r for r in fresh if r.request_id not in known]
             decisions = _Decisions()
-            for request in fresh:  # in order of arrival: a later one may supersede an earlier one of the batch
+            for (
+                request
+            ) in fresh:  # in order of arrival: a later one may supersede an earlier one of the batch
                 decisions.add(request, admit(request, states[request.session_id], self.policy))
             await self._add_references(connection, fresh)
             await self._add(connection, decisions)
@@ -268,7 +279,9 @@ class Inbox:
         try:
             decisions = await self.database.persist(work)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
-            raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
+            raise NotStorable(
+                f"the database refuses what the request says: {type(error).__name__}"
+            ) from error
         if decisions.accepted:
             self.database.notify("scores", len(decisions.accepted))
             self.database.notify("events")
@@ -334,7 +347,10 @@ class Inbox:
         """
 
         async def work(connection: Connection) -> Answer | KeptAnswer | UnverifiedSession:
-            if key is not None and (kept := await idempotency.find_answer(self.database, connection, key)) is not None:
+            if (
+                key is not None
+                and (kept := await idempotency.find_answer(self.database, connection, key)) is not None
+            ):
                 if kept.is_same_question:
                     await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
@@ -353,7 +369,9 @@ class Inbox:
         try:
             answer = await self.database.once(work)
         except asyncpg.DataError as error:  # not IntegrityConstraintViolationError: that would be a bug here
-            raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
+            raise NotStorable(
+                f"the database refuses what the request says: {type(error).__name__}"
+            ) from error
         if isinstance(answer, Answer) and answer.outcome == "new":
             self.database.notify("scores")
             self.database.notify("events")
@@ -361,7 +379,8 @@ class Inbox:
 
     async def look(self, request: Request, key: Key | None = None) -> UnverifiedSession | None:
         """
-        Look without a lock whether an API request would make a score, so that its session must be verified first.
+        Look without a lock whether an API request would make a score, so that its session must be verified
+        first.
 
         Returns:
             None if not; `request_score` decides again in any case.
@@ -389,7 +408,10 @@ class Inbox:
     async def _store_answer(
         self, connection: Connection, request: Request, key: Key | None, answer: Answer, before: SessionState
     ) -> Answer:
-        """Write the decision of an answer, nothing for a refusal; returns the answer with the row of a new score."""
+        """
+        Write the decision of an answer, nothing for a refusal; returns the answer with the row of a new
+        score.
+        """
         decision, sql = answer.decision, self.database.sql
         if decision is None:
             return answer
@@ -399,7 +421,9 @@ class Inbox:
             change: audit.Change = "score" if before.latest_completed is None else "rescore"
             ids = request.session_id, answer.score_id, request.request_id
             recorded = audit.arguments_of(change, request.requested_by, *ids)
-            row = await connection.fetchrow(sql(ADD_ASKED), *self._queued([(request, decision)]), asked, *recorded)
+            row = await connection.fetchrow(
+                sql(ADD_ASKED), *self._queued([(request, decision)]), asked, *recorded
+            )
             assert row is not None
             answer = replace(answer, row=dict(row))
         elif decision.disposition == "in_progress":
@@ -415,7 +439,9 @@ class Inbox:
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
-    async def _lock_sessions_of(self, connection: Connection, requests: list[Request]) -> dict[str, SessionState]:
+    async def _lock_sessions_of(
+        self, connection: Connection, requests: list[Request]
+    ) -> dict[str, SessionState]:
         """Insert or lock the sessions of these requests, store what the requests say, read their states."""
         by_session: dict[str, dict[str, Any]] = {}
         for r in requests:
@@ -456,14 +482,22 @@ class Inbox:
             await connection.execute(self.database.sql(SUPERSEDE), decisions.superseded)
 
     async def _add_requests(
-        self, connection: Connection, fresh: list[Request], decisions: _Decisions, arrivals: Mapping[UUID, int]
+        self,
+        connection: Connection,
+        fresh: list[Request],
+        decisions: _Decisions,
+        arrivals: Mapping[UUID, int],
     ) -> None:
         rows = [_request_row(r, decisions.by_request[r.request_id], arrivals[r.request_id]) for r in fresh]
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
 
     async def _add_references(self, connection: Connection, fresh: Sequence[Request]) -> None:
-        given = [(r.session_id, r.request_id, r.requested_by, r.reference) for r in fresh if r.reference is not None]
+        given = [
+            (r.session_id, r.request_id, r.requested_by, r.reference)
+            for r in fresh
+            if r.reference is not None
+        ]
         if given:
             await stored_references.add(self.database, connection, given)
 
@@ -483,7 +517,9 @@ class Inbox:
         rows = await connection.fetch(self.database.sql(lock), sorted(ids))
         return {r["session_id"]: r["chain_id"] for r in rows}
 
-    async def promote(self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]) -> bool:
+    async def promote(
+        self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]
+    ) -> bool:
         """
         Decide again about the deferred requests of sessions whose score has just ended.
 
@@ -525,7 +561,9 @@ class Inbox:
 
     async def requests_of_event(self, event_id: str, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
+        rows = await self.database.once(
+            lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit)
+        )
         return [dict(r) for r in rows]
 
 

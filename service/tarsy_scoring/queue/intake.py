@@ -2,7 +2,8 @@
 Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
 No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
-dead-letter topic cannot be written, intake stops and drops nothing. If too many messages of a topic are invalid,
+dead-letter topic cannot be written, intake stops and drops nothing. If too many messages of a topic are
+invalid,
 intake stops that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no records
 (`Capacity`).
 """
@@ -95,8 +96,8 @@ class Intake:
             while not stopping.is_set():
                 try:
                     with patience:
-                        # The client waits without a limit for its partitions and for commits while brokers are
-                        # away.
+                        # The client waits without a limit for its partitions and for commits while brokers
+                        # are away.
                         await unless_stopped(self.run_once(), stopping)
                         if self._consumer.is_served or self._capacity.is_paused:
                             self._metrics.intake_last_pass.set(self._clock())
@@ -123,7 +124,9 @@ class Intake:
         """The topics and partitions that are not read, with the reason; None: all are read."""
         unreadable = {topic: self._consumer.count_stopped(topic)["unreadable"] for topic in self._topics}
         parts = [f"{topic}: {reason}" for topic, reason in self._stopped.items()]
-        parts += [f"{topic}: {count} partitions cannot be read" for topic, count in unreadable.items() if count]
+        parts += [
+            f"{topic}: {count} partitions cannot be read" for topic, count in unreadable.items() if count
+        ]
         return f"intake does not read {'; '.join(parts)}" if parts else None
 
     async def run_once(self) -> None:
@@ -212,13 +215,17 @@ class Intake:
         """
         if record.last_offset is not None:
             offsets = f"{record.offset} to {record.last_offset}"
-            raise InvalidMessage("damaged_batch", f"the checksum of the batch {offsets} is wrong; send its events anew")
+            raise InvalidMessage(
+                "damaged_batch", f"the checksum of the batch {offsets} is wrong; send its events anew"
+            )
         origin = replayed_from or dead_letters.position_of(record)
         if record.topic == self._settings.topic_session_completed:
             event = decode_session_completed(record.value)
             age_s = self._clock() - record.timestamp_ms / 1000
             limit_s = self._settings.config.max_event_age_s
-            is_stale = limit_s is not None and age_s > limit_s and record.timestamp_ms > 0 and replayed_from is None
+            is_stale = (
+                limit_s is not None and age_s > limit_s and record.timestamp_ms > 0 and replayed_from is None
+            )
             return Request(
                 request_id=_request_id("session.completed", event, origin, record.value),
                 session_id=event.session_id,
@@ -259,7 +266,9 @@ class Intake:
     async def _accept(
         self, records: Sequence[Record], decoded: Sequence[tuple[int, Request]]
     ) -> dict[int, InvalidMessage]:
-        """Store requests, each with the place of its record; returns those that the database refuses even alone."""
+        """
+        Store requests, each with the place of its record; returns those that the database refuses even alone.
+        """
         if not decoded:
             return {}
         try:
@@ -302,7 +311,9 @@ class Intake:
         )
 
 
-def _request_id(kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None) -> UUID:
+def _request_id(
+    kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None
+) -> UUID:
     if event.event_id:
         return request_id_of(kind, event.session_id, event.event_id)
     value_hash = hashlib.sha256(value or b"").hexdigest()

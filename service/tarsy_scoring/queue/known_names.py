@@ -31,7 +31,8 @@ ON CONFLICT (kind, name) DO UPDATE SET seen_at = excluded.seen_at
 KNOWN = "SELECT kind, name FROM {schema}.known_names WHERE seen_at > now() - make_interval(secs => $1)"
 LIVING_S = 180.0  # the longest `Policy.living_s`
 
-# Puts a score back with its chain, if another worker names the chain. Criteria of another chain go with that chain.
+# Puts a score back with its chain, if another worker names the chain. Criteria of another chain go with that
+# chain.
 LEAVE = """
 UPDATE {schema}.session_scores SET
   chain_id = $3, criteria = $6, criteria_hash = CASE WHEN criteria = $6 THEN criteria_hash END,
@@ -91,12 +92,16 @@ class KnownNames:
     chains: frozenset[str]
 
     def lack(self, score: Mapping[str, Any]) -> bool:
-        """Whether no living worker knows the criteria, or the named chain, of this score; as `_IS_UNKNOWN`."""
+        """
+        Whether no living worker knows the criteria, or the named chain, of this score; as `_IS_UNKNOWN`.
+        """
         if not (self.criteria or self.chains):
             return False
         criteria, chain_id = score["criteria"], score["chain_id"]
         has_unknown_criteria = criteria is not None and criteria not in self.criteria
-        return has_unknown_criteria or bool(score["chain_is_named"] and chain_id and chain_id not in self.chains)
+        return has_unknown_criteria or bool(
+            score["chain_is_named"] and chain_id and chain_id not in self.chains
+        )
 
 
 async def known_to_workers(database: Database) -> KnownNames:
@@ -173,8 +178,13 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         # An automatic request does not name the criteria of the score that it joined.
         misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
         await inbox.defer_joined(connection, misnamed)
-        await inbox.promote(connection, chains, {r["session_id"] for r in rows if r["purpose"] == "production"})
-        return [Lost(r["score_id"], r["session_id"], chains[r["session_id"]], "failed", r["error_kind"]) for r in rows]
+        await inbox.promote(
+            connection, chains, {r["session_id"] for r in rows if r["purpose"] == "production"}
+        )
+        return [
+            Lost(r["score_id"], r["session_id"], chains[r["session_id"]], "failed", r["error_kind"])
+            for r in rows
+        ]
 
     lost = await database.once(work)
     if lost:

@@ -64,8 +64,8 @@ def has_no_later(alias: str, purpose: str = "'production'", *, of_its_kind: bool
 
 def latest_of(session_id: str, columns: str, kind: Kind | None = None) -> str:
     """
-    Subquery: these columns of the latest score of one session, of one kind or of all. For statements that look up few
-    sessions.
+    Subquery: these columns of the latest score of one session, of one kind or of all. For statements that
+    look up few sessions.
 
     Behind `CROSS JOIN LATERAL` it makes PostgreSQL look up each session by the index, where `is_latest` would
     let it read all scores because it expects more sessions than there are.

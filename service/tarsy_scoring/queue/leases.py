@@ -14,7 +14,14 @@ from uuid import UUID
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import audit, claims, outbox
-from tarsy_scoring.queue.claims import EVERY_CHAIN, SUSPECT_LOSSES, ChainFilter, ClaimedScore, begun_events, progress
+from tarsy_scoring.queue.claims import (
+    EVERY_CHAIN,
+    SUSPECT_LOSSES,
+    ChainFilter,
+    ClaimedScore,
+    begun_events,
+    progress,
+)
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.outbox import NewEvent
 
@@ -29,7 +36,8 @@ RETURNING before.attempt < $3
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
 # to its claim was lost, must be allowed to lapse. A row that another transaction has locked is left to
-# `RENEW_LOCKED`, so that it does not cost the others their leases. Its lease counts as held as long as its token is
+# `RENEW_LOCKED`, so that it does not cost the others their leases. Its lease counts as held as long as its
+# token is
 # stored: if it is being taken back, the next renewal finds out, and until then no write matches.
 RENEW = """
 WITH held AS (
@@ -45,7 +53,8 @@ WITH held AS (
 SELECT lease_token, score_id NOT IN (SELECT score_id FROM free) AS is_locked FROM held
 """
 
-# Waits for the rows, and so renews a lapsed lease before another worker, which skips locked rows, can take it back.
+# Waits for the rows, and so renews a lapsed lease before another worker, which skips locked rows, can take it
+# back.
 RENEW_LOCKED = """
 UPDATE {schema}.session_scores s SET lease_expires_at = clock_timestamp() + make_interval(secs => $3)
 FROM unnest($1::uuid[], $2::uuid[]) AS h(score_id, token)
@@ -152,7 +161,9 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A score taken back from a worker that stopped renewing, with its new status; an error where it ended."""
+    """
+    A score taken back from a worker that stopped renewing, with its new status; an error where it ended.
+    """
 
     score_id: UUID
     session_id: str
@@ -193,7 +204,8 @@ class Leases:
 
         Raises:
             DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed
-                rows, so a retry must be a new claim. `release_untracked` frees them before their leases lapse.
+                rows, so a retry must be a new claim. `release_untracked` frees them before their leases
+                lapse.
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:
@@ -202,7 +214,8 @@ class Leases:
             policy = self.inbox.policy
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
             arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
-            # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5 ms.
+            # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5
+            # ms.
             await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
             rows = await connection.fetch(self.database.sql(claims.CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
@@ -314,20 +327,25 @@ class Leases:
             found = await connection.fetch(self.database.sql(EXPIRED), list(running))
             if not found:
                 return []
-            # A session that another program keeps locked must not delay the others; the next pass tries it again.
+            # A session that another program keeps locked must not delay the others; the next pass tries it
+            # again.
             expired = {r["session_id"] for r in found}
             chains = await self.inbox.lock_sessions(connection, expired, skip_locked=True)
             ids = [r["score_id"] for r in found if r["session_id"] in chains]
             rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
             events = []
             for r in rows:
-                event = NewEvent(r["score_id"], "scoring.progress", {"phase": "waiting_retry"}, r["traceparent"])
+                event = NewEvent(
+                    r["score_id"], "scoring.progress", {"phase": "waiting_retry"}, r["traceparent"]
+                )
                 if r["status"] != "pending":
                     extra = {name: r[name] for name in ("status", "error_kind", "error_message")}
                     event = replace(event, type="scoring.failed", extra=extra)
                 events.append(event)
             await outbox.emit(self.database, connection, events)
-            ended = {r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"}
+            ended = {
+                r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"
+            }
             await self.inbox.promote(connection, chains, ended)
             return [
                 Lost(r["score_id"], r["session_id"], chains[r["session_id"]], r["status"], r["error_kind"])
@@ -403,7 +421,9 @@ class Leases:
             extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
             event = NewEvent(score_id, "scoring.failed", extra, cancelled["traceparent"])
             await outbox.emit(self.database, connection, [event])
-            await audit.record(self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id)
+            await audit.record(
+                self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
+            )
             if cancelled["purpose"] == "production":
                 await self.inbox.promote(connection, chains, {session_id})
             return True

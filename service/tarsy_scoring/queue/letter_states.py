@@ -1,7 +1,8 @@
 """
 What became of dead letters: one row for each original position, with the last failure and the last replay.
 
-The dead-letter topic has the messages; this table has none of their content. All times are those of the database, so
+The dead-letter topic has the messages; this table has none of their content. All times are those of the
+database, so
 that they can be compared.
 """
 
@@ -35,8 +36,8 @@ ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE
 SET error = excluded.error, error_message = excluded.error_message, failed_at = now(), times = dead_letters.times + 1
 """
 
-# $6: when the replay was recorded, just before it was sent; intake may have read it meanwhile. A letter of an earlier
-# version has no row yet.
+# $6: when the replay was recorded, just before it was sent; intake may have read it meanwhile. A letter of an
+# earlier version has no row yet.
 NOTE_REPLAY = """
 INSERT INTO {schema}.dead_letters
   (original_topic, original_partition, original_offset, error, error_message, failed_at, replayed_at)
@@ -102,7 +103,9 @@ class Letters:
 
     dead_letters: list[Letter]
     left_out: Annotated[int, Field(description="Those beyond `limit`.")]
-    by_state: Annotated[dict[LetterState, int], Field(description="Number of all dead letters in each state.")]
+    by_state: Annotated[
+        dict[LetterState, int], Field(description="Number of all dead letters in each state.")
+    ]
 
 
 def position_in(origin: Origin) -> Position:
@@ -116,7 +119,9 @@ async def note_failure(database: Database, origin: Origin, error: InvalidMessage
     await database.persist(lambda c: c.execute(database.sql(NOTE_FAILURE), *said))
 
 
-async def note_replay(database: Database, origin: Origin, error: str, error_message: str, at: datetime) -> None:
+async def note_replay(
+    database: Database, origin: Origin, error: str, error_message: str, at: datetime
+) -> None:
     """
     Record that a message was sent again.
 

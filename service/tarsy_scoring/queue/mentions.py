@@ -1,7 +1,8 @@
 """
 Finds session ids in messages that cannot be decoded, whatever the encoding and the spelling.
 
-Session ids are ASCII, so a text without its NUL bytes reads the same in UTF-8, UTF-16 and UTF-32. JSON may write any
+Session ids are ASCII, so a text without its NUL bytes reads the same in UTF-8, UTF-16 and UTF-32. JSON may
+write any
 character as an escape, also in JSON text within JSON. Compressed or base64 content is not read.
 """
 
@@ -23,7 +24,8 @@ def mentions(session_id: str, parts: Iterable[bytes]) -> bool:
     """
     Whether any of these parts of a message holds the id, as a whole word.
 
-    A session may have the id `status`, which is also a field of every message: a name of a field does not count.
+    A session may have the id `status`, which is also a field of every message: a name of a field does not
+    count.
     """
     no_name = f"(?!{_IS_NAME})" if session_id in _FIELDS else ""
     word = re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(session_id)}(?![A-Za-z0-9_-]){no_name}")

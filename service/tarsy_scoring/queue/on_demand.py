@@ -45,8 +45,8 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
     """
     Decide about a request over HTTP.
 
-    If the request names criteria, an existing score answers it only under the present hash of these criteria. A
-    request that says nothing of references is answered by a score with or without one.
+    If the request names criteria, an existing score answers it only under the present hash of these criteria.
+    A request that says nothing of references is answered by a score with or without one.
 
     Args:
         state: Of the request's session, whose row is locked.
@@ -67,4 +67,6 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
         return Answer("completed", completed, Decision("already_scored", completed))
     new = uuid4()
     reference_id = wanted_reference(request, state)
-    return Answer("new", new, Decision("accepted", new, state.chain_id, name, wanted_hash, reference_id=reference_id))
+    return Answer(
+        "new", new, Decision("accepted", new, state.chain_id, name, wanted_hash, reference_id=reference_id)
+    )

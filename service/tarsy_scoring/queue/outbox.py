@@ -8,7 +8,8 @@ could skip a row that commits late.
 
 `relay_floor` says up to which position and entry no event waits. Without it a pass reads the index entries of
 all events that were published since the oldest open snapshot, because vacuum may not remove them. Positions
-have no gaps and commit in order, so the lowest unpublished one bounds all others. An event is published if its
+have no gaps and commit in order, so the lowest unpublished one bounds all others. An event is published if
+its
 position is at most `relay_floor.published`. A mark in its own row would write the whole row again, so only
 events above the floor have one: those that brokers acknowledged before an earlier event.
 
@@ -18,9 +19,9 @@ An entry needs a proof, since a smaller one may commit later:
 - Entries are assigned in order. W took its entry before e was taken, so before P's snapshot, which shows e.
 - W holds the rows of its scores, so it had its id before it took the entry. P gets its id with its first
   change, after that snapshot. So W's id is smaller than P's.
-- A transaction after P remembers e with its own id, which is larger still. Once no transaction with a smaller id
-  runs, every such W has ended, and a new snapshot shows what it wrote. If it shows no event up to e without a
-  position, there will never be one.
+- A transaction after P remembers e with its own id, which is larger still. Once no transaction with a smaller
+  id runs, every such W has ended, and a new snapshot shows what it wrote. If it shows no event up to e
+  without a position, there will never be one.
 
 A transaction that has written and stays open, in any database of the server, delays the floor of entries. An
 open snapshot alone does not.
@@ -42,9 +43,9 @@ FLOOR_STEP = 1000
 IS_UNPUBLISHED = """e.published_at IS NULL
   AND (e.position IS NULL OR e.position > (SELECT published FROM {schema}.relay_floor))"""
 
-# Append events to scores whose rows this transaction has locked, in the order given per score. With SELECT the plan
-# does not depend on the length of the arrays, so PostgreSQL plans the statement once. Planning it for each transaction
-# took as long as running it for one event.
+# Append events to scores whose rows this transaction has locked, in the order given per score. With SELECT
+# the plan does not depend on the length of the arrays, so PostgreSQL plans the statement once. Planning it
+# for each transaction took as long as running it for one event.
 EMIT = """
 WITH new AS (
   SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[]), (SELECT $3::jsonb[]), (SELECT $4::text[]))
@@ -75,10 +76,10 @@ ORDER BY n.n
 # The same for scores that another part of the statement adds, and returns under the name `added`.
 EMIT_FOR_ADDED = EMIT.replace("{schema}.session_scores s", "added s")
 
-# Assign the next positions to committed events, in the order in which each score's events were written, if this
-# process holds the lock of the relay ($2) or can take it until the statement ends. A snapshot may be older than the
-# lock. The rows are locked, so a row that another relay has placed since the snapshot is left out: no position is
-# assigned twice, and there is no gap.
+# Assign the next positions to committed events, in the order in which each score's events were written, if
+# this process holds the lock of the relay ($2) or can take it until the statement ends. A snapshot may be
+# older than the lock. The rows are locked, so a row that another relay has placed since the snapshot is left
+# out: no position is assigned twice, and there is no gap.
 ASSIGN_POSITIONS = f"""
 WITH relay AS (
   SELECT CASE WHEN $2 THEN true ELSE pg_try_advisory_xact_lock(hashtext($3), hashtext($4)) END AS is_leading
@@ -106,8 +107,9 @@ FROM placed
 """
 
 # Raise the floor of entries by a step, and begin the next step at an entry ($1) that has a position.
-# Ids from the future are those of another server, from which this database was restored. With NOT EXISTS PostgreSQL
-# may join, and then reads the whole index of waiting events, whose dead entries a long snapshot keeps.
+# Ids from the future are those of another server, from which this database was restored. With NOT EXISTS
+# PostgreSQL may join, and then reads the whole index of waiting events, whose dead entries a long snapshot
+# keeps.
 RAISE_ENTRY = f"""
 UPDATE {{schema}}.relay_floor f SET
   entry = CASE WHEN next_xid <= pg_snapshot_xmin(pg_current_snapshot()) THEN next_entry ELSE entry END,
@@ -196,7 +198,9 @@ async def emit(database: Database, connection: Connection, events: Sequence[NewE
         await connection.execute(database.sql(EMIT), *arguments_of(events))
 
 
-def arguments_of(events: Sequence[NewEvent]) -> tuple[list[UUID], list[str], list[dict[str, Any]], list[str | None]]:
+def arguments_of(
+    events: Sequence[NewEvent],
+) -> tuple[list[UUID], list[str], list[dict[str, Any]], list[str | None]]:
     """Arguments of `EMIT` and `EMIT_FOR_ADDED`."""
     return (
         [e.score_id for e in events],

@@ -12,7 +12,9 @@ from uuid import UUID, uuid5
 
 from tarsy_scoring.events import GivenReference
 
-_NAMESPACE = UUID("5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42")  # never change: stored references would be stored again
+_NAMESPACE = UUID(
+    "5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42"
+)  # never change: stored references would be stored again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,16 @@ class Reference:
 
 
 def reference_of(
-    given: GivenReference, session_id: str, extra_patterns: Mapping[str, str], *, by: str, at: datetime | None = None
+    given: GivenReference,
+    session_id: str,
+    extra_patterns: Mapping[str, str],
+    *,
+    by: str,
+    at: datetime | None = None,
 ) -> Reference:
     """
-    The reference that a request gives, with its secrets masked. Blocks for a quarter of a second at its first call.
+    The reference that a request gives, with its secrets masked. Blocks for a quarter of a second at its first
+    call.
 
     Args:
         extra_patterns: The shapes of the operator's own secrets.

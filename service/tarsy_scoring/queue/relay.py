@@ -1,11 +1,13 @@
 """
 Publish the outbox to `scoring-events`: one relay at a time, in order per session, at least once.
 
-Laws. One statement assigns the next positions to committed events. A transaction, under the same advisory lock,
+Laws. One statement assigns the next positions to committed events. A transaction, under the same advisory
+lock,
 publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
 mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
 finds the lock free is the relay, so another process replaces a dead one at its next poll. Notifications are
-for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass only
+for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass
+only
 if an event waits and no position was assigned since its last look. So relays do not take turns. Positions are
 assigned even while a broker is unavailable, because live clients read events by position from the database.
 """
@@ -44,10 +46,12 @@ LIMIT = 1000
 # Limits the time that a transaction stays open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
-# Shortest time from the beginning of a pass to that of the next. A pass costs the same CPU for one event as for ten.
+# Shortest time from the beginning of a pass to that of the next. A pass costs the same CPU for one event as
+# for ten.
 PASS_EVERY_S = 0.02
-# Longest pause after slow passes, which is as long as the shorter one of the last two: a relay in a busy process works
-# for at most half of the time. A single slow pass adds no pause, because events have gathered during it already.
+# Longest pause after slow passes, which is as long as the shorter one of the last two: a relay in a busy
+# process works for at most half of the time. A single slow pass adds no pause, because events have gathered
+# during it already.
 GATHER_S = 0.025
 
 Extent = Literal["whole", "without_labels", "small", "nothing"]  # how much of an event is published
@@ -90,7 +94,9 @@ class Relay:
                 await asyncio.sleep(max(rest_s, min(took_s, last_s, GATHER_S)))
                 last_s = took_s
             self._is_at_work = True  # the last process that stops publishes the rest
-            with contextlib.suppress(TimeoutError):  # the pass that is cut off is rolled back and its events repeated
+            with contextlib.suppress(
+                TimeoutError
+            ):  # the pass that is cut off is rolled back and its events repeated
                 async with asyncio.timeout(FLUSH_S):
                     while await self._pass() > 0:
                         pass
@@ -152,12 +158,16 @@ class Relay:
         return assigned is not None and assigned.is_waiting
 
     async def _is_needed(self) -> bool:
-        """Whether an event waits, and no relay has assigned a position since the last pass or look of this one."""
+        """
+        Whether an event waits, and no relay has assigned a position since the last pass or look of this one.
+        """
         before = self._last_position
         self._last_position, is_waiting = await outbox.look(self._database)
         return is_waiting and self._last_position == before
 
-    async def assign_positions_during(self, broker_call: Coroutine[Any, Any, T], *, is_leading: bool = False) -> T:
+    async def assign_positions_during(
+        self, broker_call: Coroutine[Any, Any, T], *, is_leading: bool = False
+    ) -> T:
         """
         Await a call to the brokers and keep assigning positions meanwhile; a cancel also cancels the call.
 
@@ -180,7 +190,9 @@ class Relay:
         sent, messages = self._in_order_after_a_refusal(events)
         refused: Sequence[bool] = [False] * len(sent)
         try:
-            acknowledged: Sequence[bool] = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
+            acknowledged: Sequence[bool] = await self._publisher.publish(
+                self._topic, messages, PUBLISH_TIMEOUT_S
+            )
         except TooLarge as error:
             log.warning("relay.too_large", reason=str(error), effect="each refused event is sent alone")
             acknowledged, refused = error.acknowledged, error.refused
@@ -190,7 +202,9 @@ class Relay:
                 continue
             how: Extent | None = "whole" if was_acknowledged else None
             if not was_acknowledged:
-                broken.add(event.session_id)  # later events of the session may be on the topic: they are repeated
+                broken.add(
+                    event.session_id
+                )  # later events of the session may be on the topic: they are repeated
                 how = await self._publish_alone(event, deadline_s) if was_refused else None
             if how is not None:
                 done.append(event)
@@ -220,8 +234,8 @@ class Relay:
         Publish an event with as much of it as the topic accepts.
 
         Returns:
-            How much that was; `nothing` if the topic refuses it even without its content. None: the brokers did
-            not answer in time, so it has to be sent again.
+            How much that was; `nothing` if the topic refuses it even without its content. None: the brokers
+            did not answer in time, so it has to be sent again.
         """
         for how, payload in _ever_smaller(event.payload):
             remaining_s = deadline_s - asyncio.get_running_loop().time()
@@ -244,7 +258,11 @@ class Relay:
         if how != "whole":
             self._metrics.events_cut.labels(how).inc()
             log.error(
-                "relay.event_cut", published=how, type=type_, position=event.position, session_id=event.session_id
+                "relay.event_cut",
+                published=how,
+                type=type_,
+                position=event.position,
+                session_id=event.session_id,
             )
 
     async def _pass(self) -> int:

@@ -111,7 +111,11 @@ SCORE_FIELDS = (
     ScoreField("started_at", datetime | None, csv=9),
     ScoreField("completed_at", datetime | None),
     _derived("scored_at", _about(datetime | None, "The same as `completed_at`."), csv=10),
-    ScoreField("current_stage", _about(str | None, "Only while `in_progress`: the last phase."), is_always_there=False),
+    ScoreField(
+        "current_stage",
+        _about(str | None, "Only while `in_progress`: the last phase."),
+        is_always_there=False,
+    ),
     _result("total_score", Annotated[int, Field(ge=0, le=100)] | None, csv=11),
     _derived(
         "labels_nearby",
@@ -126,8 +130,12 @@ SCORE_FIELDS = (
     _result("rubric", Rubric | None),
     ScoreField("criteria", str | None, csv=16),
     ScoreField("criteria_hash", str | None, csv=17),
-    _derived("is_current_criteria", _about(bool, "Whether the criteria of that name still have this hash."), csv=18),
-    _result("judge_fingerprint", _about(str | None, "Scores under different ones are not comparable."), csv=19),
+    _derived(
+        "is_current_criteria", _about(bool, "Whether the criteria of that name still have this hash."), csv=18
+    ),
+    _result(
+        "judge_fingerprint", _about(str | None, "Scores under different ones are not comparable."), csv=19
+    ),
     _result("samples", list[Sample], is_list=True),
     _result("spread", Count | None, csv=20),
     _result("second_opinion", SecondOpinion | None),
@@ -140,7 +148,9 @@ SCORE_FIELDS = (
         csv=36,
     ),
     _result(
-        "judge_passed", _about(bool | None, "Whether the total reaches it; null: without a total or threshold."), csv=37
+        "judge_passed",
+        _about(bool | None, "Whether the total reaches it; null: without a total or threshold."),
+        csv=37,
     ),
     _derived("layers", LayerResults),
     _result("composite_score", Annotated[float, Field(ge=0, le=100)] | None, csv=15),

@@ -50,7 +50,18 @@ FLAGS = [
     "chain_mismatch",
     "second_opinion_disagrees",
 ]
-WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "worker", "session", "retry"]
+WAITING_FOR = [
+    "pause",
+    "circuit",
+    "key",
+    "quota",
+    "budget",
+    "rate_limit",
+    "source",
+    "worker",
+    "session",
+    "retry",
+]
 FAILURE_REASONS = ["no_such_entry", "other_entry", "paraphrase", "not_there"]
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
 
@@ -161,15 +172,21 @@ class FailedCitation(Part):
     """
     A citation of the analysis that does not hold.
 
-    `no_such_entry`: no entry has the id. `other_entry`: the quotation stands in another entry than the ones cited.
-    `paraphrase`: most of its words stand in a cited entry, or in any entry where none is cited, but not in this form.
-    `not_there`: neither.
+    `no_such_entry`: no entry has the id. `other_entry`: the quotation stands in another entry than the ones
+    cited. `paraphrase`: most of its words stand in a cited entry, or in any entry where none is cited, but
+    not in this form. `not_there`: neither.
     """
 
-    entry: str | None = Field(description="The cited id, or ids with commas; null for a quotation without an id.")
-    quotation: str | None = Field(description="At most 300 characters; null where an id alone is the citation.")
+    entry: str | None = Field(
+        description="The cited id, or ids with commas; null for a quotation without an id."
+    )
+    quotation: str | None = Field(
+        description="At most 300 characters; null where an id alone is the citation."
+    )
     reason: str = Field(examples=FAILURE_REASONS)
-    found_in: str | None = Field(description="Id of the entry with the quotation or the words; null where none has.")
+    found_in: str | None = Field(
+        description="Id of the entry with the quotation or the words; null where none has."
+    )
 
 
 class Grounding(Part):
@@ -218,10 +235,14 @@ class Interaction(Part):
     first_try_success_rate: Share | None
     iteration_ratio: Share | None
     completed: bool
-    error_basis: dict[str, Count] = Field({}, description="Number of commands by the field that reported their end.")
+    error_basis: dict[str, Count] = Field(
+        {}, description="Number of commands by the field that reported their end."
+    )
     longest_identical_run: IdenticalRun | None = None
     cycles: list[Cycle] = []
-    duration_s: Annotated[float, Field(ge=0)] | None = Field(None, description="Null where the times are not real.")
+    duration_s: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Null where the times are not real."
+    )
     tool_duration_ms: Count | None = None
     agent_tokens: AgentTokens | None = None
     agent_cost_usd: Annotated[float, Field(ge=0)] | None = Field(

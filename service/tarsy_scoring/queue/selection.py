@@ -18,8 +18,8 @@ from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2:
-# their hashes, $3: the hash of every other chain; null: a chain without a judge), without those that have an open
-# score under these criteria.
+# their hashes, $3: the hash of every other chain; null: a chain without a judge), without those that have an
+# open score under these criteria.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
@@ -100,7 +100,9 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimate for scoring a selection once; `chains` counts its sessions by chain, None for an unknown one."""
+    """
+    Estimate for scoring a selection once; `chains` counts its sessions by chain, None for an unknown one.
+    """
 
     sessions: int
     chains: Mapping[str | None, int]
@@ -108,7 +110,9 @@ class Estimate:
     cost_usd: Amount
 
 
-async def obsolete_sessions(database: Database, policy: Policy, chain: str | None, since: datetime | None) -> list[str]:
+async def obsolete_sessions(
+    database: Database, policy: Policy, chain: str | None, since: datetime | None
+) -> list[str]:
     """
     Sessions whose latest completed score is not under the current hash of their chain's criteria.
 
@@ -205,4 +209,6 @@ def add_up(
         known = own_scores + averaged
         return Amount(about if known else None, own_scores, averaged, len(chains) - known)
 
-    return Estimate(len(chains), Counter(chains.values()), amount(lambda u: u.tokens), amount(lambda u: u.cost_usd))
+    return Estimate(
+        len(chains), Counter(chains.values()), amount(lambda u: u.tokens), amount(lambda u: u.cost_usd)
+    )

@@ -9,8 +9,8 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import OpenScore, SessionState
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 
-# Each session with its open score, its latest score under each criteria and reference, of which the last is the latest
-# of all, its deferred request and its newest reference.
+# Each session with its open score, its latest score under each criteria and reference, of which the last is
+# the latest of all, its deferred request and its newest reference.
 STATES = f"""
 SELECT m.session_id, m.chain_id, m.status,
   (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
@@ -29,8 +29,12 @@ FROM {{schema}}.sessions m WHERE m.session_id = ANY((SELECT $1::text[])::text[])
 """
 
 
-async def states_of(database: Database, connection: Connection, ids: Sequence[str]) -> dict[str, SessionState]:
-    """Read the states of locked sessions. A statement of its own: it must see what was stored before the lock."""
+async def states_of(
+    database: Database, connection: Connection, ids: Sequence[str]
+) -> dict[str, SessionState]:
+    """
+    Read the states of locked sessions. A statement of its own: it must see what was stored before the lock.
+    """
     rows = await connection.fetch(database.sql(STATES), ids)
     return {r["session_id"]: state_of(r) for r in rows}
 
@@ -41,7 +45,9 @@ def state_of(row: asyncpg.Record) -> SessionState:
     if row["open"]:
         score_id, criteria, criteria_hash, reference_id = row["open"]
         open_score = OpenScore(UUID(score_id), criteria, criteria_hash, _uuid(reference_id))
-    completed = [((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()]
+    completed = [
+        ((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()
+    ]
     return SessionState(
         row["chain_id"],
         row["status"],

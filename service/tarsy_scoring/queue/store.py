@@ -142,7 +142,8 @@ class StoredTurn:
 TURN_FIELDS = tuple(f.name for f in fields(Turn))
 QUESTION_FIELDS = tuple(f.name for f in fields(StoredTurn) if f.name != "turn")
 TURN_COLUMNS = (*TURN_FIELDS, *QUESTION_FIELDS, "score_id", "attempt")
-# Without the columns of the conflict: PostgreSQL would refuse them on a partitioned table whose key they do not hold.
+# Without the columns of the conflict: PostgreSQL would refuse them on a partitioned table whose key they do
+# not hold.
 ADD_TURNS = insert_of("judge_turns", TURN_COLUMNS) + " ON CONFLICT DO NOTHING"
 
 
@@ -226,7 +227,9 @@ class Store:
             LeaseLost: The lease is no longer held; nothing was written.
         """
         if not await _until_free(self._steps, step):
-            raise LeaseLost(f"score {step.claimed.score_id}: the lease was lost before a step could be stored")
+            raise LeaseLost(
+                f"score {step.claimed.score_id}: the lease was lost before a step could be stored"
+            )
         self.database.notify("events")
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
@@ -254,8 +257,12 @@ class Store:
         written, locked = await self.database.persist(work)
         return [_result(s.claimed.lease_token in written, s.claimed.lease_token in locked) for s in steps]
 
-    async def _locked(self, connection: Connection, claimed: Sequence[ClaimedScore], written: set[UUID]) -> set[UUID]:
-        """Leases among these under which nothing was written, because another transaction has locked the score."""
+    async def _locked(
+        self, connection: Connection, claimed: Sequence[ClaimedScore], written: set[UUID]
+    ) -> set[UUID]:
+        """
+        Leases among these under which nothing was written, because another transaction has locked the score.
+        """
         left = [c for c in claimed if c.lease_token not in written]
         if not left:
             return set()
@@ -267,7 +274,8 @@ class Store:
         rows = await self.database.persist(lambda c: c.fetch(self.database.sql(TURNS), score_id))
         return [
             StoredTurn(
-                **{name: r[name] for name in QUESTION_FIELDS}, turn=Turn(**{name: r[name] for name in TURN_FIELDS})
+                **{name: r[name] for name in QUESTION_FIELDS},
+                turn=Turn(**{name: r[name] for name in TURN_FIELDS}),
             )
             for r in rows
         ]
@@ -286,8 +294,8 @@ class Store:
         """
         Fix chain and criteria of a claimed score, and store what the source says about the session.
 
-        Waits for the database. What an event said about the session takes precedence over the source, except for
-        its chain.
+        Waits for the database. What an event said about the session takes precedence over the source, except
+        for its chain.
 
         Args:
             is_chain_of_source: The source gave the chain, and events may not name another one.
@@ -300,7 +308,9 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held.
         """
-        bound = replace(learned.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash)
+        bound = replace(
+            learned.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash
+        )
         tried: set[UUID] = set()
         is_due = False  # a deferred request became a score
 
@@ -308,7 +318,9 @@ class Store:
             nonlocal is_due
             await self.inbox.lock_sessions(connection, {claimed.session_id})
             chain = {"chain_id": chain_id, "certain_chain_id": chain_id if is_chain_of_source else None}
-            await connection.execute(self.database.sql(LEARN_SESSIONS), [_learned_row(claimed, learned) | chain])
+            await connection.execute(
+                self.database.sql(LEARN_SESSIONS), [_learned_row(claimed, learned) | chain]
+            )
             heir = None if declined is None else await self.inbox.heir(connection, claimed.score_id)
             ours = bound
             if heir is not None:  # it wants the criteria of the score, else it had not joined
@@ -323,7 +335,9 @@ class Store:
                 ended, is_due = await self._end_in(connection, [declined], tried)
                 is_held = is_declined = bool(ended)
             if not is_held:
-                raise LeaseLost(f"score {claimed.score_id}: the lease was lost before its criteria were bound")
+                raise LeaseLost(
+                    f"score {claimed.score_id}: the lease was lost before its criteria were bound"
+                )
             return ours, is_declined
 
         ours, is_declined = await self.database.persist(work)
@@ -341,7 +355,9 @@ class Store:
 
     async def keep_tools(self, tools_hash: str, names: Sequence[str]) -> None:
         """Store a set of tools under its hash, for ever. Waits for the database."""
-        await self.database.persist(lambda c: c.execute(self.database.sql(KEEP_TOOLS), tools_hash, list(names)))
+        await self.database.persist(
+            lambda c: c.execute(self.database.sql(KEEP_TOOLS), tools_hash, list(names))
+        )
 
     async def end(self, ending: Ending) -> None:
         """
@@ -383,8 +399,8 @@ class Store:
             tried: Leases under which an earlier try of the transaction ended scores; updated.
 
         Returns:
-            The leases under which a score ended, now or in an earlier try, and whether a deferred request became
-            a score.
+            The leases under which a score ended, now or in an earlier try, and whether a deferred request
+            became a score.
         """
         sessions = {e.claimed.session_id for e in endings}
         chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
@@ -394,7 +410,8 @@ class Store:
             for token, e in by_token.items()
         ]
         free = [end for end in ends if by_token[end["lease_token"]].claimed.session_id in chains]
-        # Before the scores end: otherwise the triggers would count each of them for the day of its arrival first.
+        # Before the scores end: otherwise the triggers would count each of them for the day of its arrival
+        # first.
         ours = [by_token[end["lease_token"]] for end in free]
         if learned := [_learned_row(e.claimed, e.learned) for e in ours if e.learned is not None]:
             await connection.execute(self.database.sql(LEARN_SESSIONS), learned)
@@ -422,7 +439,9 @@ class Store:
         events: list[NewEvent] = []
         for e in endings:
             if e.disposition is not None:
-                await self.inbox.set_disposition(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
+                await self.inbox.set_disposition(
+                    connection, e.claimed.request_id, e.disposition, e.claimed.score_id
+                )
             if e.turns:
                 events.append(progress(e.claimed, "storing"))
             events.append(replace(e.event, traceparent=e.claimed.traceparent))
@@ -430,7 +449,9 @@ class Store:
 
 
 async def _until_free(batcher: Batcher[T, bool | None], item: T) -> bool:
-    """Write an item, again while another transaction keeps its score locked; returns whether its lease is held."""
+    """
+    Write an item, again while another transaction keeps its score locked; returns whether its lease is held.
+    """
     wait_s = RETRY_MIN_S
     while (is_written := await batcher.submit(item)) is None:
         await asyncio.sleep(wait_s)
@@ -446,7 +467,12 @@ def _result(is_written: bool, is_locked: bool) -> bool | None:
 def _missing_tool_rows(ending: Ending) -> list[dict[str, Any]]:
     score_id = ending.claimed.score_id
     return [
-        {"score_id": score_id, "ordinal": n, "tool_name": t.tool_name[:MAX_TOOL_NAME], "rationale": t.rationale}
+        {
+            "score_id": score_id,
+            "ordinal": n,
+            "tool_name": t.tool_name[:MAX_TOOL_NAME],
+            "rationale": t.rationale,
+        }
         for n, t in enumerate(ending.missing_tools, start=1)
     ]
 

@@ -38,14 +38,17 @@ Given = tuple[str, UUID, str, Reference]
 
 async def add(database: Database, connection: Connection, given: Sequence[Given]) -> None:
     """
-    Store references, each with a row in the audit record, in the caller's transaction. Their sessions are locked.
+    Store references, each with a row in the audit record, in the caller's transaction. Their sessions are
+    locked.
     """
     for session_id, request_id, by, reference in given:  # in order: the last one is the newest
         row = asdict(reference) | {"session_id": session_id, "request_id": request_id}
         await connection.execute(database.sql(ADD_REFERENCES), [row])
         ids = session_id, None, request_id
         details = {"characters": len(reference.text)}
-        await connection.execute(database.sql(audit.RECORD), *audit.arguments_of("reference", by, *ids, details))
+        await connection.execute(
+            database.sql(audit.RECORD), *audit.arguments_of("reference", by, *ids, details)
+        )
 
 
 async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -58,6 +61,8 @@ async def references_of(database: Database, session_ids: Sequence[str]) -> dict[
 
 
 async def text_of(database: Database, score_id: UUID) -> str | None:
-    """The text that a score was judged against; None: it was judged without a reference. Raises: DatabaseAway."""
+    """
+    The text that a score was judged against; None: it was judged without a reference. Raises: DatabaseAway.
+    """
     rows = await database.fetch(OF_SCORE, score_id)
     return rows[0]["text"] if rows else None

@@ -59,8 +59,8 @@ TRENDS = {(day_of, kind): _trends(measure, kind) for day_of, measure in MEASURES
 # Totals of every score, also of several scores of a session.
 TOTALS_MADE = _trends("made")
 
-# Totals by band ($10 ids, $11 lowest and $12 highest totals). A row without a band counts totals between bands, or
-# scores without a total.
+# Totals by band ($10 ids, $11 lowest and $12 highest totals). A row without a band counts totals between
+# bands, or scores without a total.
 BANDS = {
     kind: f"""
 SELECT b.id AS band, t.total >= 0 AS has_total, sum(t.number)::bigint AS count
@@ -87,8 +87,8 @@ ORDER BY c.criteria, c.category
     for kind in KINDS
 }
 
-# Tools that agents called in the sessions of the scores that were made last ($5 of them). A session that was scored
-# again counts again: to find its latest score takes most of the time.
+# Tools that agents called in the sessions of the scores that were made last ($5 of them). A session that was
+# scored again counts again: to find its latest score takes most of the time.
 CALLED = f"""
 SELECT DISTINCT k.tool FROM (
   SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
@@ -128,8 +128,8 @@ class Selection:
     Which scores count; None: all. `since` is inclusive, `until` exclusive.
 
     Args:
-        reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are always of
-            scores without one.
+        reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are
+            always of scores without one.
         left_out: Scores that asked for these tools before they were built do not count.
     """
 
@@ -365,7 +365,9 @@ class TagCount:
     count: int
     share: float
     chains: int
-    by_chain: Annotated[list[ChainShare], Field(description="At most 100, those with most such scores first.")]
+    by_chain: Annotated[
+        list[ChainShare], Field(description="At most 100, those with most such scores first.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +413,10 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
 
 
 async def count(
-    database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]], filled: str = FILLED_SINCE
+    database: Database,
+    selection: Selection,
+    *statements: tuple[str, Sequence[Any]],
+    filled: str = FILLED_SINCE,
 ) -> list[list[Any]]:
     """
     The rows of statements that count, each with its arguments from $10 on, all in one transaction.

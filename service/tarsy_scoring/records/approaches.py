@@ -1,7 +1,8 @@
 """
 Better ways to investigate that judges named, grouped over many sessions by the similarity of name and steps.
 
-A session counts once, by its latest completed score. Texts are those of a model that read hostile sessions: they are
+A session counts once, by its latest completed score. Texts are those of a model that read hostile sessions:
+they are
 bounded here, and whatever shows them must escape them.
 """
 
@@ -29,9 +30,9 @@ MOST_READ = 2000
 LONGEST_NAME, LONGEST_TEXT, MOST_STEPS = 200, 2000, 20
 MOST_SESSIONS, MOST_NAMES = 20, 8  # shown of a group
 
-# Two approaches are one if their names are alike by half, and names and steps together by 0.7: the same steps under a
-# name in other words, or the same name with a step more or less. A wrong group hides an approach, while a missed one
-# only lists it twice.
+# Two approaches are one if their names are alike by half, and names and steps together by 0.7: the same steps
+# under a name in other words, or the same name with a step more or less. A wrong group hides an approach,
+# while a missed one only lists it twice.
 NAMES_ALIKE, ALIKE = 0.5, 0.7
 
 _WORDS = re.compile(r"\w+")
@@ -73,7 +74,8 @@ class Approach:
     chains: int
     mean_total: Annotated[float | None, Field(description="Over the totals of these sessions.")]
     took_poorer_path: Annotated[
-        list[PoorerSession], Field(description=f"At most {MOST_SESSIONS} of these sessions, the lowest total first.")
+        list[PoorerSession],
+        Field(description=f"At most {MOST_SESSIONS} of these sessions, the lowest total first."),
     ]
 
 
@@ -84,7 +86,9 @@ class Approaches:
     approaches: list[Approach]
     approaches_left_out: Annotated[int, Field(description="Groups beyond `limit`.")]
     compared: Annotated[int, Field(description="Approaches that were read and grouped.")]
-    is_cut: Annotated[bool, Field(description=f"Only the newest {MOST_READ:,} were read; there are older ones.")]
+    is_cut: Annotated[
+        bool, Field(description=f"Only the newest {MOST_READ:,} were read; there are older ones.")
+    ]
     as_of: datetime
 
 
@@ -111,15 +115,17 @@ def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
     """
     Group approaches that are alike (see `ALIKE`), those of most sessions first.
 
-    The most frequent ones lead the groups. Another one joins the leader that it resembles most; joining is not
-    transitive, so that a chain of small differences merges nothing.
+    The most frequent ones lead the groups. Another one joins the leader that it resembles most; joining is
+    not transitive, so that a chain of small differences merges nothing.
 
     Args:
         rows: Rows of `APPROACHES`, the newest first.
     """
     same = defaultdict[tuple[str, tuple[str, ...]], list[Mapping[str, Any]]](list)
     for row in rows:
-        same[_sorted_words(row["name"]), tuple(normalise(bare(tool)) for tool in row["tools"] or ())].append(row)
+        same[_sorted_words(row["name"]), tuple(normalise(bare(tool)) for tool in row["tools"] or ())].append(
+            row
+        )
     different = sorted(same, key=lambda key: (-len(same[key]), key))
     alike = _similarities(different)
     groups = dict[int, list[Mapping[str, Any]]]()  # by the place of the leader
@@ -142,7 +148,9 @@ def _similarities(keys: Sequence[tuple[str, tuple[str, ...]]]) -> Any:
 
     names = [name for name, _ in keys]
     # A character stands for a tool: texts are compared much faster than tuples.
-    letters = {tool: chr(0x100 + n) for n, tool in enumerate(sorted({tool for _, tools in keys for tool in tools}))}
+    letters = {
+        tool: chr(0x100 + n) for n, tool in enumerate(sorted({tool for _, tools in keys for tool in tools}))
+    }
     steps = ["".join(letters[tool] for tool in tools) for _, tools in keys]
     of_names = process.cdist(names, names, scorer=Indel.normalized_similarity, dtype=np.float32)
     of_steps = process.cdist(steps, steps, scorer=Indel.normalized_similarity, dtype=np.float32)
@@ -159,7 +167,8 @@ def _approach(members: Sequence[Mapping[str, Any]]) -> Approach:
     sessions = {row["session_id"]: row for row in members}
     totals = [row["total_score"] for row in sessions.values() if row["total_score"] is not None]
     lowest_first = sorted(
-        sessions.values(), key=lambda row: (row["total_score"] is None, row["total_score"] or 0, row["session_id"])
+        sessions.values(),
+        key=lambda row: (row["total_score"] is None, row["total_score"] or 0, row["session_id"]),
     )
     return Approach(
         name=names[0],

@@ -1,7 +1,8 @@
 """
 Scores that asked for a tool which was built after they were made.
 
-Such a score says what the agents lacked then. Reports of quality may leave it out: the agents have the tool now.
+Such a score says what the agents lacked then. Reports of quality may leave it out: the agents have the tool
+now.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ NO_TOOLS = BuiltTools()
 
 def requests_of(names: str, since: str) -> str:
     """
-    SELECT of the scores that asked for one of these tools: `score_id`, and `built`, when the last of them was.
+    SELECT of the scores that asked for one of these tools: `score_id`, and `built`, when the last of them
+    was.
 
     Args:
         names, since: Parameters with the arrays of `BuiltTools`.
@@ -49,7 +51,10 @@ def asked_before(alias: str, built: str) -> str:
 
 
 def has_no_built_tool(alias: str, names: str, since: str) -> str:
-    """Condition: the score asked for none of these tools before it was built. For statements that read many scores."""
+    """
+    Condition: the score asked for none of these tools before it was built. For statements that read many
+    scores.
+    """
     return f"""NOT EXISTS (
     SELECT FROM unnest({names}::text[], {since}::timestamptz[]) AS b(name, built)
     JOIN {{schema}}.score_missing_tools t ON t.tool_name = b.name

@@ -1,5 +1,6 @@
 """
-Figures of every chain at once: totals, outcomes, cost of judging, and tokens, cost and duration of the investigations.
+Figures of every chain at once: totals, outcomes, cost of judging, and tokens, cost and duration of the
+investigations.
 
 A session counts once, by its latest completed score, as in `records.analytics`.
 """
@@ -14,7 +15,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import KINDS, MEASURES, DayOf, LeftOut, Selection, TrendPoint, count, trends
+from tarsy_scoring.records.analytics import (
+    KINDS,
+    MEASURES,
+    DayOf,
+    LeftOut,
+    Selection,
+    TrendPoint,
+    count,
+    trends,
+)
 from tarsy_scoring.records.rollups import FIGURES, FIGURES_SINCE, chain_figures
 
 MOST_CHAINS = 500  # of one answer
@@ -22,8 +32,8 @@ STEPS = 30  # of a trend line, about
 
 _SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES)
 
-# A row for each chain, with its days in about $10 steps: arrays with one element for each step, criteria and judge.
-# Only the first $11 chains; `chains` counts all.
+# A row for each chain, with its days in about $10 steps: arrays with one element for each step, criteria and
+# judge. Only the first $11 chains; `chains` counts all.
 CHAINS = {
     (day_of, kind): f"""
 WITH figures AS MATERIALIZED ({chain_figures(measure, kind)}),
@@ -94,7 +104,9 @@ class ChainAverages:
     judging_usd: Annotated[Known, Field(description="Cost of these scores.")]
     input_tokens: Annotated[Known, Field(description="Of the agents, per investigation.")]
     output_tokens: Known
-    agent_usd: Annotated[Known, Field(description="Cost of these tokens where the models of the agents have prices.")]
+    agent_usd: Annotated[
+        Known, Field(description="Cost of these tokens where the models of the agents have prices.")
+    ]
     duration_s: Annotated[Known, Field(description="Duration of the investigations.")]
     trend: Annotated[list[ChainStep], Field(description="Do not connect steps of two judges.")]
 
@@ -129,12 +141,16 @@ async def every_chain(database: Database, selection: Selection, day_of: DayOf = 
     statement = CHAINS[day_of, selection.reference], (STEPS, MOST_CHAINS)
     [rows] = await count(database, selection, statement, filled=FIGURES_SINCE)
     step_days = rows[0]["step"] if rows else 1
-    return EveryChain([_averages(row) for row in rows], step_days, rows[0]["chains"] - len(rows) if rows else 0)
+    return EveryChain(
+        [_averages(row) for row in rows], step_days, rows[0]["chains"] - len(rows) if rows else 0
+    )
 
 
 async def chain_trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> ChainTrends:
     """Read the totals per day and the figures of every chain. Raises: DatabaseAway."""
-    daily, chains = await asyncio.gather(trends(database, selection, day_of), every_chain(database, selection, day_of))
+    daily, chains = await asyncio.gather(
+        trends(database, selection, day_of), every_chain(database, selection, day_of)
+    )
     return ChainTrends(daily.points, daily.left_out, chains.chains, chains.step_days, chains.chains_left_out)
 
 

@@ -1,5 +1,6 @@
 """
-Which shares of the scores of a chain differ between two weeks: counts, and whether chance alone explains them.
+Which shares of the scores of a chain differ between two weeks: counts, and whether chance alone explains
+them.
 
 A difference is no cause.
 """
@@ -52,7 +53,8 @@ class Difference:
         having: Numbers of scores that have it.
         scores: Numbers of scores that were looked at, both above 0.
         chance: Probability that the share changed as much by chance alone.
-        is_clear: Whether that is less likely than `FALSE_ALARMS`, all compared shares of the chain considered.
+        is_clear: Whether that is less likely than `FALSE_ALARMS`, all compared shares of the chain
+            considered.
     """
 
     kind: Kind
@@ -91,7 +93,10 @@ class Difference:
 
 
 def tally(rows: Iterable[tuple[bool, Collection[str], int]]) -> dict[str, Numbers]:
-    """The numbers of scores by name, from rows of whether they are of the later week, names, and number of scores."""
+    """
+    The numbers of scores by name, from rows of whether they are of the later week, names, and number of
+    scores.
+    """
     found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for is_later, names, scores in rows:
         for name in names:
@@ -115,7 +120,9 @@ def compare(counted: Iterable[Counted]) -> list[Difference]:
 
 
 def _by_numbers(counted: Counted) -> Iterable[tuple[Numbers, list[str]]]:
-    """Names with their numbers; tools of agents with the same numbers together, as those of one server have."""
+    """
+    Names with their numbers; tools of agents with the same numbers together, as those of one server have.
+    """
     if not all(counted.scores):
         return
     together: defaultdict[Numbers, list[str]] = defaultdict(list)

@@ -2,7 +2,8 @@
 Erases a session from every table, on request or because it was deleted upstream.
 
 Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes
-nothing afterwards, and the relay publishes nothing about the session afterwards: events that are not published
+nothing afterwards, and the relay publishes nothing about the session afterwards: events that are not
+published
 by then are deleted, because an erasure is an order and does not wait for brokers. Of its requests, only the
 hashes of their identities stay: without them an event that Kafka delivers again, or a repeated request, would
 score the session again. Copies in Kafka, logs and backups are outside of this service.
@@ -38,7 +39,9 @@ BEFORE_ALL = UUID(int=0)
 
 def _count(tables: str, where: str) -> str:
     """Columns of SQL that count the rows in each of these tables."""
-    return ", ".join(f"(SELECT count(*) FROM {{schema}}.{table} {where}) AS {table}" for table in tables.split())
+    return ", ".join(
+        f"(SELECT count(*) FROM {{schema}}.{table} {where}) AS {table}" for table in tables.split()
+    )
 
 
 _OF_SESSION = "WHERE session_id = $1"
@@ -85,7 +88,9 @@ KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
 
-TOOL_LISTS = "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
+TOOL_LISTS = (
+    "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
+)
 
 # Sets of tools that no other session had. A score that is being judged with such a set then counts as a score
 # with unknown tools.
@@ -99,8 +104,8 @@ REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text
 
 REMOVE_ANNOUNCED = "DELETE FROM {schema}.bridge_announced WHERE session_id = $1"
 
-# The session at which a sweep of the bridge stands. It continues with the sessions of the same moment, which were
-# announced already.
+# The session at which a sweep of the bridge stands. It continues with the sessions of the same moment, which
+# were announced already.
 REMOVE_BOOKMARK = "UPDATE {schema}.bridge_bookmark SET at_session_id = '' WHERE at_session_id = $1"
 
 REMOVE_BODIES = "DELETE FROM {schema}.dead_letter_bodies WHERE body_id = ANY($1::uuid[])"
@@ -142,9 +147,9 @@ async def erase(
     """
     Delete a session from every table, after cancelling its open scores.
 
-    What stays: hashes of the identities of its requests, charges and rows of `changes` without the score, and a
-    row in `erasures` with the SHA-256 of the session id. A request with a new identity scores the session again,
-    where the source still has it. An unknown session leaves no row in `erasures`.
+    What stays: hashes of the identities of its requests, charges and rows of `changes` without the score, and
+    a row in `erasures` with the SHA-256 of the session id. A request with a new identity scores the session
+    again, where the source still has it. An unknown session leaves no row in `erasures`.
 
     Args:
         relay_wait_s: How long the relay may take to publish that open scores were cancelled. Events that it
@@ -189,7 +194,9 @@ async def forget_sessions(database: Database, connection: Connection, session_id
 
     The caller has locked the sessions. Their scores are locked in the order of their ids.
     """
-    scores: list[UUID] = [r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)]
+    scores: list[UUID] = [
+        r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)
+    ]
     await idempotency.keep_key_hashes(database, connection, session_ids)
     await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
     await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)
@@ -213,7 +220,9 @@ def is_about(body: Body, hashes: Set[str]) -> bool:
 
 
 async def _bodies(database: Database, session_id: str) -> list[UUID]:
-    """The stored dead letters that hold the id of the session anywhere, also where they are not valid JSON."""
+    """
+    The stored dead letters that hold the id of the session anywhere, also where they are not valid JSON.
+    """
     found: list[UUID] = []
     after = BEFORE_ALL
 
@@ -227,7 +236,9 @@ async def _bodies(database: Database, session_id: str) -> list[UUID]:
     return found
 
 
-async def _inventory(database: Database, connection: Connection, session_id: str, bodies: Sequence[UUID]) -> Inventory:
+async def _inventory(
+    database: Database, connection: Connection, session_id: str, bodies: Sequence[UUID]
+) -> Inventory:
     [row] = await connection.fetch(database.sql(INVENTORY), session_id, bodies)
     counts = dict(row)
     return Inventory(open_scores=counts.pop("open"), rows=counts)

@@ -65,8 +65,8 @@ class Chosen:
         only_labelled: Only scores that people have labelled.
         left_out: Without scores that asked for these tools before they were built.
         without_flags: Without scores that have one of these flags.
-        ended_since, ended_until: Range of the time when the session ended, as in the list of sessions; `ended_until`
-            is exclusive.
+        ended_since, ended_until: Range of the time when the session ended, as in the list of sessions;
+            `ended_until` is exclusive.
     """
 
     filters: Filters
@@ -124,7 +124,9 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
         after = rows[-1]["created_at"], rows[-1]["score_id"]
 
 
-async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[tuple[bytes, int]]:
+async def written(
+    batches: AsyncIterable[list[ExportedScore]], how: Format
+) -> AsyncIterator[tuple[bytes, int]]:
     """Encode each batch: its bytes and the number of its scores. The first batch of CSV has the header."""
     has_begun = False
     async for batch in batches:
@@ -198,9 +200,17 @@ def _cell(value: Any) -> Any:
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """Encode one line per score: its document under `score`, with alert type, labels and references of its session."""
+    """
+    Encode one line per score: its document under `score`, with alert type, labels and references of its
+    session.
+    """
     lines = (
-        {"alert_type": s.alert_type, "labels": dict(s.labels), "references": s.references, "score": s.document}
+        {
+            "alert_type": s.alert_type,
+            "labels": dict(s.labels),
+            "references": s.references,
+            "score": s.document,
+        }
         for s in scores
     )
     return b"".join(to_json(line) + b"\n" for line in lines)

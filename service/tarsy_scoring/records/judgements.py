@@ -17,11 +17,13 @@ from tarsy_scoring.statistics.calibration import LabelledScore
 from tarsy_scoring.statistics.comparison import ScoredSession
 
 _COMPARED = latest_of(
-    "m.session_id", "score_id, completed_at, total_score, interaction, judge_fingerprint, flags, outcome", "without"
+    "m.session_id",
+    "score_id, completed_at, total_score, interaction, judge_fingerprint, flags, outcome",
+    "without",
 )
 
-# The latest completed score without a reference of every session with the label ($1), in the order in which the
-# sessions ended.
+# The latest completed score without a reference of every session with the label ($1), in the order in which
+# the sessions ended.
 SCORES_BY_LABEL = f"""
 SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
        s.flags, s.outcome
@@ -62,7 +64,9 @@ WHERE s.score_id = ANY($1::uuid[])
 """
 
 # An expired lease belongs to a worker that is gone.
-BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
+BUSY = (
+    "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
+)
 
 
 async def scores_by_label(
@@ -91,7 +95,9 @@ async def session_labels(database: Database) -> dict[str, int]:
     return {r["label"]: r["sessions"] for r in rows}
 
 
-async def scores_by_judge(database: Database, sessions: Sequence[str], criteria: str | None) -> list[LabelledScore]:
+async def scores_by_judge(
+    database: Database, sessions: Sequence[str], criteria: str | None
+) -> list[LabelledScore]:
     """
     For each of these sessions and each judge that scored it, the latest production score with a total.
 
@@ -119,7 +125,9 @@ async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, 
     """
     rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
     waits = await reader.waits([dict(r) for r in rows])
-    return [{**r, "waiting_for": waits[r["score_id"]].reason if r["score_id"] in waits else None} for r in rows]
+    return [
+        {**r, "waiting_for": waits[r["score_id"]].reason if r["score_id"] in waits else None} for r in rows
+    ]
 
 
 async def busy_scores(database: Database) -> int:

@@ -1,7 +1,8 @@
 """
 Sessions that were judged without a reference and, when their cause was known, against one.
 
-How often the two judgements agree shows how well a judge does without the reference. It is no label: the same judge, or
+How often the two judgements agree shows how well a judge does without the reference. It is no label: the same
+judge, or
 another model, read the reference, and the senders of references choose the sessions.
 """
 
@@ -16,8 +17,8 @@ from tarsy_scoring.records.labels import fetch_bands, labelled_score
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.statistics.calibration import Label, LabelledScore
 
-# The latest score with a reference of each session, beside the latest one without by each judge under the same criteria
-# ($1 name of criteria, $2 fingerprint of the judge without a reference).
+# The latest score with a reference of each session, beside the latest one without by each judge under the
+# same criteria ($1 name of criteria, $2 fingerprint of the judge without a reference).
 PAIRS = f"""
 SELECT DISTINCT ON (b.session_id, b.criteria_hash, b.judge_fingerprint)
   b.session_id, b.total_score, b.judge_outcome, b.criteria, b.criteria_hash, b.judge_fingerprint,
@@ -64,7 +65,9 @@ class Pair:
         return Label(self.score.session_id, self.known_band, float(self.known_total), "reference")
 
 
-async def read_pairs(database: Database, criteria: str | None = None, fingerprint: str | None = None) -> list[Pair]:
+async def read_pairs(
+    database: Database, criteria: str | None = None, fingerprint: str | None = None
+) -> list[Pair]:
     """
     Read the sessions with both judgements.
 
@@ -92,11 +95,15 @@ async def read_pairs(database: Database, criteria: str | None = None, fingerprin
 async def known_causes(
     database: Database, criteria: str | None = None, fingerprint: str | None = None
 ) -> dict[tuple[str, str], KnownCauses]:
-    """The numbers of each judge, by criteria hash and fingerprint; arguments and errors as of `read_pairs`."""
+    """
+    The numbers of each judge, by criteria hash and fingerprint; arguments and errors as of `read_pairs`.
+    """
     by_judge: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in await read_pairs(database, criteria, fingerprint):
         by_judge[pair.score.criteria_hash, pair.score.judge_fingerprint].append(pair)
-    return {judge: KnownCauses(len(pairs), sum(p.is_agreeing for p in pairs)) for judge, pairs in by_judge.items()}
+    return {
+        judge: KnownCauses(len(pairs), sum(p.is_agreeing for p in pairs)) for judge, pairs in by_judge.items()
+    }
 
 
 def _band(stated: str | None, total: float, bands: Sequence[Band]) -> str | None:

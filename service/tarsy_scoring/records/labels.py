@@ -141,7 +141,9 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
     row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
     if row is None:
         return None
-    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of(row["bands"]))
+    return Subject(
+        row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of(row["bands"])
+    )
 
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
@@ -177,7 +179,9 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
         kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said)
         if kept is None:
             return None
-        await audit.record(database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id)
+        await audit.record(
+            database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id
+        )
         row = await connection.fetchrow(database.sql(LABEL), kept["label_id"])
         assert row is not None
         return dict(row)
@@ -196,7 +200,9 @@ async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[U
     rows = await database.once(lambda c: c.fetch(database.sql(LAST_OF_SCORES), list(score_ids)))
     labels = defaultdict[UUID, list[dict[str, Any]]](list)
     for score_id, *label in rows:
-        labels[score_id].append(dict(zip(("at", "agrees", "outcome", "number", "reason"), label, strict=True)))
+        labels[score_id].append(
+            dict(zip(("at", "agrees", "outcome", "number", "reason"), label, strict=True))
+        )
     return labels
 
 
@@ -241,7 +247,9 @@ async def trust_cards(
     return sorted(cards, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))
 
 
-async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> Calibration:
+async def trust_card_of(
+    database: Database, criteria: str, criteria_hash: str, fingerprint: str
+) -> Calibration:
     """The card of one judge. Without labels it says how many are needed. Raises: DatabaseAway."""
     for card in await trust_cards(database, criteria, fingerprint):
         if card.criteria_hash == criteria_hash:
@@ -270,7 +278,9 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
 
 
 @lru_cache(maxsize=CARDS_KEPT)
-def _card(labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]) -> Calibration:
+def _card(
+    labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]
+) -> Calibration:
     """Compute the card of one judge. All inputs are in the cache key, so no cached card is out of date."""
     [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
     return card

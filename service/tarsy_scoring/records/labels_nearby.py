@@ -1,8 +1,10 @@
 """
 What a total means: the labels on scores of the same kind whose totals are near to it.
 
-Laws. Labels on scores under the same criteria hash and without a reference count. Of these, where there are enough:
-those that were drawn for review alone, because only then the probability of their being labelled is known, and each is
+Laws. Labels on scores under the same criteria hash and without a reference count. Of these, where there are
+enough:
+those that were drawn for review alone, because only then the probability of their being labelled is known,
+and each is
 weighted by the inverse of it; and those of the same judge alone.
 """
 
@@ -25,8 +27,8 @@ MOST_COUNTED = 100  # scores; an interval within 0.1 to either side
 KEPT_S = 60.0
 MOST_KEPT = 10_000  # totals of judges: at most some MB
 
-# The labels on scores under these criteria ($1) with totals from $3 to $4: first those that were drawn, then those of
-# this judge ($2), then the newest. OFFSET 0: labels are found by their score, not all of them read.
+# The labels on scores under these criteria ($1) with totals from $3 to $4: first those that were drawn, then
+# those of this judge ($2), then the newest. OFFSET 0: labels are found by their score, not all of them read.
 NEARBY = f"""
 SELECT near.*, l.labelled_by, l.agrees, l.outcome, l.number
 FROM (SELECT s.score_id, s.total_score, s.judge_outcome, p.inclusion_probability,
@@ -50,7 +52,8 @@ class LabelsNearby:
 
     async def of(self, score: Mapping[str, Any]) -> dict[str, Any] | None:
         """
-        The object for the document of a score; None: it has no total or a reference, or too few labels are near.
+        The object for the document of a score; None: it has no total or a reference, or too few labels are
+        near.
 
         Raises:
             DatabaseAway: See `Database.single`.
@@ -74,7 +77,9 @@ class LabelsNearby:
         if len(rows) < FEWEST:
             return None
         criteria = await self._database.single(BANDS, [criteria_hash])
-        counted = count_labels([dict(row) for row in rows], bands_of(criteria[0]["bands"] if criteria else None))
+        counted = count_labels(
+            [dict(row) for row in rows], bands_of(criteria[0]["bands"] if criteria else None)
+        )
         return counted and {"from_total": low, "to_total": high} | counted
 
 

@@ -1,8 +1,10 @@
 """
 Replaces a person's name by a pseudonym in every table, so that what the person did stays without the person.
 
-Laws. A table is read and changed in pages of its key, each in a transaction of its own; a page locks the rows that it
-changes in the order of their keys. A repeat finds the rest. The pseudonym is random and recorded nowhere beside the
+Laws. A table is read and changed in pages of its key, each in a transaction of its own; a page locks the rows
+that it
+changes in the order of their keys. A repeat finds the rest. The pseudonym is random and recorded nowhere
+beside the
 name. Texts that people wrote, and copies outside of this database, stay as they are.
 """
 
@@ -105,7 +107,9 @@ WITH gone AS (DELETE FROM {{schema}}.{table} WHERE caller = $1 RETURNING 1) SELE
 """
 
 
-async def count(database: Database, name: str, on_progress: Callable[[int], None] = lambda _: None) -> dict[str, int]:
+async def count(
+    database: Database, name: str, on_progress: Callable[[int], None] = lambda _: None
+) -> dict[str, int]:
     """
     Count the rows that hold this name, by table.
 

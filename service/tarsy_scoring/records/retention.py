@@ -85,7 +85,9 @@ SELECT count(*) AS removed, max(at) AS ended_at FROM gone
 
 
 # A value and no NOT EXISTS, which PostgreSQL may turn into a join that reads all scores for each batch.
-_HAS_NO_OPEN_SCORE = f"(SELECT o.{_IS_OPEN} FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id) IS NOT TRUE"
+_HAS_NO_OPEN_SCORE = (
+    f"(SELECT o.{_IS_OPEN} FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id) IS NOT TRUE"
+)
 
 _UNPUBLISHED = f"SELECT FROM {{schema}}.scoring_events e WHERE {IS_UNPUBLISHED}"
 
@@ -99,8 +101,8 @@ _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
 """
 
-# The score may be deleted: it ended before the cutoff, its events are published, it is not the latest completed
-# score of its session, and is no judgement of an anchor.
+# The score may be deleted: it ended before the cutoff, its events are published, it is not the latest
+# completed score of its session, and is no judgement of an anchor.
 _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
   AND NOT EXISTS ({_UNPUBLISHED} AND e.score_id = s.score_id)
   AND NOT ({is_latest("s")})
@@ -125,36 +127,52 @@ _SENT = "(s.published_at IS NOT NULL OR s.position <= (SELECT published FROM {sc
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
-# Events, requests and replies are found by their place in the table: the primary key is random, and a look-up of it for
-# each row costs more.
-EVENTS = Part("events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0)
+# Events, requests and replies are found by their place in the table: the primary key is random, and a look-up
+# of it for each row costs more.
+EVENTS = Part(
+    "events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0
+)
 SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
-SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100)
-TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
+SCORES = Part(
+    "scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100
+)
+TOOL_LISTS = Part(
+    "tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST
+)
 _POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
-# sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that no
-# row is rewritten and then deleted: a session that goes leaves its requests without its id. A session costs a
-# third less in batches of 500 than of 100: a batch has ten statements whatever its size.
+# sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that
+# no row is rewritten and then deleted: a session that goes leaves its requests without its id. A session
+# costs a third less in batches of 500 than of 100: a batch has ten statements whatever its size.
 PARTS = (
     EVENTS,
     Part("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
     SESSIONS,
     SCORES,
-    Part("replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500),
+    Part(
+        "replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500
+    ),
     TOOL_LISTS,
     Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
     Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # The sums of each day stay in `budget_days`.
-    Part("charges", "records_days", "budget_charges", ("charge_id",), "s.day", is_old=_DAYS_AGO, start=date(1, 1, 1)),
+    Part(
+        "charges",
+        "records_days",
+        "budget_charges",
+        ("charge_id",),
+        "s.day",
+        is_old=_DAYS_AGO,
+        start=date(1, 1, 1),
+    ),
     Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
     Part("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
     Part("replays", "records_days", "replays", ("replay_hash",), "s.replayed_at"),
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
-# Sessions that ended before the cutoff, after a place ($2 its time, $3 its session), and at most $4 of them. A batch
-# looks at these alone, however many stay because something has happened to them since.
+# Sessions that ended before the cutoff, after a place ($2 its time, $3 its session), and at most $4 of them.
+# A batch looks at these alone, however many stay because something has happened to them since.
 OLD_SESSIONS = f"""
 SELECT s.session_id, {_ENDED} AS at FROM {{schema}}.sessions s
 WHERE {_ENDED} < {_CUTOFF} AND ({_ENDED}, s.session_id) > ($2, $3) ORDER BY {_ENDED}, s.session_id LIMIT $4
@@ -171,7 +189,9 @@ FOR UPDATE OF s SKIP LOCKED
 """
 
 # The sessions that are still old, checked under their locks: a request for one may have committed meanwhile.
-STILL_OLD = f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
+STILL_OLD = (
+    f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
+)
 
 LAST_POSITION = "SELECT position FROM {schema}.relay_position"
 
@@ -280,7 +300,9 @@ class Pruner:
         for part in PARTS:
             if (bound := await self._bound(part)) is not None:
                 count = f"SELECT count(*) FROM ({part.find}) found"
-                counts[part.name] = int((await self._fetch(count, bound, part.start, COUNT_LIMIT))[0]["count"])
+                counts[part.name] = int(
+                    (await self._fetch(count, bound, part.start, COUNT_LIMIT))[0]["count"]
+                )
         return counts
 
     async def run(self, watch: Watch | None = None) -> Mapping[str, int]:
@@ -330,7 +352,9 @@ class Pruner:
             if part is SESSIONS:
                 return await self._remove_sessions(connection, bound, since)
             [row] = await connection.fetch(self._database.sql(part.statement), bound, since, part.batch)
-            return _Page(row["removed"], row["removed"], since if row["ended_at"] is None else row["ended_at"])
+            return _Page(
+                row["removed"], row["removed"], since if row["ended_at"] is None else row["ended_at"]
+            )
 
         return await self._database.once(work)
 

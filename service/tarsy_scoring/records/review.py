@@ -2,7 +2,8 @@
 The review queue: scores that people are asked to label, drawn for each day and judge.
 
 Laws. A score is a candidate once, in the first draw after it was completed, so the probability that it is
-picked is known and does not change. A day is drawn from when it is over, and before that whenever nothing is left
+picked is known and does not change. A day is drawn from when it is over, and before that whenever nothing is
+left
 to label. The first reader of the queue makes the draws that are due. A day that was not drawn from within
 `DAYS` days never is, so labels on its scores do not count.
 """
@@ -43,7 +44,8 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
 # A day is over ten minutes after midnight, so that attempts that ended before midnight have committed.
 _TODAY = "date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes')"
 
-# Days that are over and whose last scores were not candidates yet, oldest first, with the end of the draw before.
+# Days that are over and whose last scores were not candidates yet, oldest first, with the end of the draw
+# before.
 TO_DRAW = f"""
 SELECT d::date AS day, r.drawn_until
 FROM generate_series({_TODAY} - interval '{DAYS} days', {_TODAY} - interval '1 day', interval '1 day') d
@@ -51,8 +53,8 @@ LEFT JOIN {{schema}}.review_days r ON r.day = d::date
 WHERE r.day IS NULL OR r.drawn_until IS NOT NULL ORDER BY d
 """
 
-# The day that is not over, if no pick is left to label and new scores are there. A score whose end is committed after
-# the draw, but began before it, is no candidate.
+# The day that is not over, if no pick is left to label and new scores are there. A score whose end is
+# committed after the draw, but began before it, is no candidate.
 TO_DRAW_TODAY = f"""
 SELECT t.day, r.drawn_until, t.until
 FROM (SELECT {_TODAY}::date AS day, least(now(), ({_TODAY} + interval '1 day') AT TIME ZONE 'UTC') AS until) t
@@ -64,8 +66,8 @@ WHERE (r.day IS NULL OR r.drawn_until IS NOT NULL)
   AND EXISTS (SELECT {_candidates("coalesce(r.drawn_until, t.day::timestamp AT TIME ZONE 'UTC')", "t.until")})
 """
 
-# A concurrent draw of the same scores waits here for the first one to commit, and then finds them drawn. $2 is the end
-# of the draw before, $3 that of this one; null: the end of the day.
+# A concurrent draw of the same scores waits here for the first one to commit, and then finds them drawn. $2
+# is the end of the draw before, $3 that of this one; null: the end of the day.
 TAKE_DAY = """
 INSERT INTO {schema}.review_days AS r (day, drawn_until) VALUES ($1, $3)
 ON CONFLICT (day) DO UPDATE SET drawn_until = $3 WHERE r.drawn_until = $2
@@ -80,9 +82,10 @@ JUDGES = f"""
 SELECT {_JUDGE[0]} AS criteria_hash, {_JUDGE[1]} AS judge_fingerprint, count(*) AS scores {_DRAWN_FROM} GROUP BY 1, 2
 """
 
-# The scores of a draw at chosen places of the ranking of their judge ($4 hashes, $5 fingerprints, $6 places). Of each
-# judge at most $3 scores are ranked, which are a random sample: the order by a digest makes it repeatable. The
-# ranking is that of `statistics.sampling`; $7 to $11 are bands: hash, id, low, high, and whether it is an edge.
+# The scores of a draw at chosen places of the ranking of their judge ($4 hashes, $5 fingerprints, $6 places).
+# Of each judge at most $3 scores are ranked, which are a random sample: the order by a digest makes it
+# repeatable. The ranking is that of `statistics.sampling`; $7 to $11 are bands: hash, id, low, high, and
+# whether it is an edge.
 RANKED = f"""
 WITH bands AS MATERIALIZED (
   SELECT * FROM unnest($7::text[], $8::text[], $9::int[], $10::int[], $11::bool[]) AS b(hash, id, low, high, is_edge)
@@ -112,8 +115,8 @@ SELECT r.* FROM ranked r JOIN unnest($4::text[], $5::text[], $6::int[]) AS w(cri
   USING (criteria_hash, judge_fingerprint, rank)
 """
 
-# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out. Picks
-# come after those of earlier draws of the day.
+# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out.
+# Picks come after those of earlier draws of the day.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
 SELECT s.score_id, $1::date,
@@ -183,7 +186,9 @@ async def drawn(database: Database, criteria: str | None = None) -> Queue:
     return Queue([dict(r) for r in rows], sum(not r["labels"] for r in rows))
 
 
-async def draw(database: Database, day: date, *, since: datetime | None = None, until: datetime | None = None) -> bool:
+async def draw(
+    database: Database, day: date, *, since: datetime | None = None, until: datetime | None = None
+) -> bool:
     """
     Pick the scores of a day that people are asked to label, each draw once.
 
@@ -211,7 +216,10 @@ async def draw(database: Database, day: date, *, since: datetime | None = None, 
             places = choose_places(ranked, PICKS_A_DAY, seed=_seed(window[0], (criteria_hash, fingerprint)))
             for n, pick in enumerate(places):
                 probability = ranked / scores * pick.inclusion_probability
-                chosen[criteria_hash, fingerprint, pick.place] = n, replace(pick, inclusion_probability=probability)
+                chosen[criteria_hash, fingerprint, pick.place] = (
+                    n,
+                    replace(pick, inclusion_probability=probability),
+                )
         if not chosen:
             return True
         stored = await fetch_bands(database, connection, {judge[0] for judge in judges})
@@ -219,7 +227,9 @@ async def draw(database: Database, day: date, *, since: datetime | None = None, 
         edges = [(key, b.id, b.low, b.high, n > 0) for key, of in bands.items() for n, b in enumerate(of)]
         columns = *zip(*chosen, strict=True), *zip(*edges, strict=True)
         rows = await connection.fetch(database.sql(RANKED), *window, of_each, *columns)
-        await connection.execute(database.sql(KEEP_PICKS), day, [pick_of(dict(r), chosen, bands) for r in rows])
+        await connection.execute(
+            database.sql(KEEP_PICKS), day, [pick_of(dict(r), chosen, bands) for r in rows]
+        )
         return True
 
     return await database.once(work)

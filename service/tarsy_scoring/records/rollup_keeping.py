@@ -1,8 +1,10 @@
 """
 Keeps the rollups: folds deltas, fills the days before the deltas began, and counts all days again on demand.
 
-Laws. One process at a time writes rollups. Each day is one short transaction on one snapshot: it folds the deltas
-that it sees, and replaces the rollups of the day by a count of the scores that it sees. Scores that end meanwhile
+Laws. One process at a time writes rollups. Each day is one short transaction on one snapshot: it folds the
+deltas
+that it sees, and replaces the rollups of the day by a count of the scores that it sees. Scores that end
+meanwhile
 append deltas that are folded later, so workers need not stop.
 """
 
@@ -35,8 +37,8 @@ WAIT_S = 0.5  # between tries of a command to get the lock, which the loop holds
 
 KEEPER_LOCK = AdvisoryLock("tarsy-scoring rollups")
 
-# The first statement of each transaction that writes rollups. It takes no snapshot, so the snapshot is as new as the
-# lock. A process that lost the advisory lock unnoticed waits here.
+# The first statement of each transaction that writes rollups. It takes no snapshot, so the snapshot is as new
+# as the lock. A process that lost the advisory lock unnoticed waits here.
 _LOCK = "LOCK TABLE {schema}.rollups_filled IN SHARE ROW EXCLUSIVE MODE"
 _ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -68,7 +70,9 @@ SELECT max(at)::date - min(at)::date + 1 FROM (
    ORDER BY least(completed_at, first_seen_at), session_id LIMIT 1)) t
 """
 
-SET_FILLED = "UPDATE {schema}.rollups_filled SET since = least(since, $1), figures_since = least(figures_since, $1)"
+SET_FILLED = (
+    "UPDATE {schema}.rollups_filled SET since = least(since, $1), figures_since = least(figures_since, $1)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """
 Daily rollups of completed production scores: how deltas become rollups, and how readers count with both.
 
-A trigger appends a delta in the transaction that ends, replaces or deletes a score (migration 0020). One process at
-a time folds deltas into the rollups, so no row is contended. Law: rollups and deltas together are always what a
-recount of the scores gives, for the days that are filled. Readers count the days before these from the scores.
+A trigger appends a delta in the transaction that ends, replaces or deletes a score (migration 0020). One
+process at
+a time folds deltas into the rollups, so no row is contended. Law: rollups and deltas together are always what
+a
+recount of the scores gives, for the days that are filled. Readers count the days before these from the
+scores.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,13 +41,18 @@ _DOUBTFUL = ", ".join(f"'{flag}'" for flag in sorted(DOUBTFUL_FLAGS))
 
 def _number(column: str, path: str) -> str:
     """A number of a JSON column; null where it is something else."""
-    return f"CASE jsonb_typeof(s.{column} #> '{path}') WHEN 'number' THEN (s.{column} #>> '{path}')::numeric END"
+    return (
+        f"CASE jsonb_typeof(s.{column} #> '{path}') WHEN 'number' THEN (s.{column} #>> '{path}')::numeric END"
+    )
 
 
 _OF_SCORE: Mapping[str, str] = {
     "day": _DAY,
     "ended_day": f"({_ENDED_AT} AT TIME ZONE 'UTC')::date",
-    **{name: f"s.{name}" for name in ("chain_id", "criteria", "judge_fingerprint", "tools_hash", "failure_tags")},
+    **{
+        name: f"s.{name}"
+        for name in ("chain_id", "criteria", "judge_fingerprint", "tools_hash", "failure_tags")
+    },
     "has_reference": "s.reference IS NOT NULL",
     "total_score": "s.total_score::smallint",
     "is_doubtful": f"s.flags ?| ARRAY[{_DOUBTFUL}]",
@@ -63,7 +71,9 @@ _OF_SCORE: Mapping[str, str] = {
 
 def _of_scores(names: Iterable[str], **counts: int | str) -> str:
     """SELECT and FROM of scores `s` and their sessions `m`, in these columns of `score_deltas`."""
-    columns = [f"{sql} AS {name}" for name, sql in (counts | {name: _OF_SCORE[name] for name in names}).items()]
+    columns = [
+        f"{sql} AS {name}" for name, sql in (counts | {name: _OF_SCORE[name] for name in names}).items()
+    ]
     return f"SELECT {', '.join(columns)} FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)"
 
 
@@ -114,7 +124,8 @@ FIGURES = {
 _FACTS = ("outcome", "judging_usd", "input_tokens", "output_tokens", "agent_usd", "duration_s")
 _OF_FIGURES = "day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful"
 
-# A trigger on `score_deltas` does the same for deltas (migration 0027), also for those that an older version folds.
+# A trigger on `score_deltas` does the same for deltas (migration 0027), also for those that an older version
+# folds.
 _RECOUNT_FIGURES = f"""figures AS (
   INSERT INTO {{schema}}.chain_figures (by_end, {_OF_FIGURES}, {", ".join(FIGURES)})
   SELECT k.by_end, k.day, d.chain_id, d.criteria, d.judge_fingerprint, d.has_reference, d.is_doubtful,
@@ -283,10 +294,12 @@ async def read_cover(
     return cover(since, until, await connection.fetchval(database.sql(filled)))
 
 
-# Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`, $8 and $9 a
-# `BuiltTools`: the scores that asked for these tools before they were built are left out.
+# Arguments of all statements that count: $1 chain, $2 criteria, $3 since, $4 until, $5 to $7 a `Covered`, $8
+# and $9 a `BuiltTools`: the scores that asked for these tools before they were built are left out.
 def selected(alias: str, kind: Kind = "without") -> str:
-    """The condition that rows of groups or deltas belong to the selected chain and criteria, and to the kind."""
+    """
+    The condition that rows of groups or deltas belong to the selected chain and criteria, and to the kind.
+    """
     return f"{_is_chosen(alias)} AND {'' if kind == 'with' else 'NOT '}{alias}.has_reference"
 
 
@@ -300,10 +313,11 @@ _END = "$6::date::timestamp AT TIME ZONE 'UTC'"
 
 def not_rolled_up(measure: Measure, *more: str, kind: Kind = "without") -> str:
     """
-    SELECT of what the rollups do not contain: deltas of covered days, and scores of the time that is not covered.
+    SELECT of what the rollups do not contain: deltas of covered days, and scores of the time that is not
+    covered.
 
-    Scores that are left out are taken away again like deleted ones, of all days. Without such tools the planner leaves
-    this part of the statement out.
+    Scores that are left out are taken away again like deleted ones, of all days. Without such tools the
+    planner leaves this part of the statement out.
 
     Args:
         measure: It counts the row `number` times.
@@ -350,7 +364,9 @@ def count_totals(measure: Measure, kind: Kind = "without") -> str:
 
 
 def count_totals_by_chain() -> str:
-    """SELECT of numbers of the latest scores with a total that is not doubtful, by day, chain, judge and total."""
+    """
+    SELECT of numbers of the latest scores with a total that is not doubtful, by day, chain, judge and total.
+    """
     return f"""
   SELECT r.day, g.chain_id, g.criteria, g.judge_fingerprint, r.total, r.latest AS number
   FROM {{schema}}.score_groups g JOIN {{schema}}.score_rollups r USING (group_id)
@@ -363,9 +379,11 @@ def count_totals_by_chain() -> str:
 
 def count_days(measure: Measure, kind: Kind = "without") -> str:
     """
-    SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of them.
+    SELECT of scores with a total by day: their number, the sum of their totals, the lowest and the highest of
+    them.
 
-    Several rows of one day add up. The rollups of a day are added up at once, by group, unless other rows change the
+    Several rows of one day add up. The rollups of a day are added up at once, by group, unless other rows
+    change the
     day: then by total, because a total whose scores are all gone is not the lowest one.
     """
     names = "criteria, judge_fingerprint, is_doubtful"
@@ -410,7 +428,8 @@ def count_tags(kind: Kind) -> str:
 
 def count_by_chain(kind: Kind = "without") -> str:
     """
-    SELECT of numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows add up.
+    SELECT of numbers of the latest scores by day, chain, judge and set of tools of the agents; several rows
+    add up.
     """
     return f"""
   SELECT r.day, g.chain_id, g.judge_fingerprint, g.tools_hash, r.scores AS number
@@ -422,11 +441,11 @@ def count_by_chain(kind: Kind = "without") -> str:
 
 def days_by_chain() -> str:
     """
-    SELECT of the latest scores with a known judge, by chain, judge and set of tools: the days, as `date.toordinal`
-    counts them, and the number on each.
+    SELECT of the latest scores with a known judge, by chain, judge and set of tools: the days, as
+    `date.toordinal` counts them, and the number on each.
 
-    Several rows of one chain, judge and set add up, as do several numbers of one day. Rollups are collected by their
-    group, because a sort of all of them by three texts takes half of the time.
+    Several rows of one chain, judge and set add up, as do several numbers of one day. Rollups are collected
+    by their group, because a sort of all of them by three texts takes half of the time.
     """
     ordinal = "day - DATE '0001-01-01' + 1"
     return f"""
@@ -448,8 +467,8 @@ def chain_figures(measure: Measure, kind: Kind) -> str:
   FROM ({not_rolled_up(measure, *_FACTS, kind=kind)}) d"""
 
 
-# Requests for tools are added up by month as well. The covered days are the whole months from the first of these on and
-# before the second one, and the days before and after them.
+# Requests for tools are added up by month as well. The covered days are the whole months from the first of
+# these on and before the second one, and the days before and after them.
 FIRST_MONTH = "(date_trunc('month', ($5::date - 1)::timestamp) + interval '1 month')::date"
 _END_MONTH = "date_trunc('month', $6::date::timestamp)::date"
 
@@ -471,10 +490,11 @@ def missed_in(table: str, first: str, end: str, columns: str, also: str = "") ->
 
 def missed_sets(*columns: str) -> str:
     """
-    SELECT of numbers of the latest scores that miss tools, by set of their names, with the sum of 100 - total.
+    SELECT of numbers of the latest scores that miss tools, by set of their names, with the sum of 100 -
+    total.
 
-    Several rows of one set add up. The rollups are added up before their sets are looked up: adding up by long
-    arrays of names takes several times as long.
+    Several rows of one set add up. The rollups are added up before their sets are looked up: adding up by
+    long arrays of names takes several times as long.
 
     Args:
         columns: None, or `chain_id` and `judge_fingerprint`.

@@ -165,7 +165,9 @@ class Reader:
 
     async def newest_score(self, session_id: str, purpose: str | None = None) -> dict[str, Any] | None:
         """The row of the session's newest score, whatever its status; None: there is none."""
-        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id, purpose))
+        row = await self.database.once(
+            lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id, purpose)
+        )
         return dict(row) if row else None
 
     async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
@@ -178,7 +180,11 @@ class Reader:
         return document if nearby is None else document | {"labels_nearby": nearby}
 
     async def history(
-        self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None
+        self,
+        session_id: str,
+        limit: int,
+        after: tuple[datetime, UUID] | None = None,
+        purpose: str | None = None,
     ) -> list[dict[str, Any]] | None:
         """
         Documents of a session's scores, newest first; None: the session is unknown.
@@ -190,7 +196,9 @@ class Reader:
         at, score_id = after or (None, None)
 
         async def work(connection: Connection) -> list[Any] | None:
-            rows = await connection.fetch(self.database.sql(HISTORY), session_id, at, score_id, purpose, limit)
+            rows = await connection.fetch(
+                self.database.sql(HISTORY), session_id, at, score_id, purpose, limit
+            )
             known = bool(rows) or await connection.fetchval(self.database.sql(KNOWS_SESSION), session_id)
             return rows if known else None
 
@@ -205,8 +213,12 @@ class Reader:
         return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
 
     async def is_asked_by_person(self, score_id: UUID, name: str) -> bool:
-        """Whether this name, which asked for a score, is that of a caller or operator; events may hold any name."""
-        return bool(await self.database.once(lambda c: c.fetchval(self.database.sql(ASKED_BY_PERSON), score_id, name)))
+        """
+        Whether this name, which asked for a score, is that of a caller or operator; events may hold any name.
+        """
+        return bool(
+            await self.database.once(lambda c: c.fetchval(self.database.sql(ASKED_BY_PERSON), score_id, name))
+        )
 
     async def criteria(self, criteria_hash: str) -> dict[str, Any] | None:
         """Name, content and first use of criteria; None: no score was judged under this hash."""
@@ -239,13 +251,17 @@ class Reader:
         What holds chains up, and which names workers know, may be `WAITING_S` old.
 
         Args:
-            rows: Mappings with `score_id`, `status`, `waiting_reason`, `waiting_for_text`, `is_due`, `chain_id`,
-                `criteria` and `chain_is_named`.
+            rows: Mappings with `score_id`, `status`, `waiting_reason`, `waiting_for_text`, `is_due`,
+                `chain_id`, `criteria` and `chain_is_named`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
         # A score that waits for its source is not claimed when it is due, but when a worker's source answers.
         own = [r for r in pending if not r["is_due"] or r["waiting_reason"] == "source"]
-        waits = {r["score_id"]: Wait(r["waiting_reason"], r["waiting_for_text"]) for r in own if r["waiting_reason"]}
+        waits = {
+            r["score_id"]: Wait(r["waiting_reason"], r["waiting_for_text"])
+            for r in own
+            if r["waiting_reason"]
+        }
         due = [r for r in pending if r["score_id"] not in waits]
         if due and self._waiting is not None:
             holds = await self._waiting()
@@ -260,9 +276,13 @@ class Reader:
         """What holds chains up, at most `WAITING_S` old; None: unknown here."""
         return None if self._waiting is None else await self._waiting()
 
-    async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
+    async def failed_sessions(
+        self, error_kind: str | None, chain: str | None, since: datetime | None
+    ) -> list[str]:
         """Ids of sessions whose newest production score, created since `since`, failed or timed out."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since))
+        rows = await self.database.once(
+            lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since)
+        )
         return [r["session_id"] for r in rows]
 
     async def scored_sessions(self, chain: str | None, since: datetime | None) -> list[str]:

@@ -99,7 +99,8 @@ class Filters:
     Filters of lists and exports; None and an empty mapping let everything through.
 
     Args:
-        status: Status of the newest score, `nothing_to_judge` or `not_scored`; in an export, status of the score.
+        status: Status of the newest score, `nothing_to_judge` or `not_scored`; in an export, status of the
+            score.
         labels: The session must carry all of them.
         since, until: Range of the time when the session ended, in an export when the score ended; `until` is
             exclusive.
@@ -197,7 +198,9 @@ class Place:
     session_id: str
 
 
-async def list_sessions(reader: Reader, filters: Filters, sort: Sort, after: Place | None, limit: int) -> SessionPage:
+async def list_sessions(
+    reader: Reader, filters: Filters, sort: Sort, after: Place | None, limit: int
+) -> SessionPage:
     """
     Read one page of sessions.
 
@@ -216,7 +219,9 @@ async def list_sessions(reader: Reader, filters: Filters, sort: Sort, after: Pla
         found: list[tuple[Any, bool]] = []
         for statement, has_total, begin in _parts(filters, sort, after):
             place = (begin.key, begin.session_id) if begin else (None, None)
-            rows = await connection.fetch(database.sql(statement), *filters.arguments, *place, limit + 1 - len(found))
+            rows = await connection.fetch(
+                database.sql(statement), *filters.arguments, *place, limit + 1 - len(found)
+            )
             found += [(row, has_total) for row in rows]
             if len(found) > limit:
                 break
@@ -248,7 +253,10 @@ def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
     """The newest score with the fields that `Reader.waits` takes."""
-    shown = {name: row[name] for name in ("status", "waiting_reason", "waiting_for_text", "is_due", "chain_is_named")}
+    shown = {
+        name: row[name]
+        for name in ("status", "waiting_reason", "waiting_for_text", "is_due", "chain_is_named")
+    }
     shown |= {name: row[f"newest_{name}"] for name in ("chain_id", "criteria")}
     return {**shown, "score_id": row["newest_id"]}
 
@@ -267,7 +275,9 @@ def _listed(row: Mapping[str, Any], current_hash: CurrentHash, waits: Mapping[UU
         latest = NewestAttempt(score_id=row["newest_id"], **shown)
     known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
     status = row["status"] or "not_scored"
-    return ListedSession(**{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest)
+    return ListedSession(
+        **{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest
+    )
 
 
 async def chains_of_sessions(database: Database, limit: int) -> list[str]:

@@ -1,9 +1,12 @@
 """
 Training material: exported scores with their sessions, in the chat format that fine-tuning tools read.
 
-A line has `messages`: the user gives the investigation as the judge read it, up to the final analysis, and the
-assistant answers with that. Our own fields stand beside it under names to which OpenAI, TRL and Axolotl give no meaning
-(`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to score is one text of
+A line has `messages`: the user gives the investigation as the judge read it, up to the final analysis, and
+the
+assistant answers with that. Our own fields stand beside it under names to which OpenAI, TRL and Axolotl give
+no meaning
+(`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to score is one
+text of
 JSON: loaders derive the type of each column from the first lines, and refuse a nested object with other keys.
 """
 
@@ -92,11 +95,11 @@ def context_of(
     document: Mapping[str, Any], timeline: Timeline, settings: Settings, registry: CriteriaRegistry
 ) -> FittedContext:
     """
-    Render the session as the judge of this score reads it, without a reference. The nonce is made of the id of the
-    score, so that each export gives the same text.
+    Render the session as the judge of this score reads it, without a reference. The nonce is made of the id
+    of the score, so that each export gives the same text.
 
-    The room is that of the provider that judged it, and the criteria are the present ones of this name. If one of
-    them is no longer configured, that of the chain is used.
+    The room is that of the provider that judged it, and the criteria are the present ones of this name. If
+    one of them is no longer configured, that of the chain is used.
 
     Raises:
         ContextTooLong: See `build_context`.
@@ -146,8 +149,8 @@ def _question(context: FittedContext) -> str:
     """
     Alert and conversation up to the final analysis.
 
-    What came after it is unknown to an agent that has to write it, and would give it away. So would earlier entries
-    that hand in the answer: a model would learn to copy them.
+    What came after it is unknown to an agent that has to write it, and would give it away. So would earlier
+    entries that hand in the answer: a model would learn to copy them.
     """
     text, end = context.conversation, context.entries[context.final_analysis][0]
     for start, stop in sorted((context.entries[entry] for entry in context.answers), reverse=True):

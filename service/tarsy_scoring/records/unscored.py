@@ -15,8 +15,8 @@ MOST_PENDING = 10_000
 
 _FAILED = "s.status IN ('failed', 'timed_out')"
 
-# Sessions whose newest score failed since $1, by chain and kind of error; the newest $2 failures of each kind count.
-# PostgreSQL steps through the index of failed scores, kind by kind.
+# Sessions whose newest score failed since $1, by chain and kind of error; the newest $2 failures of each kind
+# count. PostgreSQL steps through the index of failed scores, kind by kind.
 FAILED = f"""
 WITH RECURSIVE kinds AS (
   SELECT min(s.error_kind) AS kind FROM {{schema}}.session_scores s WHERE {_FAILED}
@@ -43,7 +43,9 @@ GROUP BY 1 ORDER BY 2 DESC, 1
 
 async def read_failed(database: Database, since: datetime) -> list[Mapping[str, Any]]:
     """The rows of `FAILED`, those of most sessions first. Raises: DatabaseAway."""
-    return [dict(row) for row in await database.once(lambda c: c.fetch(database.sql(FAILED), since, MOST_FAILED))]
+    return [
+        dict(row) for row in await database.once(lambda c: c.fetch(database.sql(FAILED), since, MOST_FAILED))
+    ]
 
 
 async def read_waiting(database: Database) -> dict[str | None, int]:

@@ -1,7 +1,8 @@
 """
 The last seven days of each chain beside the seven days before.
 
-A session counts once, by its latest completed score without a reference, on the day of that score, as on the page of
+A session counts once, by its latest completed score without a reference, on the day of that score, as on the
+page of
 trends. Figures are read from the rollups.
 """
 
@@ -33,8 +34,8 @@ SELECT chain_id, criteria, judge_fingerprint, day >= $10::date AS is_later, min(
 FROM ({chain_figures("latest", "without")}) f GROUP BY 1, 2, 3, 4 HAVING sum(scores) <> 0
 """
 
-# Number, sum and sum of squares of the totals, and the number of right ones: those from the lowest total of the
-# highest band on ($11 criteria, $12 lowest totals; $13 for other criteria).
+# Number, sum and sum of squares of the totals, and the number of right ones: those from the lowest total of
+# the highest band on ($11 criteria, $12 lowest totals; $13 for other criteria).
 TOTALS = f"""
 SELECT t.chain_id, t.criteria, t.judge_fingerprint, t.day >= $10::date AS is_later, sum(t.number)::bigint AS n,
        sum(t.number * t.total)::float8 AS sum, sum(t.number * t.total * t.total)::float8 AS squares,
@@ -109,7 +110,9 @@ class ChainWeek:
 
     @property
     def points(self) -> float:
-        """Mean total of the judge of `change` in the later week less that of the week before; 0 without one."""
+        """
+        Mean total of the judge of `change` in the later week less that of the week before; 0 without one.
+        """
         before, now = (moments.mean for moments in self.compared)
         return 0.0 if before is None or now is None else now - before
 
@@ -175,7 +178,9 @@ class Week:
     @property
     def fallen(self) -> list[ChainWeek]:
         """Chains that got worse, the largest fall first; if none did, the chain with the largest fall."""
-        falls = sorted((chain for chain in self.chains if round(chain.points, 1) < 0), key=lambda chain: chain.points)
+        falls = sorted(
+            (chain for chain in self.chains if round(chain.points, 1) < 0), key=lambda chain: chain.points
+        )
         return [chain for chain in falls if chain.is_marked] or falls[:1]
 
     @property
@@ -187,7 +192,9 @@ class Week:
             return ""
         if len(others) == len(both):
             return "No chain can be compared with its week before: no judge has totals in both."
-        left = f" {len(others):,} more cannot be compared: no judge has totals in both weeks." if others else ""
+        left = (
+            f" {len(others):,} more cannot be compared: no judge has totals in both weeks." if others else ""
+        )
         return _worst(self.fallen) + left
 
 
@@ -196,7 +203,8 @@ async def read_week(database: Database, right_from: Mapping[str, int], today: da
     Read the week that ends today and the week before.
 
     Args:
-        right_from: Lowest total of the highest band by name of criteria; other criteria have that of the badges.
+        right_from: Lowest total of the highest band by name of criteria; other criteria have that of the
+            badges.
         today: In UTC.
 
     Raises:
@@ -213,7 +221,9 @@ async def read_week(database: Database, right_from: Mapping[str, int], today: da
 
 def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
     """Chains from rows of `FIGURES` and `TOTALS`, those with most scores first, with their changes."""
-    judges: defaultdict[tuple[Any, Any, Any], tuple[Figures, Figures]] = defaultdict(lambda: (Figures(), Figures()))
+    judges: defaultdict[tuple[Any, Any, Any], tuple[Figures, Figures]] = defaultdict(
+        lambda: (Figures(), Figures())
+    )
     first_days: dict[tuple[Any, Any, Any], date] = {}
     for row in figures:
         judge, sums = _judge(row), judges[_judge(row)][row["is_later"]]
@@ -265,7 +275,9 @@ def short_name(chain: ChainWeek) -> str:
 
 def _mark(chains: Iterable[ChainWeek]) -> None:
     # Bonferroni: with a limit for each chain alone, one of twenty quiet chains would be marked every week.
-    compared = [(c, c.change) for c in chains if c.change is not None and c.change.estimate.standard_error is not None]
+    compared = [
+        (c, c.change) for c in chains if c.change is not None and c.change.estimate.standard_error is not None
+    ]
     for chain, change in compared:
         chain.is_marked = chance_of_change(change) < FALSE_ALARMS / len(compared)
 

@@ -1,8 +1,10 @@
 """
 What else differs from the week before in chains whose totals fell, and their worst scores of the week.
 
-Shares of scores are compared under the judge whose totals are compared. A difference is a count and no cause. What
-judges name and which tools agents had is read from the rollups; labels, alert types and flags from the newest scores.
+Shares of scores are compared under the judge whose totals are compared. A difference is a count and no cause.
+What
+judges name and which tools agents had is read from the rollups; labels, alert types and flags from the newest
+scores.
 """
 
 import asyncio
@@ -35,8 +37,8 @@ _CANDIDATES = 50  # lowest totals of a week of which a later score of the sessio
 _GROUPED = "chain_id, judge_fingerprint, day >= $10::date AS is_later"
 _OF_CHAINS = "coalesce(chain_id, '') = ANY($11::text[])"
 
-# By chain, judge and week ($10 the first day of the later week, $11 chains): scores with a tag, with a set of missing
-# tools ($12 sets), and of agents that had a set of tools ($12 sets).
+# By chain, judge and week ($10 the first day of the later week, $11 chains): scores with a tag, with a set of
+# missing tools ($12 sets), and of agents that had a set of tools ($12 sets).
 TAGS = f"""
 SELECT {_GROUPED}, ARRAY[tag] AS names, sum(number)::bigint AS scores FROM ({count_tags("without")}) c
 WHERE {_OF_CHAINS} GROUP BY 1, 2, 3, 4 HAVING sum(number) > 0
@@ -62,7 +64,8 @@ _JUDGED = "unnest($1::text[], $2::text[]) AS c(chain_id, judge)"
 _IN_CHAIN = f"s.chain_id = c.chain_id AND s.judge_fingerprint = c.judge AND {is_completed('s')}"
 _NOT_REPLACED = f"{is_of_kind('s', 'without')} AND {has_no_later('s', of_its_kind=True)}"
 
-# Alert types, labels and flags of the newest $5 scores of each week. The row without a name counts these scores.
+# Alert types, labels and flags of the newest $5 scores of each week. The row without a name counts these
+# scores.
 SESSIONS = f"""
 WITH newest AS MATERIALIZED (
   SELECT c.chain_id, w.is_later, s.flags, m.alert_type, m.labels
@@ -82,8 +85,8 @@ FROM newest n, LATERAL (
 GROUP BY 1, 2, 3 HAVING count(*) > 1 OR name IS NULL
 """
 
-# The lowest $4 of the totals since $3, each the latest score of its session; totals with one of the flags $5 do not
-# count.
+# The lowest $4 of the totals since $3, each the latest score of its session; totals with one of the flags $5
+# do not count.
 LOWEST = f"""
 SELECT c.chain_id, l.score_id, l.session_id, l.total_score, m.alert_type
 FROM {_JUDGED} CROSS JOIN LATERAL (
@@ -134,7 +137,11 @@ class ChainChanges:
     @property
     def unclear(self) -> list[Difference]:
         """The largest rises of failure tags and missing tools that may be chance."""
-        named = [one for one in self.differences if not one.is_clear and one.kind in ("failure_tag", "missing_tool")]
+        named = [
+            one
+            for one in self.differences
+            if not one.is_clear and one.kind in ("failure_tag", "missing_tool")
+        ]
         return sorted(named, key=lambda one: (-one.rise, one.names))[:MOST_UNCLEAR]
 
     @property
@@ -164,13 +171,19 @@ async def read_changes(database: Database, week: Week, merge: Merge) -> list[Cha
     earlier = later - timedelta(days=DAYS)
     of_chains = (week.since, [chain.chain_id or "" for chain in chains])
     judged = [chain.chain_id for chain in chains], [chain.judge for chain in chains]
-    statements = (TAGS, of_chains), (MISSED, (*of_chains, MOST_MISSED)), (AGENT_TOOLS, (*of_chains, MOST_SETS))
+    statements = (
+        (TAGS, of_chains),
+        (MISSED, (*of_chains, MOST_MISSED)),
+        (AGENT_TOOLS, (*of_chains, MOST_SETS)),
+    )
     by_judge = await count(database, Selection(since=earlier), *statements)
 
     async def look_up(connection: Connection) -> tuple[list[Any], list[Any]]:
         await connection.execute(CUSTOM_PLAN)
         sessions = await connection.fetch(database.sql(SESSIONS), *judged, earlier, later, MOST_READ)
-        return sessions, await connection.fetch(database.sql(LOWEST), *judged, later, WORST, sorted(DOUBTFUL_FLAGS))
+        return sessions, await connection.fetch(
+            database.sql(LOWEST), *judged, later, WORST, sorted(DOUBTFUL_FLAGS)
+        )
 
     # In a thread: many names, or adversarial ones, take long enough to block the event loop.
     return await asyncio.to_thread(_combine, chains, by_judge, *await database.once(look_up), merge)
@@ -214,7 +227,9 @@ def _missing_tools(rows: Sequence[Mapping[str, Any]], merge: Merge) -> dict[str,
         used.update(dict.fromkeys(names, scores))
     tools = merge(dict(used.most_common(MOST_SPELLINGS)))
     tool_of = {spelling: tool.name for tool in tools for spelling, _ in tool.spellings}
-    return tally((later, {tool_of[n] for n in names if n in tool_of}, scores) for later, names, scores in _rows(rows))
+    return tally(
+        (later, {tool_of[n] for n in names if n in tool_of}, scores) for later, names, scores in _rows(rows)
+    )
 
 
 def _agent_tools(rows: Sequence[Mapping[str, Any]], spellings: Mapping[str, str]) -> Counted:
@@ -224,7 +239,9 @@ def _agent_tools(rows: Sequence[Mapping[str, Any]], spellings: Mapping[str, str]
     Args:
         spellings: Names as people write them; stored ones have no separators.
     """
-    before, now = (sum(row["scores"] for row in rows if row["is_later"] is is_later) for is_later in (False, True))
+    before, now = (
+        sum(row["scores"] for row in rows if row["is_later"] is is_later) for is_later in (False, True)
+    )
     having = tally((is_later, set(map(bare, names)), scores) for is_later, names, scores in _rows(rows))
     return Counted("agent_tool", (before, now), {spellings.get(name, name): n for name, n in having.items()})
 

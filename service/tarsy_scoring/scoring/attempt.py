@@ -105,7 +105,9 @@ class Scorer:
     _kept: dict[str, float] = field(default_factory=dict, init=False)
     """By hash: monotonic time at which the content was stored."""
 
-    async def attempt(self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None) -> Finished:
+    async def attempt(
+        self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None
+    ) -> Finished:
         """
         Score a claimed session and store how the attempt ended. Waits while the database is away.
 
@@ -139,7 +141,9 @@ class Scorer:
         """
         attempt = Attempt(claimed, AttemptClock(0, spent_s), lambda: None)
         attempt.turns += await self.store.stored_turns(claimed.score_id)
-        return await self._retry(attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where"))
+        return await self._retry(
+            attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where")
+        )
 
     # --- the attempt -----------------------------------------------------------------------------------
 
@@ -161,8 +165,12 @@ class Scorer:
         names = tool_names(timeline)
         if (tools_hash := tools_hash_of(names)) is not None:
             await self._keep(attempt, tools_hash, partial(self.store.keep_tools, tools_hash, names))
-        attempt.layers = await measure(timeline, chain, self.settings.config.agent_prices_usd_per_million_tokens)
-        check_evidence(timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change)
+        attempt.layers = await measure(
+            timeline, chain, self.settings.config.agent_prices_usd_per_million_tokens
+        )
+        check_evidence(
+            timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change
+        )
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
         with self.tracing.step("evaluating_gates") if chain.gates else nullcontext():
@@ -179,8 +187,8 @@ class Scorer:
         Fetch the timeline.
 
         The event that asks for a score may arrive before the source shows the session, so within the grace
-        period a session that is missing, still running or without events is looked for again. A look becomes an
-        attempt when the session is there.
+        period a session that is missing, still running or without events is looked for again. A look becomes
+        an attempt when the session is there.
         """
         claimed, timeline = attempt.claimed, None
         try:
@@ -212,8 +220,8 @@ class Scorer:
         """
         The chain of the score, and the criteria that are known for it (None: those of the chain).
 
-        The chain decides which providers see the session. So the source's chain counts, unless the operator lets
-        events choose. Criteria of a chain that an event named wrongly go with that chain.
+        The chain decides which providers see the session. So the source's chain counts, unless the operator
+        lets events choose. Criteria of a chain that an event named wrongly go with that chain.
         """
         if self.settings.events_choose_chains:
             return claimed.chain_id or timeline.chain_id, claimed.criteria
@@ -245,7 +253,11 @@ class Scorer:
         criteria_hash = self.store.inbox.policy.hashes.get(name)
         declined = self._declined(attempt, timeline)
         learned = learned_of(timeline)
-        is_known = (chain_id, name, criteria_hash) == (claimed.chain_id, claimed.criteria, claimed.criteria_hash)
+        is_known = (chain_id, name, criteria_hash) == (
+            claimed.chain_id,
+            claimed.criteria,
+            claimed.criteria_hash,
+        )
         if is_known and declined is None:
             if says_more(learned, claimed):
                 attempt.claimed, attempt.learned = learned.added_to(claimed), learned
@@ -266,7 +278,9 @@ class Scorer:
         """The end of an automatic score whose chain only the source names, if this chain declines it."""
         claimed = attempt.claimed
         chain_id, _ = self._chain_of(claimed, timeline)
-        is_decided = claimed.criteria is not None and claimed.chain_id == chain_id  # at acceptance, or at a bind
+        is_decided = (
+            claimed.criteria is not None and claimed.chain_id == chain_id
+        )  # at acceptance, or at a bind
         if is_decided or claimed.source != SOURCE_COMPLETED:
             return None
         request = Request(
@@ -292,7 +306,9 @@ class Scorer:
             self._kept.clear()  # the price is one more write of content that is already stored
         self._kept[content_hash] = time.monotonic()
 
-    async def _assess(self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
+    async def _assess(
+        self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria
+    ) -> Verdict:
         """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
         claimed = attempt.claimed
         # Turns of a provider that the chain no longer has are not continued.
@@ -356,7 +372,9 @@ class Scorer:
         columns = self._columns(attempt, "completed")
         shown = attempt.context.context_hash if attempt.context else None
         turns = [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
-        columns |= judgement_columns(verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config)
+        columns |= judgement_columns(
+            verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config
+        )
         if attempt.context is not None and attempt.context.has_reference:
             columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
         if self._is_chain_mismatch(attempt):
@@ -409,7 +427,9 @@ class Scorer:
         metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
         for flag in columns["flags"]:
             metrics.score_flags.labels(flag).inc()
-        metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(claimed.age_s + attempt.clock.elapsed_s)
+        metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(
+            claimed.age_s + attempt.clock.elapsed_s
+        )
 
     async def _end(self, attempt: Attempt, ending: Ending) -> None:
         attempt.on_judged()
@@ -426,7 +446,9 @@ class Scorer:
         burned = attempt.claimed.attempts_burned + 1
         if burned >= self.settings.max_attempts:
             status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
-            return await self._fail(attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)")
+            return await self._fail(
+                attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)"
+            )
         due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
         failed = f"attempt {attempt.claimed.attempt} failed ({error.error_kind}): {error}"
         return await self._put_back(attempt, error, "retry", failed, due_s, error_kind=error.error_kind)
@@ -522,8 +544,8 @@ def says_more(learned: Learned, claimed: ClaimedScore) -> bool:
 
 def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:
     """
-    Seconds until a session is looked for again: 2 s, then as long as it has been looked for, at most a quarter of
-    the grace period. That makes at most 12 looks; the last one is at the end of the grace period.
+    Seconds until a session is looked for again: 2 s, then as long as it has been looked for, at most a
+    quarter of the grace period. That makes at most 12 looks; the last one is at the end of the grace period.
 
     A very short or long grace period has another first pause: between a 500th and a 60th of it.
 

@@ -1,5 +1,6 @@
 """
-Judges sessions under several criteria and providers, with turns that are recorded in files and asked for once.
+Judges sessions under several criteria and providers, with turns that are recorded in files and asked for
+once.
 
 Nothing else is stored. Timeline rules, context and judge are those of a worker; limits of the fleet do not
 apply.
@@ -20,7 +21,14 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import ChainSettings, JudgeSettings, Settings
 from tarsy_scoring.config.watched_secret import read_api_key
-from tarsy_scoring.errors import ConfigurationError, PromptTooLong, RetryLater, ScoringError, Unscorable, WaitFor
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    PromptTooLong,
+    RetryLater,
+    ScoringError,
+    Unscorable,
+    WaitFor,
+)
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
@@ -33,7 +41,8 @@ from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 
-# The nonce of the context that a key is made of. A nonce made for the judgement would give another key each time.
+# The nonce of the context that a key is made of. A nonce made for the judgement would give another key each
+# time.
 _KEY_NONCE = "0" * 16
 
 
@@ -53,8 +62,8 @@ class Planned:
     A job before it runs.
 
     Args:
-        key: Names the file of its turns: a hash and the number of the sample. None where the session cannot be
-            judged, and `reason` says why.
+        key: Names the file of its turns: a hash and the number of the sample. None where the session cannot
+            be judged, and `reason` says why.
         calls: Calls that are likely still to be made; 0 where the judgement is recorded.
         cost_usd: Cost of these calls with answers of full length; None where a price is unknown.
     """
@@ -119,7 +128,9 @@ class Recordings:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ConfigurationError(f"cannot read the recorded judgement {path}: {error.strerror}") from error
+            raise ConfigurationError(
+                f"cannot read the recorded judgement {path}: {error.strerror}"
+            ) from error
         except ValidationError as error:
             raise ConfigurationError(
                 f"{path} holds no recorded judgement of this version; delete it, and its judgement is made again"
@@ -357,7 +368,12 @@ class _RecordedAsk:
 
 def _chain_of(settings: Settings, job: Job) -> ChainSettings:
     """The settings of the session's chain, with one sample by the judge of the job."""
-    changes = {"criteria": job.criteria.name, "providers": (job.provider,), "samples": 1, "judge": JudgeSettings()}
+    changes = {
+        "criteria": job.criteria.name,
+        "providers": (job.provider,),
+        "samples": 1,
+        "judge": JudgeSettings(),
+    }
     return settings.chain(job.timeline.chain_id).model_copy(update=changes)
 
 

@@ -9,9 +9,9 @@ class Contact:
     """
     How long a worker has renewed leases without a break.
 
-    A lease that expired says nothing about its worker if the same outage cut off that worker. So a worker takes
-    scores back only after it has been in contact with the database for one lease time: by then every other
-    worker has renewed its leases. Times are readings of this process's monotonic clock.
+    A lease that expired says nothing about its worker if the same outage cut off that worker. So a worker
+    takes scores back only after it has been in contact with the database for one lease time: by then every
+    other worker has renewed its leases. Times are readings of this process's monotonic clock.
     """
 
     lease_s: float
@@ -29,6 +29,7 @@ class Contact:
         return not self._is_broken(now) and now - self._since >= self.lease_s
 
     def _is_broken(self, now: float) -> bool:
-        # Renewals come three times per lease, so one of them failed. A break that is long enough to expire the
-        # lease of a living worker lasts longer: at least what its last renewal left, two thirds of the lease.
+        # Renewals come three times per lease, so one of them failed. A break that is long enough to expire
+        # the lease of a living worker lasts longer: at least what its last renewal left, two thirds of the
+        # lease.
         return now - self._last > self.lease_s / 2

@@ -33,7 +33,8 @@ def document(
     shown["usage"] = row["usage"] or NO_USAGE
     shown["scored_at"] = row["completed_at"]
     shown["is_current_criteria"] = (
-        row["criteria_hash"] is not None and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
+        row["criteria_hash"] is not None
+        and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
     )
     shown["layers"] = _layers(row)
     shown["missing_tools"] = list(missing_tools)

@@ -1,7 +1,8 @@
 """
 What the judge would be asked about a session, and what the calls would cost, without a call.
 
-Imports neither a logger nor anything that reads replies: an author of prompts waits for the start of each dry run.
+Imports neither a logger nor anything that reads replies: an author of prompts waits for the start of each dry
+run.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,9 @@ class DryRun:
     flags: list[str]
 
 
-def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
+def dry_run(
+    settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None
+) -> DryRun:
     """
     Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
 

@@ -75,8 +75,8 @@ class DurableAsk:
     instant.
 
     Args:
-        give_up_at: Time of the event loop at which a question fails, also one that waits for a limit or a free
-            slot; None: waits have no end.
+        give_up_at: Time of the event loop at which a question fails, also one that waits for a limit or a
+            free slot; None: waits have no end.
     """
 
     attempt: Attempt
@@ -96,7 +96,9 @@ class DurableAsk:
         for s in self.attempt.turns:
             # A refusal of one provider says nothing about another, and the conversation with a provider that
             # is no longer configured cannot go on. A second opinion of another provider is another opinion.
-            is_shared = is_usable(s.turn) and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
+            is_shared = (
+                is_usable(s.turn) and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
+            )
             is_of_use = s.turn.provider == self.provider or is_shared
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
@@ -139,9 +141,13 @@ class DurableAsk:
         permits = ScorePermits(self.limits, self.attempt.claimed, question.kind)
         try:
             async with asyncio.timeout_at(self.give_up_at):
-                return await client.ask(question, clock=self.attempt.clock, permits=permits, token_factor=factor)
+                return await client.ask(
+                    question, clock=self.attempt.clock, permits=permits, token_factor=factor
+                )
         except TimeoutError as error:
-            raise AttemptTimedOut(f"{self.provider!r} had not answered when the attempt's time was up") from error
+            raise AttemptTimedOut(
+                f"{self.provider!r} had not answered when the attempt's time was up"
+            ) from error
 
     def _count(self, turn: Turn) -> None:
         metrics = self.metrics
@@ -162,7 +168,9 @@ class ScorePermits:
     kind: TurnKind
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        call = Call(provider, self.claimed.chain_id, self.claimed.score_id, tokens, most_usd, self.kind == SECOND_TURN)
+        call = Call(
+            provider, self.claimed.chain_id, self.claimed.score_id, tokens, most_usd, self.kind == SECOND_TURN
+        )
         return await self.limits.admit(call)
 
     async def settle(self, permit: Permit, **result: Any) -> None:
@@ -171,7 +179,8 @@ class ScorePermits:
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
     """
-    Store the turns that are not stored yet, and announce `phase` where it is new. Takes no time of the attempt.
+    Store the turns that are not stored yet, and announce `phase` where it is new. Takes no time of the
+    attempt.
 
     Raises:
         LeaseLost: Another worker holds the score, or it was cancelled.

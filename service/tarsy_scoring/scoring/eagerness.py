@@ -11,10 +11,11 @@ class Eagerness:
     """
     The share of announced scores for which a worker claims; learnt from what its claims find.
 
-    If every idle worker claimed whenever another process announces a score, all claims but one would find nothing.
-    A claim that finds nothing halves the share, and one that finds a score doubles it. So a fleet settles at about
-    two claims per score, whatever its size, and a worker that is alone claims for every score. A score for which no
-    worker claims is found by the next poll, and the worker that polled claims for every score again.
+    If every idle worker claimed whenever another process announces a score, all claims but one would find
+    nothing. A claim that finds nothing halves the share, and one that finds a score doubles it. So a fleet
+    settles at about two claims per score, whatever its size, and a worker that is alone claims for every
+    score. A score for which no worker claims is found by the next poll, and the worker that polled claims for
+    every score again.
     """
 
     share: float = 1.0

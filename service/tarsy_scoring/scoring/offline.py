@@ -55,7 +55,9 @@ async def score_offline(
     criteria = registry.of_chain(chain)
     started = datetime.now(UTC)
     turns: list[Turn] = []
-    clock = AttemptClock(math.inf)  # replaced before the first question, since gates have a limit of their own
+    clock = AttemptClock(
+        math.inf
+    )  # replaced before the first question, since gates have a limit of their own
 
     def ask_of(provider: str, _context: FittedContext) -> Ask:
         async def ask(question: Question) -> Turn:

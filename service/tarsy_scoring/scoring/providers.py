@@ -39,7 +39,9 @@ T = TypeVar("T")
 
 # Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
 INLINE_RENDER_CHARACTERS = 300_000
-OVERFLOW_TRIES = 6  # a provider refuses the prompt as too long where its tokenizer counts more than the estimate
+OVERFLOW_TRIES = (
+    6  # a provider refuses the prompt as too long where its tokenizer counts more than the estimate
+)
 # An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
 # factor of 2.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
@@ -82,7 +84,12 @@ class Judges:
 
 
 async def judge(
-    timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges, is_final: IsFinal
+    timeline: Timeline,
+    nonce: str,
+    chain: ChainSettings,
+    criteria: Criteria,
+    judges: Judges,
+    is_final: IsFinal,
 ) -> Judgement:
     """
     Judge with the first provider of the chain that gives a score.
@@ -121,7 +128,9 @@ async def _judge_at(
     async def assess_in(context: FittedContext, render: Render) -> Judgement:
         masked = partial(render, mask_injections=True) if context.injections else None
         ask = judges.ask_of(provider, context)
-        return Judgement(await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context)
+        return Judgement(
+            await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context
+        )
 
     return await in_fitting_context(provider, timeline, nonce, criteria, judges, assess_in)
 
@@ -141,7 +150,8 @@ async def in_fitting_context(
     work: Callable[[FittedContext, Render], Awaitable[T]],
 ) -> T:
     """
-    Do `work` in a context that fits one provider, with ever smaller contexts while it refuses them as too long.
+    Do `work` in a context that fits one provider, with ever smaller contexts while it refuses them as too
+    long.
 
     Raises:
         ContextTooLong: The provider refuses every context.
@@ -167,7 +177,9 @@ async def _render(
     timeline: Timeline, nonce: str, budget_tokens: int, masking: Masking, *, mask_injections: bool = False
 ) -> FittedContext:
     """Render the context; large sessions are rendered in a thread."""
-    build = partial(build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections, masking=masking)
+    build = partial(
+        build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections, masking=masking
+    )
     size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
     return await asyncio.to_thread(build) if size > INLINE_RENDER_CHARACTERS else build()
 

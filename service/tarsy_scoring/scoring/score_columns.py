@@ -54,7 +54,9 @@ def tool_names(timeline: Timeline) -> list[str]:
     the list.
     """
     tools = [t for t in timeline.available_tools if t.tool_name.isprintable() and t.server_name.isprintable()]
-    written = [t.tool_name for t in tools] + [f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name]
+    written = [t.tool_name for t in tools] + [
+        f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name
+    ]
     return sorted({normalise(name) for name in written if 0 < len(name) <= LONGEST_NAME})[:MOST_TOOLS]
 
 

@@ -1,7 +1,8 @@
 """
 A second judgement by another provider of the chain, where the first one is in doubt.
 
-The first total counts. The second judgement costs at most one answer with its reminders and its repair: it has no
+The first total counts. The second judgement costs at most one answer with its reminders and its repair: it
+has no
 further samples and no question about missing tools.
 """
 
@@ -26,13 +27,20 @@ DISAGREES = "second_opinion_disagrees"
 
 
 async def add_second_opinion(
-    judgement: Judgement, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
+    judgement: Judgement,
+    timeline: Timeline,
+    nonce: str,
+    chain: ChainSettings,
+    criteria: Criteria,
+    judges: Judges,
 ) -> None:
     """
-    Ask the next provider where the chain wants it and the verdict is in doubt, and add its judgement to the verdict.
+    Ask the next provider where the chain wants it and the verdict is in doubt, and add its judgement to the
+    verdict.
 
-    A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It is not
-    waited for and not asked by a later attempt; nor is one that has just failed to give the first judgement.
+    A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It
+    is not waited for and not asked by a later attempt; nor is one that has just failed to give the first
+    judgement.
 
     Raises:
         LeaseLost: Another worker holds the score, or it was cancelled.
@@ -60,7 +68,8 @@ async def _judge(
     provider: str, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
 ) -> Verdict:
     """
-    Judge once with one provider. All its turns have the kind `second_opinion`, reminders and repairs included.
+    Judge once with one provider. All its turns have the kind `second_opinion`, reminders and repairs
+    included.
 
     Suspicious text is masked: a single judgement has no other one that would show its effect.
     """

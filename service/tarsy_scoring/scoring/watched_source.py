@@ -1,7 +1,9 @@
 """
-The timeline source as a worker's attempts use it: tells a source that is away from a session that cannot be read.
+The timeline source as a worker's attempts use it: tells a source that is away from a session that cannot be
+read.
 
-After a failed read the source is asked for an answer that depends on no session. If it answers, the session is
+After a failed read the source is asked for an answer that depends on no session. If it answers, the session
+is
 read once more, and a second failure belongs to the session. If it does not, the circuit of the source opens:
 attempts wait, the worker claims nothing, and single checks find out when the source is back. The circuit also
 opens if several sessions in a row cannot be read: a source may answer the check and give no session.
@@ -32,7 +34,8 @@ SPREAD = 0.5  # of workers that check the same source, and of the scores that th
 
 class WatchedSource:
     """
-    One source with its circuit, which is of this process alone: a worker may be cut off from it while others are not.
+    One source with its circuit, which is of this process alone: a worker may be cut off from it while others
+    are not.
     """
 
     def __init__(self, source: TimelineSource, metrics: Metrics) -> None:
@@ -52,8 +55,12 @@ class WatchedSource:
 
     @property
     def unanswered(self) -> str | None:
-        """Why the source has never answered this process; None from its first answer on, also while it is away."""
-        return None if self._answered_at > -math.inf else self.away or "the timeline source has not answered yet"
+        """
+        Why the source has never answered this process; None from its first answer on, also while it is away.
+        """
+        return (
+            None if self._answered_at > -math.inf else self.away or "the timeline source has not answered yet"
+        )
 
     async def fetch_timeline(self, session_id: str, clock: AttemptClock) -> Timeline:
         """
@@ -105,7 +112,11 @@ class WatchedSource:
             self._row_began_at = now
         if len(self._unreadable) < MOST_UNREADABLE:
             self._unreadable.add(session_id)
-        if self.may_change and len(self._unreadable) == MOST_UNREADABLE and now < self._row_began_at + LONGEST_ROW_S:
+        if (
+            self.may_change
+            and len(self._unreadable) == MOST_UNREADABLE
+            and now < self._row_began_at + LONGEST_ROW_S
+        ):
             self._open(
                 f"it answers, and {MOST_UNREADABLE} sessions in a row could not be read; the last one: {failure}"
             )

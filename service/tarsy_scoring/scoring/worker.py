@@ -42,7 +42,8 @@ POLL_S = 1.0
 LIMITS_EVERY_S = 1.0  # how soon every worker learns of a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
-# The server ends a transaction that lost its client, and rows that another transaction has locked are passed over.
+# The server ends a transaction that lost its client, and rows that another transaction has locked are passed
+# over.
 UNTRACKED_S = 2.0 * TRANSACTION_S
 # Longest time that `run` takes after the drain and for the claim before it: four steps, each limited.
 STOP_S = 4 * RELEASE_TIMEOUT_S
@@ -164,8 +165,8 @@ class Worker:
 
     async def release_untracked(self) -> None:
         """
-        Put back what a claim without a reply has claimed. A lease that lapses counts as a lost worker, and this
-        worker lives.
+        Put back what a claim without a reply has claimed. A lease that lapses counts as a lost worker, and
+        this worker lives.
 
         Raises:
             DatabaseAway: See `Database.once`.
@@ -206,7 +207,9 @@ class Worker:
             trying = await self._claim_of(ChainFilter.of(known, lambda s: s.may_probe), 1)
         if trying == limit:
             return trying
-        return trying + await self._claim_of(ChainFilter.of(known, lambda s: s.reason is None), limit - trying)
+        return trying + await self._claim_of(
+            ChainFilter.of(known, lambda s: s.reason is None), limit - trying
+        )
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
         """Claim up to `limit` due scores of these chains and start them at once."""
@@ -226,7 +229,12 @@ class Worker:
             raise
         for score in claimed:
             topic = self._topics.get(score.source)
-            about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **_about(score)}
+            about = {
+                "chain_id": score.chain_id,
+                "purpose": score.purpose,
+                "age_s": score.age_s,
+                **_about(score),
+            }
             trace = self.tracing.attempt(score.traceparent, score.source, topic, about)
             traced = replace(score, traceparent=trace.traceparent)
             task = asyncio.create_task(self._attempt(traced, trace))
@@ -304,7 +312,11 @@ class Worker:
         else:
             self._has_locked.clear()
         for running in before:
-            if running.claimed.lease_token not in kept.held and running.is_judging and not running.task.done():
+            if (
+                running.claimed.lease_token not in kept.held
+                and running.is_judging
+                and not running.task.done()
+            ):
                 log.warning("attempt.lease_lost", **_names(running))
                 running.has_lost_its_lease = True
                 running.task.cancel()
@@ -348,7 +360,9 @@ class Worker:
         if not self._announced.is_settled(time.monotonic()):
             return
         for score in await fail_unknown(self.leases.inbox, self.settings.unknown_criteria_grace_s):
-            self.metrics.scores.labels(score.status, score.error_kind, self.metrics.chain(score.chain_id)).inc()
+            self.metrics.scores.labels(
+                score.status, score.error_kind, self.metrics.chain(score.chain_id)
+            ).inc()
             log.warning("score.unknown_to_workers", score_id=str(score.score_id), error_kind=score.error_kind)
 
     async def refresh_limits(self) -> None:

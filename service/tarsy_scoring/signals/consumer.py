@@ -61,7 +61,9 @@ def read_score_end(value: bytes | None) -> ScoreEnd | None:
             return None
         event = model.model_validate(payload)
         # Events of older versions lack `completed_at`; they were emitted some milliseconds after it.
-        ended_at = event.completed_at or datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=event.timestamp_us)
+        ended_at = event.completed_at or datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+            microseconds=event.timestamp_us
+        )
         if ended_at.tzinfo is None:
             raise ValueError("a time without a zone")
     except (ValueError, KeyError, TypeError, OverflowError) as error:  # a ValidationError is a ValueError
@@ -79,9 +81,9 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
     Call `take` with the value of each scoring event, until cancelled.
 
     Starts with the events that the group has not committed, the first time with new ones. A failure of Faust
-    is logged, and a new app replaces it after `RETRY_S`. At a batch that cannot be read, the new app starts with
-    new events. A cancel waits for Faust to leave the group, for `STOP_WITHIN_S` longer than the session timeout at
-    most.
+    is logged, and a new app replaces it after `RETRY_S`. At a batch that cannot be read, the new app starts
+    with new events. A cancel waits for Faust to leave the group, for `STOP_WITHIN_S` longer than the session
+    timeout at most.
 
     Args:
         take: Called for each record. Must not raise: Faust would restart the agent and skip the record.
@@ -89,7 +91,9 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
     while True:
         # Faust creates directories at start, also without tables. In containers only the temporary directory
         # is writable.
-        with tempfile.TemporaryDirectory(prefix="tarsy-scoring-insights-", ignore_cleanup_errors=True) as directory:
+        with tempfile.TemporaryDirectory(
+            prefix="tarsy-scoring-insights-", ignore_cleanup_errors=True
+        ) as directory:
             reason = await _run_app(settings, take, Path(directory))
         log.warning("insights.consumer_failed", reason=repr(reason), retry_in_s=RETRY_S)
         await asyncio.sleep(RETRY_S)
@@ -105,10 +109,14 @@ async def _skip_batch(settings: Settings) -> None:
     except BrokerAway as error:
         log.warning("insights.batch_not_skipped", reason=str(error))
     else:
-        log.warning("insights.batch_skipped", topic=topic, effect="figures of skipped events may be a minute late")
+        log.warning(
+            "insights.batch_skipped", topic=topic, effect="figures of skipped events may be a minute late"
+        )
 
 
-async def _run_app(settings: Settings, take: Callable[[bytes | None], None], directory: Path) -> BaseException | None:
+async def _run_app(
+    settings: Settings, take: Callable[[bytes | None], None], directory: Path
+) -> BaseException | None:
     """Run one app until it ends by itself; returns the error that ended it, if known."""
     app = None
     try:

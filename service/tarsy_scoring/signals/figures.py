@@ -1,7 +1,8 @@
 """
 The rolling figures of chains, computed from the stored scores by one statement.
 
-Windows move with the clock, in hops on whole UTC times: the hour by five minutes, the day by an hour. A window
+Windows move with the clock, in hops on whole UTC times: the hour by five minutes, the day by an hour. A
+window
 ends at the next hop, so the time until then is part of it and still empty.
 """
 
@@ -112,7 +113,12 @@ def threshold_of(settings: Settings, chain: str) -> float:
 
 
 async def read_figures(
-    database: Database, settings: Settings, now: datetime, chains: Collection[str], *, with_others: bool = False
+    database: Database,
+    settings: Settings,
+    now: datetime,
+    chains: Collection[str],
+    *,
+    with_others: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """
     Compute the current windows of chains, in the shape that messages carry.
@@ -134,7 +140,10 @@ async def read_figures(
     sql = database.sql(FIGURES_OF_ALL if with_others else FIGURES_OF_CHAINS)
     rows = {(r["chain"], r["name"]): dict(r) for r in await database.once(lambda c: c.fetch(sql, *arguments))}
     return {
-        chain: {w.name: _document(w, threshold_of(settings, chain), rows.get((chain, w.name), {})) for w in (hour, day)}
+        chain: {
+            w.name: _document(w, threshold_of(settings, chain), rows.get((chain, w.name), {}))
+            for w in (hour, day)
+        }
         for chain in sorted({*chains, *(chain for chain, _ in rows)})
     }
 

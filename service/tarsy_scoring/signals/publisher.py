@@ -80,7 +80,9 @@ class RollingSignals:
     async def _lead(self, stopping: asyncio.Event) -> None:
         """Publish until `stopping`."""
         self._published.clear()  # the former leader may have published other figures
-        self._metrics.kafka_up.labels("insights").set(1)  # the brokers answered when the start looked for the topics
+        self._metrics.kafka_up.labels("insights").set(
+            1
+        )  # the brokers answered when the start looked for the topics
         consumer = asyncio.create_task(consume(self._settings, self.take_event))
         try:
             await self._publish_rounds(stopping)
@@ -157,7 +159,10 @@ class RollingSignals:
                 figures = await read_figures(self._database, self._settings, now, chains, with_others=refresh)
             self._reading_s = time.monotonic() - began_s
             news = {chain: windows for chain, windows in figures.items() if self._is_news(chain, windows)}
-            messages = [(chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()]
+            messages = [
+                (chain.encode(), to_json(_message(chain, windows, now)), ())
+                for chain, windows in news.items()
+            ]
             topic = self._settings.topic_scoring_insights
             are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S) if messages else []
         except BaseException:

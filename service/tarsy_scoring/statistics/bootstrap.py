@@ -1,7 +1,8 @@
 """
 Estimates a mean, or a difference of means within strata, by resampling; no distribution is assumed.
 
-All results are deterministic and independent of the order of the input. `comparison` imports this module inside
+All results are deterministic and independent of the order of the input. `comparison` imports this module
+inside
 functions, so that a worker, which needs only its constants, does not load numpy.
 
 Source:
@@ -19,7 +20,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.change import FEWEST, degrees_of_freedom, shares_of, student_quantile, weighted_change
+from tarsy_scoring.statistics.change import (
+    FEWEST,
+    degrees_of_freedom,
+    shares_of,
+    student_quantile,
+    weighted_change,
+)
 from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, FEWEST_IN_A_STRATUM, Stratum, sizes_of
 
 METHOD = "percentile bootstrap, widened by Student's t"
@@ -65,7 +72,11 @@ def estimate_difference(strata: Sequence[Stratum], *, resamples: int = RESAMPLES
         reason = f"{sizes[0]} and {sizes[1]} are too few for an interval; {FEWEST}"
     elif _is_constant(first) or _is_constant(second):
         reason = "one side does not vary at all, which leaves no spread to measure"
-    cells = [cell for w, s in zip(shares_of(strata), strata, strict=True) for cell in ((-w, s.first), (w, s.second))]
+    cells = [
+        cell
+        for w, s in zip(shares_of(strata), strata, strict=True)
+        for cell in ((-w, s.first), (w, s.second))
+    ]
     return _estimate(cells, sum(sizes), reason, resamples)
 
 
@@ -82,7 +93,9 @@ def chance_of(strata: Sequence[Stratum], shuffles: int = RESAMPLES) -> float:
     for first, second in sorted((sorted(s.first), sorted(s.second)) for s in strata):
         weight = Stratum(first, second).weight / whole
         pool = np.sort(np.array([*first, *second], dtype=float))
-        sums = np.concatenate([_permuted_sums(rng, pool, len(second), rows) for rows in blocks(shuffles, len(pool))])
+        sums = np.concatenate(
+            [_permuted_sums(rng, pool, len(second), rows) for rows in blocks(shuffles, len(pool))]
+        )
         differences += weight * (sums / len(second) - (pool.sum() - sums) / len(first))
     # Permutations that repeat the observed difference must not fall below it through the last bit of a sum.
     at_least = abs(weighted_change(strata)) * (1 - 1e-9) - 10.0**-_DECIMALS
@@ -117,7 +130,9 @@ def _estimate(cells: Sequence[Cell], n: int, reason: str | None, resamples: int)
         return Estimate(value, None, None, n, None, METHOD, reason)
     resampled = _resampled(cells, resamples)
     components = [(w * w * statistics.variance(values) / len(values), len(values) - 1) for w, values in cells]
-    stretch = student_quantile(CONFIDENCE, degrees_of_freedom(components)) / student_quantile(CONFIDENCE, math.inf)
+    stretch = student_quantile(CONFIDENCE, degrees_of_freedom(components)) / student_quantile(
+        CONFIDENCE, math.inf
+    )
     k = max(1, math.floor((resamples + 1) * (1 - CONFIDENCE) / 2))
     low, high = (value + stretch * (float(end) - value) for end in (resampled[k - 1], resampled[-k]))
     error = float(resampled.std(ddof=1))

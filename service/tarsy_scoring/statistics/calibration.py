@@ -318,7 +318,9 @@ def _find_columns(header: Sequence[str], where: Path) -> dict[Field, int]:
     if "session_id" not in places:
         raise ConfigurationError(f"{where} has no column 'session_id' (it has: {', '.join(header)})")
     if "outcome" not in places and "number" not in places:
-        raise ConfigurationError(f"{where} has neither a column 'outcome' nor 'number' (it has: {', '.join(header)})")
+        raise ConfigurationError(
+            f"{where} has neither a column 'outcome' nor 'number' (it has: {', '.join(header)})"
+        )
     return places
 
 
@@ -352,7 +354,9 @@ def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
         return None
     if word in OUTCOME_WORDS or word in band_ids:
         return word
-    raise ValueError(f"{text[:80]!r} is not an outcome{suggest(word, {*OUTCOME_WORDS, *band_ids, 'unknown'})}")
+    raise ValueError(
+        f"{text[:80]!r} is not an outcome{suggest(word, {*OUTCOME_WORDS, *band_ids, 'unknown'})}"
+    )
 
 
 def _number(text: str) -> float | None:

@@ -69,7 +69,9 @@ def degrees_of_freedom(components: Sequence[Component]) -> float:
     return math.fsum(variance for variance, _ in components) ** 2 / spent if spent else math.inf
 
 
-def change_of(value: float, components: Sequence[Component], n: int, method: str, confidence: float) -> Change:
+def change_of(
+    value: float, components: Sequence[Component], n: int, method: str, confidence: float
+) -> Change:
     """
     The change with the t interval that its variance gives.
 
@@ -88,7 +90,9 @@ def hidden_variance(totals: Collection[float]) -> float:
     return LEAST_VARIANCE * next((grid for grid in GRIDS if not any(t % grid for t in totals)), 1) ** 2
 
 
-def paired_change(changes: Sequence[float], confidence: float, least_variance: float = 2 * LEAST_VARIANCE) -> Change:
+def paired_change(
+    changes: Sequence[float], confidence: float, least_variance: float = 2 * LEAST_VARIANCE
+) -> Change:
     """
     The mean change of sessions that were judged twice; no interval for fewer than `FEWEST_FOR_AN_INTERVAL`.
 
@@ -133,7 +137,9 @@ def borrowed_change(
     if len(chains) < 2 or n < FEWEST_FOR_AN_INTERVAL:
         return paired_change(everything, confidence, least_variance)
     means = [statistics.fmean(changes) for changes in chains]
-    scatter = math.fsum((change - m) ** 2 for changes, m in zip(chains, means, strict=True) for change in changes)
+    scatter = math.fsum(
+        (change - m) ** 2 for changes, m in zip(chains, means, strict=True) for change in changes
+    )
     within = max(scatter / max(freedom, 1), least_variance)
     between = _variance_between([len(changes) for changes in chains], means, within)
     weights = [1 / (within / len(changes) + between) for changes in chains]
@@ -200,10 +206,15 @@ class Moments:
 
 
 def change_of_moments(first: Moments, second: Moments, confidence: float) -> Change:
-    """The second mean minus the first, with Welch's interval; no value with fewer than `FEWEST_TO_COMPARE` totals."""
+    """
+    The second mean minus the first, with Welch's interval; no value with fewer than `FEWEST_TO_COMPARE`
+    totals.
+    """
     n = first.n + second.n
     if min(first.n, second.n) < FEWEST_TO_COMPARE:
-        reason = f"{first.n} totals before and {second.n} after are too few; it takes {FEWEST_TO_COMPARE} of each"
+        reason = (
+            f"{first.n} totals before and {second.n} after are too few; it takes {FEWEST_TO_COMPARE} of each"
+        )
         return Change(Estimate(None, None, None, n, None, MOMENTS_METHOD, reason))
     components = [(side.variance / side.n, side.n - 1) for side in (first, second)]
     return change_of(second.sum / second.n - first.sum / first.n, components, n, MOMENTS_METHOD, confidence)

@@ -14,7 +14,14 @@ from typing import Any, Literal
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
 from tarsy_scoring.statistics.change import change_within, weighted_change
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.statistics.judge_alignment import Gap, JudgeOnScale, Parts, align_judges, find_gap, take_apart
+from tarsy_scoring.statistics.judge_alignment import (
+    Gap,
+    JudgeOnScale,
+    Parts,
+    align_judges,
+    find_gap,
+    take_apart,
+)
 from tarsy_scoring.statistics.pairing import (
     FEWEST_FOR_AN_INTERVAL,
     FEWEST_IN_A_STRATUM,
@@ -290,7 +297,9 @@ def _metric_comparison(
         value = weighted_change(strata) if strata else None
         why = _why_nothing(metric, first, second, strata)
         difference = Estimate(value, None, None, sum(pairing.sizes), None, PLAIN_METHOD, why)
-        return MetricComparison(metric.name, first, second, difference, None, "too few", False, 0, pairing.left_out)
+        return MetricComparison(
+            metric.name, first, second, difference, None, "too few", False, 0, pairing.left_out
+        )
     difference = parts.agents if parts else estimate_difference(strata, resamples=resamples)
     chance: float | None = None
     verdict: Verdict = "no difference shown"
@@ -340,7 +349,9 @@ def _meaning_of_judges(
     """The judges' part of the difference of totals, or why it is unknown."""
     if parts:
         whole, of_judges, agents = map(_points, (parts.whole, parts.judges, parts.agents))
-        yield sentence("parts_of_totals", whole=whole, judges=of_judges, agents=agents, anchors=parts.judges.n)
+        yield sentence(
+            "parts_of_totals", whole=whole, judges=of_judges, agents=agents, anchors=parts.judges.n
+        )
     elif total.is_paired and any(judge.scale != judge.fingerprint for judge in judges):
         yield sentence("within_judges", judges=len(judges))
     if gap:
@@ -351,14 +362,18 @@ def _meaning_of_judges(
         yield sentence("former_judges")
 
 
-def _meaning_of_the_left_out(found: Sequence[MetricComparison], doubtful: int, judge_unknown: int) -> Iterator[str]:
+def _meaning_of_the_left_out(
+    found: Sequence[MetricComparison], doubtful: int, judge_unknown: int
+) -> Iterator[str]:
     """The sessions that the differences do not rest on."""
     if unpaired := [c.metric for c in found if not c.is_paired and _has_plain_difference(c)]:
         yield sentence("unpaired", metrics=", ".join(unpaired))
     by_loss = defaultdict[tuple[int, int, int], list[str]](list)
     for c in found:
         if c.is_paired and c.strata_left_out:
-            by_loss[c.first.n + c.second.n, c.first.compared + c.second.compared, c.strata_left_out].append(c.metric)
+            by_loss[c.first.n + c.second.n, c.first.compared + c.second.compared, c.strata_left_out].append(
+                c.metric
+            )
     for (n, compared, strata), metrics in by_loss.items():
         yield sentence(
             "strata_left_out",

@@ -130,7 +130,9 @@ def auc(cases: Iterable[Case], *, within_source: bool, resamples: int = RESAMPLE
     """
     pairs = _Pairs(cases, within_source=within_source)
     if pairs.auc is None:
-        return Estimate(None, None, None, 0, None, BOOTSTRAP_METHOD, _why_no_pair(pairs, within_source=within_source))
+        return Estimate(
+            None, None, None, 0, None, BOOTSTRAP_METHOD, _why_no_pair(pairs, within_source=within_source)
+        )
     if pairs.auc in (0.0, 1.0):
         low = lower_end_at_one(pairs.sizes())
         ends = (low, 1.0) if pairs.auc else (0.0, 1 - low)
@@ -192,7 +194,9 @@ def misranked(cases: Iterable[Case], *, within_source: bool) -> list[Misranked]:
     found = [
         Misranked(case.session_id, float(of_case), int(counted))
         for group, axis in ((pairs.right, 1), (pairs.wrong, 0))
-        for case, of_case, counted in zip(group, lost.sum(axis=axis), pairs.counted.sum(axis=axis), strict=True)
+        for case, of_case, counted in zip(
+            group, lost.sum(axis=axis), pairs.counted.sum(axis=axis), strict=True
+        )
         if of_case
     ]
     return sorted(found, key=lambda m: (-m.lost, m.session_id))

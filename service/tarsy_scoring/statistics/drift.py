@@ -149,7 +149,10 @@ def explain_new_judge(
     before = [s for s in ordinary if s.judge_fingerprint == old]
     after = [s for s in ordinary if s.judge_fingerprint == new]
     strata = _strata(before, after)
-    own, others = changes.by_chain.get(chain, ()), [c for name, c in changes.by_chain.items() if name != chain]
+    own, others = (
+        changes.by_chain.get(chain, ()),
+        [c for name, c in changes.by_chain.items() if name != chain],
+    )
     judge_part = borrowed_change(own, others, CONFIDENCE_OF_EACH, changes.least_variance)
     whole_part = NOT_LOOKED_AT if scores is None else change_within(strata, CONFIDENCE_OF_EACH)
     judge, whole = judge_part.estimate, whole_part.estimate
@@ -169,7 +172,9 @@ def explain_new_judge(
     )
 
 
-def _cause(judge: Estimate, whole: Estimate, agents: Estimate, *, is_judge_alone: bool) -> tuple[Cause | None, bool]:
+def _cause(
+    judge: Estimate, whole: Estimate, agents: Estimate, *, is_judge_alone: bool
+) -> tuple[Cause | None, bool]:
     """The cause and whether it is clear."""
     found_judge, found_whole, found_agents = map(_significance, (judge, whole, agents))
     if found_judge is None or found_whole is None or found_agents is None:
@@ -223,7 +228,16 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
         reason = f"{len(window)} scores under one judge are too few to watch; it takes {FEWEST_TO_WATCH}"
         nothing = Estimate(None, None, None, len(window), None, WATCH_METHOD, reason)
         return Drift(
-            None, False, unchanged, nothing, nothing, None, 0, 0, (0, 0), (sentence("no_conclusion", reason=reason),)
+            None,
+            False,
+            unchanged,
+            nothing,
+            nothing,
+            None,
+            0,
+            0,
+            (0, 0),
+            (sentence("no_conclusion", reason=reason),),
         )
     farthest, turn = _cusum(window)
     strata = _strata(window[:turn], window[turn:])
@@ -253,7 +267,9 @@ def _cusum(window: Sequence[OrdinaryScore]) -> tuple[float, int]:
     # The place of the largest sum is biased towards the middle for late changes; weighted by its own error it
     # is not.
     least = FEWEST_FOR_AN_INTERVAL
-    turn = max(range(least, n - least + 1), key=lambda before: sums[before - 1] ** 2 / (before * (n - before)))
+    turn = max(
+        range(least, n - least + 1), key=lambda before: sums[before - 1] ** 2 / (before * (n - before))
+    )
     return max(sums) / math.sqrt(variance * n), turn
 
 

@@ -138,7 +138,9 @@ def describe(sessions: Sequence[JudgedSession]) -> JudgeReport:
     """Describe the judgements of one judge. Every session has the outcome `right` or `wrong`."""
     cases = cases_of(sessions)
     totals = [s.total for s in sessions if s.total is not None]
-    of_right, of_wrong = ([c.total for c in cases if c.is_right is w and c.total is not None] for w in (True, False))
+    of_right, of_wrong = (
+        [c.total for c in cases if c.is_right is w and c.total is not None] for w in (True, False)
+    )
     samples = [sample for s in sessions for sample in s.samples]
     scored = [sample for sample in samples if sample.total is not None]
     costs = [sample.cost_usd for sample in scored if sample.cost_usd is not None]
@@ -185,7 +187,13 @@ def cases_of(sessions: Iterable[JudgedSession]) -> list[Case]:
 def _shown(session: JudgedSession) -> ShownSession:
     known = session.known
     return ShownSession(
-        known.session_id, known.source, known.incident, known.outcome, session.total, session.totals, session.reason
+        known.session_id,
+        known.source,
+        known.incident,
+        known.outcome,
+        session.total,
+        session.totals,
+        session.reason,
     )
 
 

@@ -71,7 +71,9 @@ def read_known_outcomes(path: Path) -> list[KnownOutcome]:
                 raise ValueError(f"it does not have the {len(reader.fieldnames)} fields of the header")
             one = _known_outcome({name: row.get(name, "").strip() for name in _COLUMNS})
             if one.session_id in found:
-                raise ValueError(f"the session {one.session_id} has an outcome already; keep one line of a session")
+                raise ValueError(
+                    f"the session {one.session_id} has an outcome already; keep one line of a session"
+                )
             found[one.session_id] = one
     except (ValueError, csv.Error) as error:
         raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None

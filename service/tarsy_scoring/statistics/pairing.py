@@ -41,7 +41,10 @@ def sizes_of(strata: Sequence[Stratum]) -> tuple[int, int]:
 
 
 def pair_up(
-    first: Iterable[T], second: Iterable[T], stratum: Callable[[T], Hashable], fewest: int = FEWEST_IN_A_STRATUM
+    first: Iterable[T],
+    second: Iterable[T],
+    stratum: Callable[[T], Hashable],
+    fewest: int = FEWEST_IN_A_STRATUM,
 ) -> tuple[list[tuple[list[T], list[T]]], int]:
     """
     Sort two groups into strata.
@@ -105,7 +108,9 @@ class Pairing:
 
 
 def pair_values(
-    first: Sequence[Value], second: Sequence[Value], scale: Callable[[Fingerprint], Hashable] = lambda judge: judge
+    first: Sequence[Value],
+    second: Sequence[Value],
+    scale: Callable[[Fingerprint], Hashable] = lambda judge: judge,
 ) -> Pairing:
     """
     Sort values into strata by scale and circumstances; with too few values left, pool the circumstances.

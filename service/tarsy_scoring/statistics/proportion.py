@@ -16,15 +16,15 @@ def share_of(cases: Sequence[tuple[bool, float]]) -> Estimate:
     """
     The weighted share of the cases that hold, with its interval.
 
-    Cases of unequal weight carry as little information as fewer cases of equal weight: (sum of weights)² / sum of
-    squared weights.
+    Cases of unequal weight carry as little information as fewer cases of equal weight: (sum of weights)² /
+    sum of squared weights.
 
     Args:
         cases: At least one; whether it holds, and its weight, above 0.
 
     Source:
-        E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212. Effective number: L. Kish,
-        Survey Sampling (1965).
+        E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212. Effective number: L.
+        Kish, Survey Sampling (1965).
     """
     whole = math.fsum(weight for _, weight in cases)
     share = math.fsum(weight for holds, weight in cases if holds) / whole

@@ -60,7 +60,9 @@ class Pick:
     reasons: tuple[Reason, ...]
 
 
-def pick_for_review(candidates: Iterable[Candidate], count: int, bands: Sequence[Band], *, seed: int) -> list[Pick]:
+def pick_for_review(
+    candidates: Iterable[Candidate], count: int, bands: Sequence[Band], *, seed: int
+) -> list[Pick]:
     """
     Pick scores for people to label: a random sample of all candidates, then the most informative of the rest.
 
@@ -136,7 +138,9 @@ def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reas
 
 
 def _rank(candidate: Candidate, bands: Sequence[Band]) -> tuple[bool, int, float, float, str]:
-    """Sort key: disputed scores first, then most reasons, then the larger spread, then the nearer band edge."""
+    """
+    Sort key: disputed scores first, then most reasons, then the larger spread, then the nearer band edge.
+    """
     reasons, to_edge = reasons_to_review(candidate, bands), _points_to_edge(candidate.total, bands)
     return not candidate.is_disputed, -len(reasons), -(candidate.spread or 0.0), to_edge, candidate.score_id
 

@@ -63,7 +63,13 @@ def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: i
     table = confusion(((r.said, r.judged) for r in ratings), list(place))
     # Sorted by all they contain, so that the order of labels does not change the draws.
     rows = sorted(
-        (place[r.said], place[r.judged], r.total, -1 if r.number is None else r.number, 1 / r.inclusion_probability)
+        (
+            place[r.said],
+            place[r.judged],
+            r.total,
+            -1 if r.number is None else r.number,
+            1 / r.inclusion_probability,
+        )
         for r in ratings
     )
     said, judged, totals, numbers, weights = np.array(rows, dtype=float).reshape(n, 5).T
@@ -99,7 +105,9 @@ def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: i
 # --- intervals -----------------------------------------------------------------------------------------
 
 
-def _on_z(found: Measured, n: int, effective: float, fewest: int, method: str, why_none: str | None) -> Estimate:
+def _on_z(
+    found: Measured, n: int, effective: float, fewest: int, method: str, why_none: str | None
+) -> Estimate:
     """A correlation or kappa with its interval on Fisher's z; no value where `why_none` gives a reason."""
     (value, error), reason = found, why_none
     if why_none or value is None:
@@ -233,7 +241,9 @@ def assumed_error(kappa: float, bands: int) -> float:
 # --- weighting and resampling --------------------------------------------------------------------------
 
 
-def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.ndarray], np.ndarray]) -> list[Measured]:
+def _bootstrap(
+    weights: np.ndarray, resamples: int, *estimates: Callable[[np.ndarray], np.ndarray]
+) -> list[Measured]:
     """
     Estimate values with their standard errors; no errors for fewer than `FEWEST_FOR_AN_INTERVAL` labels.
 
@@ -250,7 +260,9 @@ def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.nda
 
 
 def _times_drawn(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
-    """How often each of n labels is drawn in n draws, for each row; `rng.multinomial` takes five times as long."""
+    """
+    How often each of n labels is drawn in n draws, for each row; `rng.multinomial` takes five times as long.
+    """
     places = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
     return np.bincount(places.ravel(), minlength=rows * n).reshape(rows, n)
 
@@ -303,7 +315,9 @@ def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
 
 
 def _sums_by_place(weights: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-    """For each row of weights, their sums by place. Not a matrix product: BLAS would start a thread per core."""
+    """
+    For each row of weights, their sums by place. Not a matrix product: BLAS would start a thread per core.
+    """
     order = np.argsort(places, kind="stable")
     used, starts = np.unique(places[order], return_index=True)
     sums = np.zeros((len(weights), size))

@@ -104,20 +104,28 @@ class Announcer:
             DatabaseAway: Acknowledged events may be published again.
         """
         wanted = [
-            s for s in sessions if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
+            s
+            for s in sessions
+            if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
         ]
         if not wanted:
             return
         rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in wanted])
         known = {r["session_id"]: r["event_id"] for r in rows}
-        new = await self._announceable({s.session_id: s for s in wanted if known.get(s.session_id) != event_id_of(s)})
+        new = await self._announceable(
+            {s.session_id: s for s in wanted if known.get(s.session_id) != event_id_of(s)}
+        )
         if not new:
             return
         acknowledged = await self._publish(new)
         done = [s for s, is_done in zip(new, acknowledged, strict=True) if is_done]
         is_whole = len(done) == len(new)
         # A page that is not whole will be read again, so all of its acknowledged events are remembered.
-        kept = [s for s in done if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from]
+        kept = [
+            s
+            for s in done
+            if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from
+        ]
         ids, events = [s.session_id for s in kept], [event_id_of(s) for s in kept]
         await self._database.fetch(REMEMBER, ids, events, [s.created_at for s in kept])
         for s in done:
@@ -147,9 +155,13 @@ class Announcer:
         """Publish; returns for each whether it is done: acknowledged, or too large even without labels."""
         now = datetime.now(UTC)
         try:
-            return await self._publisher.publish(self._topic, [message_of(s, now) for s in sessions], PUBLISH_TIMEOUT_S)
+            return await self._publisher.publish(
+                self._topic, [message_of(s, now) for s in sessions], PUBLISH_TIMEOUT_S
+            )
         except TooLarge:
-            log.warning("bridge.too_large", sessions=len(sessions), effect="each of these events is sent alone")
+            log.warning(
+                "bridge.too_large", sessions=len(sessions), effect="each of these events is sent alone"
+            )
         results: list[bool] = []
         for session in sessions:
             results.append(await self._publish_alone(session, now))
@@ -161,10 +173,14 @@ class Announcer:
         """Publish one event, without labels if it is too large with them; returns whether it is done."""
         for variant in (session, replace(session, labels={})):
             try:
-                return all(await self._publisher.publish(self._topic, [message_of(variant, now)], PUBLISH_TIMEOUT_S))
+                return all(
+                    await self._publisher.publish(self._topic, [message_of(variant, now)], PUBLISH_TIMEOUT_S)
+                )
             except TooLarge:
                 log.error(
-                    "bridge.labels_left_out", session_id=session.session_id, reason="the topic's message size limit"
+                    "bridge.labels_left_out",
+                    session_id=session.session_id,
+                    reason="the topic's message size limit",
                 )
         log.error("bridge.passed_over", session_id=session.session_id, effect="this session is not scored")
         return True

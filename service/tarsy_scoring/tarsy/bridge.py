@@ -40,7 +40,9 @@ log = structlog.get_logger()
 
 POLL_S = 2.0
 GATHER_S = 0.1  # a burst of notifications causes one look
-FRESH = timedelta(minutes=5)  # a session created and ended between two looks is this young, with skewed clocks
+FRESH = timedelta(
+    minutes=5
+)  # a session created and ended between two looks is this young, with skewed clocks
 FORGET = 10_000  # rows per statement
 
 BRIDGE_LOCK = AdvisoryLock("tarsy-scoring bridge")
@@ -258,7 +260,9 @@ class Bridge:
             # An absent session is forgotten only if it cannot appear later: on another server it may not be
             # replicated yet, and a young one may not be committed yet.
             if server == start.server:
-                done |= {s for s, at in remembered.items() if s not in still_open and at < start.settles_before}
+                done |= {
+                    s for s, at in remembered.items() if s not in still_open and at < start.settles_before
+                }
             await self._database.fetch(FORGET_OPEN, list(done))
             last = rows[-1]["session_id"]
 
@@ -267,21 +271,28 @@ class Bridge:
         assert stored.at_status is not None
         assert stored.at_created_at is not None
         assert stored.at_session_id is not None
-        server, page = await self._sessions.ended_page(stored.at_status, stored.at_created_at, stored.at_session_id)
+        server, page = await self._sessions.ended_page(
+            stored.at_status, stored.at_created_at, stored.at_session_id
+        )
         bookmark = stored
         if server != stored.server and stored.remembered_from > stored.settled_before:
             log.warning(
-                "bridge.another_server", effect="two servers may hold different rows, so this sweep settles none"
+                "bridge.another_server",
+                effect="two servers may hold different rows, so this sweep settles none",
             )
             bookmark = replace(stored, will_settle=stored.settled_before)
         await self._announcer.announce(bookmark, page)
         if len(page) == PAGE:
             last = page[-1]
-            await self._move(stored, replace(bookmark, at_created_at=last.created_at, at_session_id=last.session_id))
+            await self._move(
+                stored, replace(bookmark, at_created_at=last.created_at, at_session_id=last.session_id)
+            )
         elif stored.at_status != STATUSES[-1]:
             following = STATUSES[STATUSES.index(stored.at_status) + 1]
             start = bookmark.settled_before
-            await self._move(stored, replace(bookmark, at_status=following, at_created_at=start, at_session_id=""))
+            await self._move(
+                stored, replace(bookmark, at_status=following, at_created_at=start, at_session_id="")
+            )
         else:
             return not await self._settle(stored, bookmark.remembered_from)
         return True
@@ -336,14 +347,19 @@ class Bridge:
         is_moved = bool(await self._database.fetch(MOVE, *astuple(stored), *astuple(to)))
         if not is_moved:
             log.warning(
-                "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
+                "bridge.overtaken",
+                effect="another process moved the bookmark, and this one goes on from there",
             )
         return is_moved
 
     async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
         """End a sweep and forget settled ends; returns False if another process has moved the bookmark."""
         settled = replace(
-            stored, settled_before=settled_before, will_settle=None, at_status=None, swept_at=datetime.now(UTC)
+            stored,
+            settled_before=settled_before,
+            will_settle=None,
+            at_status=None,
+            swept_at=datetime.now(UTC),
         )
         if not await self._move(stored, settled):
             return False

@@ -40,10 +40,15 @@ SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
 WHERE current_setting('transaction_read_only')::boolean
 """
 
-_UNTRACKED = "a pooler in between does not track prepared statements; set SCORING_TIMELINE_DATABASE_STATEMENT_CACHE=0"
+_UNTRACKED = (
+    "a pooler in between does not track prepared statements; set SCORING_TIMELINE_DATABASE_STATEMENT_CACHE=0"
+)
 # Refusals that an operator has to lift, and what helps.
 _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
-    (asyncpg.InvalidAuthorizationSpecificationError, "it refuses the role or its password; correct them in {variable}"),
+    (
+        asyncpg.InvalidAuthorizationSpecificationError,
+        "it refuses the role or its password; correct them in {variable}",
+    ),
     (asyncpg.InvalidSQLStatementNameError, _UNTRACKED),
     (asyncpg.DuplicatePreparedStatementError, _UNTRACKED),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
@@ -129,7 +134,9 @@ class TarsyPool:
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError):
             raise
         except TimeoutError as error:
-            raise self._away(f"no answer within {self.timeout_s:g} s; is it busy, or the network closed?") from error
+            raise self._away(
+                f"no answer within {self.timeout_s:g} s; is it busy, or the network closed?"
+            ) from error
         except DRIVER_ERRORS as error:
             self._select_lists = None  # the error may come from a changed schema
             raise self._away(self._why(error)) from error
@@ -151,13 +158,17 @@ class TarsyPool:
             nonlocal has_warned
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 if not has_warned:
-                    log.warning("tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s")
+                    log.warning(
+                        "tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s"
+                    )
                 has_warned = True
                 return STANDBY_RETRY_S
             log.debug("tarsy.listen_lost", reason=type(error).__name__)
             return RETRY_S
 
-        await listen(self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake)
+        await listen(
+            self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake
+        )
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`. Safe to call twice."""

@@ -96,7 +96,9 @@ def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
     if not loose:
         return stage
     # Events without an execution, such as a user's question, get an execution without a name and tokens.
-    own = Execution(f"{stage.stage_id}/stage", "", 0, stage.status, tuple(loose), input_tokens=0, output_tokens=0)
+    own = Execution(
+        f"{stage.stage_id}/stage", "", 0, stage.status, tuple(loose), input_tokens=0, output_tokens=0
+    )
     return replace(stage, executions=(*executions, own))
 
 
@@ -112,7 +114,9 @@ _Metadata = dict[str, Any]
 
 
 def _metadata(row: Any, unread_calls: set[str]) -> _Metadata:
-    """The metadata of an event; the id of a tool call whose metadata cannot be read is added to `unread_calls`."""
+    """
+    The metadata of an event; the id of a tool call whose metadata cannot be read is added to `unread_calls`.
+    """
     try:
         metadata = read_json(row["metadata"])
     except UNREADABLE:
@@ -127,7 +131,9 @@ def _is_call(row: Any) -> bool:
 
 
 def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
-    """An event; the id of a tool call whose arguments cannot be written as JSON is added to `unread_calls`."""
+    """
+    An event; the id of a tool call whose arguments cannot be written as JSON is added to `unread_calls`.
+    """
     if not _is_call(row):
         return event_of(row, None, metadata.get("skill_name"))
     try:
@@ -137,19 +143,24 @@ def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
         return event_of(row, tool_call({}), None)
 
 
-def _with_durations(events: list[tuple[Any, _Metadata]], interactions: Iterable[Any]) -> list[tuple[Any, _Metadata]]:
+def _with_durations(
+    events: list[tuple[Any, _Metadata]], interactions: Iterable[Any]
+) -> list[tuple[Any, _Metadata]]:
     """
     Add to the metadata of tool calls how long they took.
 
-    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool in an execution
-    takes the duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right.
-    Where the numbers of calls and records differ, the durations stay unknown.
+    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool in an
+    execution takes the duration of the n-th record of that tool. Concurrent calls may be swapped; their sum
+    stays right. Where the numbers of calls and records differ, the durations stay unknown.
     """
     recorded: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for row in interactions:
         if row["interaction_type"] == "tool_call":
             recorded[row["execution_id"], *server_and_tool(row)].append(row.get("duration_ms"))
-    keys = [(row["execution_id"], *server_and_tool(metadata)) if _is_call(row) else None for row, metadata in events]
+    keys = [
+        (row["execution_id"], *server_and_tool(metadata)) if _is_call(row) else None
+        for row, metadata in events
+    ]
     counts = Counter(keys)
     ahead = {key: iter(found) for key, found in recorded.items() if len(found) == counts[key]}
     return [
@@ -166,7 +177,12 @@ def _total(counts: list[int | None]) -> int | None:
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
     """The tools of the agents in shown stages, each once: replicas of an agent list the same tools again."""
-    agents = {e.execution_id: e.agent_name for s in stages if s.stage_type in SHOWN_STAGE_TYPES for e in s.executions}
+    agents = {
+        e.execution_id: e.agent_name
+        for s in stages
+        if s.stage_type in SHOWN_STAGE_TYPES
+        for e in s.executions
+    }
     tools = []
     for row in interactions:
         if row["interaction_type"] != "tool_list" or row["execution_id"] not in agents:

@@ -15,7 +15,8 @@ from tarsy_scoring.postgres.database import Connection
 SelectLists = Mapping[str, str]
 """By table: the columns to select. A table that may be absent, and is, has no entry."""
 
-# Counted for each row beside its values. In memory a row of empty values takes some 900 bytes, a byte of text some 3.
+# Counted for each row beside its values. In memory a row of empty values takes some 900 bytes, a byte of text
+# some 3.
 ROW_BYTES = 300
 
 # PostgreSQL stores `infinity` and years that Python's datetime cannot hold, and asyncpg maps the first and
@@ -89,7 +90,9 @@ class Table:
         return ", ".join([*map(self.expression, self.columns), *optional])
 
     def size_of_row(self) -> str:
-        """SQL for the bytes of a row with these columns; PostgreSQL knows those of a text without reading it."""
+        """
+        SQL for the bytes of a row with these columns; PostgreSQL knows those of a text without reading it.
+        """
         sizes = [f"coalesce(octet_length({column}::text), 0)" for column in [*self.columns, *self.optional]]
         return " + ".join([f"{ROW_BYTES}::bigint", *sizes])
 
@@ -117,7 +120,9 @@ async def inspect(connection: Connection, needs: Mapping[str, Table]) -> tuple[S
     for row in await connection.fetch(FIND_COLUMNS, list(needs)):
         if row["column"] is not None:
             found[row["table"]][row["column"]] = row
-    usable = {n: t for n, t in needs.items() if not (t.may_be_absent and (not found[n] or t.lacking(n, found[n])))}
+    usable = {
+        n: t for n, t in needs.items() if not (t.may_be_absent and (not found[n] or t.lacking(n, found[n])))
+    }
     absent = [name for name in usable if not found[name]]
     lacking = await _lacking_tables(connection, absent)
     for name, table in usable.items():
@@ -131,7 +136,9 @@ async def _lacking_tables(connection: Connection, absent: list[str]) -> list[str
     return [f"USAGE on the schema {closed}"] if closed else [f"the table {name}" for name in absent]
 
 
-def _table(columns: str, *, written: str = "", optional: Mapping[str, str] | None = None, **traits: Any) -> Table:
+def _table(
+    columns: str, *, written: str = "", optional: Mapping[str, str] | None = None, **traits: Any
+) -> Table:
     """A table whose columns are given as words; `optional` has them by type."""
     types = {column: kind for kind, names in (optional or {}).items() for column in names.split()}
     return Table(tuple(columns.split()), tuple(written.split()), types, **traits)
@@ -153,7 +160,11 @@ TIMELINE_TABLES: Mapping[str, Table] = {
     ),
     "stages": _for_timelines(
         "stage_id stage_name stage_index stage_type status",
-        optional={"bigint": "expected_agent_count", "varchar": "referenced_stage_id", "text": "error_message"},
+        optional={
+            "bigint": "expected_agent_count",
+            "varchar": "referenced_stage_id",
+            "text": "error_message",
+        },
     ),
     "agent_executions": _for_timelines(
         "execution_id stage_id agent_name agent_index status",
@@ -170,7 +181,9 @@ TIMELINE_TABLES: Mapping[str, Table] = {
         optional={"varchar": "tool_name", "bigint": "duration_ms"},
     ),
     # Only tokens come from here, and roles of older installations were not granted it.
-    "llm_interactions": _for_timelines("session_id execution_id input_tokens output_tokens", may_be_absent=True),
+    "llm_interactions": _for_timelines(
+        "session_id execution_id input_tokens output_tokens", may_be_absent=True
+    ),
 }
 """For the source `tarsy-db`: `SELECT` on all of them."""
 

@@ -169,7 +169,9 @@ class TarsySessions:
         """The time of TARSy's database; on a standby, the time of the last replayed transaction."""
         return (await self.tarsy.once(_server))["now"]  # type: ignore[no-any-return]
 
-    async def ended_page(self, status: str, created_at: datetime, session_id: str) -> tuple[str, list[EndedSession]]:
+    async def ended_page(
+        self, status: str, created_at: datetime, session_id: str
+    ) -> tuple[str, list[EndedSession]]:
         """Read the server, and a page of this status's sessions after a place; a short page is the last."""
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[EndedSession]]:
@@ -226,8 +228,12 @@ class TarsySessions:
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, _LATEST, LOOK_LIMIT)
             is_open = [r["session_id"] for r in rows]
             closed = sorted(set(were_open) - set(is_open))
-            rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed) if closed else []
-            return is_open, rows + await connection.fetch(ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE)
+            rows = (
+                await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed) if closed else []
+            )
+            return is_open, rows + await connection.fetch(
+                ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE
+            )
 
         is_open, rows = await self.tarsy.once(read)
         return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
@@ -303,8 +309,8 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
     """
     List sessions of this service that TARSy has deleted or does not have, up to 1,000 at a time.
 
-    Sessions first seen less than a day ago are left out: an event may arrive before TARSy commits its session.
-    Each batch is read in short transactions, and none is open while the caller has a batch.
+    Sessions first seen less than a day ago are left out: an event may arrive before TARSy commits its
+    session. Each batch is read in short transactions, and none is open while the caller has a batch.
 
     Raises:
         TarsyAway, DatabaseAway: A database cannot be used right now; earlier batches are valid.

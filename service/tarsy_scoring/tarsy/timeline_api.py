@@ -30,7 +30,13 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
 )
 from tarsy_scoring.tarsy.rows import assemble
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    TERMINAL_STATUSES,
+    FoundSession,
+    Timeline,
+    TimelineSource,
+)
 from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none
 from tarsy_scoring.timeline.text import storable_json
 
@@ -99,12 +105,17 @@ class TarsyApi:
             budget = _Budget(self._max_session_bytes, session_id)
             session = await self._ended_session(session_id, budget)
             events, trace = await _together(
-                self._get(_path(session_id, "timeline"), budget), self._get(_path(session_id, "trace"), budget)
+                self._get(_path(session_id, "timeline"), budget),
+                self._get(_path(session_id, "trace"), budget),
             )
             self._require(_belongs_to(session, events, trace), session_id)
             interactions = _calls(trace, "mcp_interactions")
             await _together(
-                *(self._add_tools(session_id, i, budget) for i in interactions if i["interaction_type"] == "tool_list")
+                *(
+                    self._add_tools(session_id, i, budget)
+                    for i in interactions
+                    if i["interaction_type"] == "tool_list"
+                )
             )
             return _timeline(session, events, trace, interactions)
 
@@ -163,7 +174,9 @@ class TarsyApi:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
         self._require(session["id"] == session_id, session_id)
         if session["status"] not in TERMINAL_STATUSES:
-            raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {session['status']}")
+            raise SessionNotTerminal(
+                f"the session {session_id} has not ended: its status is {session['status']}"
+            )
         return session
 
     async def _add_tools(self, session_id: str, interaction: Row, budget: "_Budget") -> None:
@@ -244,7 +257,11 @@ class TarsyApi:
         ) as response:
             if response.status == 200:
                 return storable_json(json.loads(await _read(response, budget)))
-            if response.status == 404 and session_id is not None and _is_tarsys(await _read(response, budget)):
+            if (
+                response.status == 404
+                and session_id is not None
+                and _is_tarsys(await _read(response, budget))
+            ):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
             raise _refusal(self._where, response.status)
 
@@ -266,14 +283,20 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
     Raises:
         ConfigurationError: The token or the CA cannot be read, or the token cannot be sent in a header.
     """
-    url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
+    url, token, file = (
+        settings.timeline_api_url,
+        settings.timeline_api_token,
+        settings.timeline_api_token_file,
+    )
     assert url is not None
 
     def read_token() -> str | None:
         given = token.get_secret_value() if token else None
         found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
         if found and not (found.isascii() and found.isprintable()):
-            raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
+            raise ConfigurationError(
+                "the token for TARSy's API holds what no header can: is it one line of text?"
+            )
         return found
 
     if read_token() and url.startswith("http:"):  # read at once, so that a wrong path stops the start
@@ -326,7 +349,9 @@ class _Budget:
         if self._spent_bytes > self._limit_bytes:
             if self._session_id is not None:
                 raise SessionTooLarge(self._session_id, self._spent_bytes, self._limit_bytes)
-            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {self._limit_bytes >> 20} MiB")
+            raise TimelineUnavailable(
+                f"an answer of TARSy's API is larger than {self._limit_bytes >> 20} MiB"
+            )
 
 
 async def _read(response: aiohttp.ClientResponse, budget: _Budget) -> bytearray:
@@ -360,7 +385,9 @@ def _refusal(where: str, status: int) -> TimelineUnavailable:
             "workers"
         )
     if status == 404:
-        return TimelineUnavailable(f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL")
+        return TimelineUnavailable(
+            f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL"
+        )
     return TimelineUnavailable(f"TARSy's API at {where} answered HTTP {status}")
 
 
@@ -401,7 +428,9 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
             add(stage_id, execution.get("sub_agents") or ())
 
     for stage in detail.get("stages") or ():
-        add(stage.get("id") or stage["stage_id"], stage.get("executions") or ())  # the trace uses the other name
+        add(
+            stage.get("id") or stage["stage_id"], stage.get("executions") or ()
+        )  # the trace uses the other name
     return found
 
 
@@ -418,7 +447,9 @@ def _calls(trace: dict[str, Any], kind: str) -> list[Row]:
     return [_row(i, execution_id=e["execution_id"]) for e in _executions(trace) for i in e[kind] or ()]
 
 
-def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any], interactions: list[Row]) -> Timeline:
+def _timeline(
+    session: Row, events: list[dict[str, Any]], trace: dict[str, Any], interactions: list[Row]
+) -> Timeline:
     if not isinstance(events, list):
         raise TypeError("the timeline is no list")
     alert_data = "" if session["alert_data"] is None else session["alert_data"]
@@ -431,7 +462,11 @@ def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any],
         _row(session, "alert_data", session_id=session["id"], alert_data=alert_data),
         stages=sorted(stages, key=lambda s: (s["stage_index"], s["stage_id"])),
         agent_executions=sorted(executions, key=lambda e: (e["agent_index"], e["execution_id"])),
-        timeline_events=sorted(timeline_events, key=lambda e: (e["sequence_number"], e["created_at"], e["event_id"])),
-        mcp_interactions=sorted(interactions, key=lambda i: (i["server_name"], moment(i["created_at"]), i["id"])),
+        timeline_events=sorted(
+            timeline_events, key=lambda e: (e["sequence_number"], e["created_at"], e["event_id"])
+        ),
+        mcp_interactions=sorted(
+            interactions, key=lambda i: (i["server_name"], moment(i["created_at"]), i["id"])
+        ),
         llm_interactions=_calls(trace, "llm_interactions"),
     )

@@ -18,7 +18,13 @@ from tarsy_scoring.postgres.url import UrlSource
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.schema import TIMELINE_TABLES, SelectLists
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    TERMINAL_STATUSES,
+    FoundSession,
+    Timeline,
+    TimelineSource,
+)
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
 
 T = TypeVar("T")
@@ -49,7 +55,9 @@ ROWS = {
         "SELECT {mcp_interactions} FROM mcp_interactions WHERE session_id = $1 "
         "ORDER BY server_name, created_at, interaction_id"
     ),
-    "llm_interactions": ("SELECT {llm_interactions} FROM llm_interactions WHERE session_id = $1 ORDER BY execution_id"),
+    "llm_interactions": (
+        "SELECT {llm_interactions} FROM llm_interactions WHERE session_id = $1 ORDER BY execution_id"
+    ),
 }
 
 # The session with the bytes of all that a timeline takes from its row and from these rows.
@@ -151,7 +159,10 @@ class TarsyDatabase:
             last = page[-1]["session_id"]
 
     async def check(self) -> None:
-        """See `TimelineSource`. Looks in every table for a session that cannot exist, so that locks show as well."""
+        """
+        See `TimelineSource`. Looks in every table for a session that cannot exist, so that locks show as
+        well.
+        """
         try:
             tables = await self.tarsy.once(_look_up_nothing)
         except TarsyAway as error:
@@ -213,7 +224,9 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
     )
 
 
-async def _read(session_id: str, max_bytes: int, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
+async def _read(
+    session_id: str, max_bytes: int, connection: Connection, columns: SelectLists
+) -> tuple[Any, ...]:
     sizes = " + ".join(size.format(**columns) for table, size in _SIZES.items() if table in columns)
     measured = await connection.fetchrow(MEASURE.format(sizes=sizes, **columns), session_id)
     size_bytes = _checked(measured, session_id)["size_bytes"]

@@ -42,7 +42,9 @@ WINDOW = 300  # scoring events per pass
 PASS_S = 8.0  # a pass starts no further score after this time, because it locks the bookmark
 HOLD_S = 60  # limit for the transaction that locks the bookmark
 START_TIMEOUT_S = 3.0
-STAGE_TRIES = 5  # TARSy and this service number stages without a lock, so another writer may take the number first
+STAGE_TRIES = (
+    5  # TARSy and this service number stages without a lock, so another writer may take the number first
+)
 STAGE_NAME = "Evaluation"
 LONGEST_CHANNEL_BYTES = 63
 _NAMESPACE = uuid.UUID("b6b1d0a6-5a9f-5d1c-9d64-1f0e7c1f8a55")  # never change: it would make old stages new
@@ -205,14 +207,16 @@ class WriteBack:
         Write the scores of one pass under the lock of the bookmark, unless another process holds it.
 
         Returns:
-            Whether the bookmark moved, and the failure that ended the pass. Raising the failure would roll the
-            bookmark back.
+            Whether the bookmark moved, and the failure that ended the pass. Raising the failure would roll
+            the bookmark back.
         """
         await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLD_S}s'")
         await connection.execute(LONG_TRANSACTION)
         sql = self._database.sql
         if first := await connection.fetch(sql(FIRST_BOOKMARK)):
-            log.warning("write_back.first_start", position=first[0]["position"], effect="earlier scores stay here")
+            log.warning(
+                "write_back.first_start", position=first[0]["position"], effect="earlier scores stay here"
+            )
         start = await connection.fetchval(sql(BOOKMARK))
         if start is None:
             return False, None
@@ -230,7 +234,9 @@ class WriteBack:
                     break
             position = row["position"]
         if written:
-            await connection.execute(sql(NAME_STAGES), written, [stage_id_of(score_id) for score_id in written])
+            await connection.execute(
+                sql(NAME_STAGES), written, [stage_id_of(score_id) for score_id in written]
+            )
         if position != start:  # after a failure, too: scores that were written are not read again
             await connection.execute(sql(MOVE), position)
         return position != start, failure
@@ -244,7 +250,9 @@ class WriteBack:
         """
         result = await self._try_to_write(score)
         if result == "session_open":
-            log.warning("write_back.session_open", session_id=score["session_id"], effect="this score is skipped")
+            log.warning(
+                "write_back.session_open", session_id=score["session_id"], effect="this score is skipped"
+            )
         self._metrics.write_backs.labels(result).inc()
         return result in ("written", "repeated")
 
@@ -255,7 +263,9 @@ class WriteBack:
             try:
                 return await self._tarsy.once(partial(_write, score))
             except (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError) as error:
-                refusal = error  # another writer took the stage number, or the session was just deleted: try again
+                refusal = (
+                    error  # another writer took the stage number, or the session was just deleted: try again
+                )
             except OF_ONE_ROW as error:
                 refusal = error
                 break
@@ -265,7 +275,9 @@ class WriteBack:
         if isinstance(refusal, asyncpg.ForeignKeyViolationError):
             raise self._tarsy.refuses_every_row(refusal) from refusal
         names = {"score_id": score["score_id"], "session_id": score["session_id"]}
-        log.error("write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped")
+        log.error(
+            "write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped"
+        )
         return "refused"
 
     async def _measure(self) -> None:
@@ -274,13 +286,17 @@ class WriteBack:
 
 
 def stage_id_of(score_id: str) -> str:
-    """The id of a score's stage in TARSy, derived from that of the score: a repeated write finds the stage."""
+    """
+    The id of a score's stage in TARSy, derived from that of the score: a repeated write finds the stage.
+    """
     return str(uuid.uuid5(_NAMESPACE, score_id))
 
 
 async def _write(score: Score, connection: Connection, columns: SelectLists) -> Result:
     stage_id = stage_id_of(score["score_id"])
-    session = await connection.fetchrow(FIND.format(**columns), score["session_id"], score["score_id"], stage_id)
+    session = await connection.fetchrow(
+        FIND.format(**columns), score["session_id"], score["score_id"], stage_id
+    )
     if session is None or session["is_deleted"]:
         return "session_gone"
     if session["is_written"]:
@@ -291,7 +307,9 @@ async def _write(score: Score, connection: Connection, columns: SelectLists) -> 
     stage_index = session["stage_index"]
     if stage_index is None:  # otherwise the score of this stage was removed in TARSy
         stage = ("status", "started_at", "completed_at", "error_message", "session_id")
-        stage_index = await connection.fetchval(ADD_STAGE, stage_id, STAGE_NAME, *(score[name] for name in stage))
+        stage_index = await connection.fetchval(
+            ADD_STAGE, stage_id, STAGE_NAME, *(score[name] for name in stage)
+        )
     row = score | {"stage_id": stage_id}
     await connection.execute(ADD_SCORE, *(row[name] for name in _SCORE_COLUMNS))
     await _announce(row, stage_index, connection)
@@ -302,11 +320,14 @@ async def _announce(score: Score, stage_index: int, connection: Connection) -> N
     """
     Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit.
 
-    No row is added to TARSy's table `events`, from which its pages catch up after a lost connection. TARSy deletes the
-    rows of a session a minute after its end; a row of a later score would stay for hours, and deleting it takes one
-    more grant.
+    No row is added to TARSy's table `events`, from which its pages catch up after a lost connection. TARSy
+    deletes the rows of a session a minute after its end; a row of a later score would stay for hours, and
+    deleting it takes one more grant.
     """
-    common = {"session_id": score["session_id"], "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+    common = {
+        "session_id": score["session_id"],
+        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+    }
     stage: dict[str, Any] = common | {
         "type": "stage.status",
         "stage_id": score["stage_id"],

@@ -27,21 +27,25 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 1.0
 METRICS_PORT, API_METRICS_PORT = 9090, 9091
-# A connection serves one request, so that its whole life has one time limit. A scrape takes some milliseconds.
+# A connection serves one request, so that its whole life has one time limit. A scrape takes some
+# milliseconds.
 CONNECTION_S = 10.0
 MAX_CONNECTIONS = 64
 MAX_HEAD_BYTES = 16_384
 JSON = "application/json; charset=utf-8"
 
 
-async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]], lifeline: int | None = None) -> None:
+async def run_until_signalled(
+    main: Callable[[asyncio.Event], Awaitable[None]], lifeline: int | None = None
+) -> None:
     """
     Run `main` with an event that the first SIGTERM or SIGINT sets; the second signal cancels `main`.
 
     Returns when `main` returns, and raises what it raises.
 
     Args:
-        lifeline: Of a `Member`, whose signals come from there; the end of its supervisor counts as the first one.
+        lifeline: Of a `Member`, whose signals come from there; the end of its supervisor counts as the first
+            one.
     """
     stopping = asyncio.Event()
     task = asyncio.ensure_future(main(stopping))
@@ -191,11 +195,13 @@ class HealthServer:
 
     `/healthz` answers as long as the event loop runs; it checks nothing else, because a loop of the service
     that fails ends the process. `/readyz` asks `health`. Each connection serves one request and ends after
-    `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off. It is so small that it needs a parser of HTTP, not a
-    server with a quarter of a second and 10 MB for its start.
+    `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off. It is so small that it needs a parser of
+    HTTP, not a server with a quarter of a second and 10 MB for its start.
 
-    Of a command with several processes, the first also serves the metrics of the others, and answers for their
-    health: `/healthz` fails while one of them hangs, `/readyz` while one is not ready. The others serve theirs to it.
+    Of a command with several processes, the first also serves the metrics of the others, and answers for
+    their
+    health: `/healthz` fails while one of them hangs, `/readyz` while one is not ready. The others serve
+    theirs to it.
 
     Args:
         settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
@@ -317,7 +323,9 @@ class HealthServer:
         missing = await health.missing()
         if missing is None and self._siblings is not None:
             missing = await self._siblings.missing()
-        answer: dict[str, Any] = {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
+        answer: dict[str, Any] = (
+            {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
+        )
         if notes := health.notes():
             answer["notes"] = notes
         return _json(answer, 200 if missing is None else 503)

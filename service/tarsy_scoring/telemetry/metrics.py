@@ -35,7 +35,10 @@ class Declared:
 @cache
 def declarations() -> Mapping[str, Declared]:
     """The declaration of each attribute of `Metrics`, in the order of the file."""
-    return {attribute: Declared(**fields) for attribute, fields in packaged_yaml(__package__, "metrics.yaml").items()}
+    return {
+        attribute: Declared(**fields)
+        for attribute, fields in packaged_yaml(__package__, "metrics.yaml").items()
+    }
 
 
 class Metrics:
@@ -163,7 +166,8 @@ class Metrics:
         """
         Record the roles of the process.
 
-        For an intake, the time of its last pass is set to now, so that one that never reaches its topics shows.
+        For an intake, the time of its last pass is set to now, so that one that never reaches its topics
+        shows.
         """
         for role in roles:
             self.role.labels(role).set(1)

@@ -58,11 +58,15 @@ def open_spans() -> "Spans":
     _log_sdk_warnings()
     ours = Resource.create({"service.name": "tarsy-scoring", "service.version": __version__})
     try:
-        provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        provider = TracerProvider(
+            resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except (ValueError, OSError, RuntimeError) as error:
         # The message may quote the value of a variable.
-        given = ", ".join(sorted(name for name, value in os.environ.items() if name.startswith("OTEL_") and value))
+        given = ", ".join(
+            sorted(name for name, value in os.environ.items() if name.startswith("OTEL_") and value)
+        )
         raise ConfigurationError(
             f"traces cannot be exported: OpenTelemetry refuses a variable ({type(error).__name__}); look at {given}"
         ) from None
@@ -106,7 +110,9 @@ class Spans(Tracing):
             yield
 
     @contextmanager
-    def chat(self, provider: str, settings: ProviderSettings, kind: str) -> Iterator[Callable[[AnsweredCall], None]]:
+    def chat(
+        self, provider: str, settings: ProviderSettings, kind: str
+    ) -> Iterator[Callable[[AnsweredCall], None]]:
         place = urlsplit(settings.base_url)
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -198,7 +204,9 @@ def _context(traceparent: str | None) -> Context:
     if traceparent is None:
         return Context()
     _, trace_id, span_id, flags = traceparent.split("-")
-    parent = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    parent = SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16))
+    )
     return trace.set_span_in_context(NonRecordingSpan(parent), Context())
 
 

@@ -18,7 +18,9 @@ About = Mapping[str, str | int | float | None]
 TRACEPARENT = "traceparent"
 # The header itself, or its CloudEvents extension in binary mode.
 _MESSAGE_HEADERS = (TRACEPARENT, "ce_traceparent")
-_FORM = re.compile(r"(?P<version>[0-9a-f]{2})-(?P<ids>[0-9a-f]{32}-[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?")
+_FORM = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<ids>[0-9a-f]{32}-[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
+)
 _NO_ID = re.compile(r"0{32}-.*|.*-0{16}")
 _KNOWN_FLAGS = 0b11  # sampled, and random trace id
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -65,7 +67,9 @@ def read_traceparent(values: Sequence[str]) -> str | None:
 def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
     """Read the trace in the headers of a Kafka record; None: no valid trace, or several."""
     for name in _MESSAGE_HEADERS:
-        if values := [(value or b"").decode("ascii", "replace") for header, value in headers if header == name]:
+        if values := [
+            (value or b"").decode("ascii", "replace") for header, value in headers if header == name
+        ]:
             return read_traceparent(values)
     return None
 

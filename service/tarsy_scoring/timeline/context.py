@@ -42,7 +42,9 @@ tools could not reach, or knowledge that came only later.
 """
 """Stands in front of a reference, so that it can be judged against under every criteria."""
 
-_KEPT_CHARACTERS = 600  # kept of a text in the first round of shortening: enough for an error and the last line
+_KEPT_CHARACTERS = (
+    600  # kept of a text in the first round of shortening: enough for an error and the last line
+)
 _HEAD_SHARE = 2 / 3  # of the kept characters; the tail gets the rest
 _MIN_SLICE = 16  # the search for a cut stops at this many characters: another step would gain a token or so
 
@@ -227,7 +229,9 @@ def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple
         The ids of the shortened entries, in the order in which they are shown.
     """
     cut: set[str] = set()
-    by_age = sorted((p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank)  # stable: oldest first
+    by_age = sorted(
+        (p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank
+    )  # stable: oldest first
     for kept_characters in (_KEPT_CHARACTERS, 0):
         for part in by_age:
             if excess <= 0:

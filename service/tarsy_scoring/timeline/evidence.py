@@ -72,7 +72,11 @@ def take_stock(
         name = f"stage {stage.stage_index} ({stage.stage_name})"
         if lacking := _lacking_agents(stage):
             declared = stage.expected_agent_count or 0
-            count("executions", f"{name}: declares {declared} agents, {declared - lacking} could be read", lacking)
+            count(
+                "executions",
+                f"{name}: declares {declared} agents, {declared - lacking} could be read",
+                lacking,
+            )
         ids = {e.execution_id for e in stage.executions}
         for execution in stage.executions:
             where = f"{name}, {execution.agent_name}"
@@ -110,7 +114,10 @@ def _count_event(
     if event.event_type == "llm_tool_call":
         tool = event.tool.name if event.tool else "tool call"
         is_unread = is_cut or event.event_id in unread_results
-        count("results", f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None)
+        count(
+            "results",
+            f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None,
+        )
 
 
 def require_events(timeline: Timeline) -> None:

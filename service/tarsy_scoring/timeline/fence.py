@@ -26,7 +26,14 @@ from tarsy_scoring.timeline.injection import (
     mask_injections,
     steering,
 )
-from tarsy_scoring.timeline.masking import ANY_SECRET, MARKER_PATTERN, SHIPPED, Masker, Masking, defuse_markers
+from tarsy_scoring.timeline.masking import (
+    ANY_SECRET,
+    MARKER_PATTERN,
+    SHIPPED,
+    Masker,
+    Masking,
+    defuse_markers,
+)
 from tarsy_scoring.timeline.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
@@ -47,7 +54,9 @@ _EXCERPT_CHARACTERS = 120
 # Whole terminal escape sequences, so that no tail of one stays behind. `_ESCAPE`, `_INVISIBLE` and
 # `_COMPATIBLE` use Python's engine: it replaces many small matches faster than RE2. It is linear here,
 # because no character inside a match can begin another match.
-_ESCAPE = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?")
+_ESCAPE = re.compile(
+    rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?"
+)
 # C0 and DEL, without newline and tab.
 _CONTROLS = bytes(c for c in range(32) if c not in b"\n\t") + b"\x7f"
 # C1, line separators, and characters that are invisible or reorder text.
@@ -137,7 +146,9 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
 
 def _may_change(data: bytes) -> bool:
     """Whether a text needs a change for a reason that is the same in every session."""
-    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or bool(steering([data]))
+    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or bool(
+        steering([data])
+    )
 
 
 _SHORT_BYTES = 200
@@ -145,7 +156,9 @@ _SHORT_BYTES = 200
 
 @lru_cache(maxsize=10_000)  # names of tools and agents return in each session
 def _changes_short(data: bytes) -> bool:
-    """Whether a text changes, or holds an injection, in every session: `get_secret` may change, and does not."""
+    """
+    Whether a text changes, or holds an injection, in every session: `get_secret` may change, and does not.
+    """
     if not _may_change(data):
         return False
     alone = Sanitizer(_NO_NONCE)
@@ -165,8 +178,8 @@ class Sanitizer:
     Turns untrusted text into text that may stand inside a fence.
 
     Steps, in an order in which none hides anything from a later one: remove control and invisible characters,
-    defuse imitated markers, mask secrets, defuse imitated entry ids and fences, replace the nonce and the judged
-    agents' model names, find injections.
+    defuse imitated markers, mask secrets, defuse imitated entry ids and fences, replace the nonce and the
+    judged agents' model names, find injections.
 
     Args:
         nonce: The fence's nonce.
@@ -196,7 +209,9 @@ class Sanitizer:
     @cached_property
     def _name_pattern(self) -> "re2._Regexp":
         # There is no word boundary after a name that ends in a bracket.
-        alternatives = "|".join(re2.escape(n) + (r"\b" if n[-1:].isalnum() else "") for n in self._spelt_names)
+        alternatives = "|".join(
+            re2.escape(n) + (r"\b" if n[-1:].isalnum() else "") for n in self._spelt_names
+        )
         return compile_bytes(rf"(?i)(\A|[^A-Za-z0-9])(?:{alternatives})")
 
     @property
@@ -223,7 +238,9 @@ class Sanitizer:
         return safe
 
     def neighbours(self, texts: Sequence[tuple[str, str]]) -> list[str]:
-        """Find injections that are split over neighbouring safe texts, and mask their pieces if `mask` is set."""
+        """
+        Find injections that are split over neighbouring safe texts, and mask their pieces if `mask` is set.
+        """
         encoded = [text.encode() for _, text in texts]
         spans: dict[int, list[Span]] = {}
         for index, span in find_across(encoded, self._effort):
@@ -235,11 +252,13 @@ class Sanitizer:
 
     def _suspicious(self, texts: Sequence[bytes]) -> list[tuple[int, set[int]]]:
         """
-        The sorted indices of all texts that `text` changes or finds injections in, and of some others; each with the
-        numbers of the `SECRET_PATTERNS` that may match it.
+        The sorted indices of all texts that `text` changes or finds injections in, and of some others; each
+        with the numbers of the `SECRET_PATTERNS` that may match it.
         """
         joined = _SEPARATOR.join(texts)
-        ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # the separator's place after each text
+        ends = [
+            end - 1 for end in accumulate(len(text) + 1 for text in texts)
+        ]  # the separator's place after each text
         found: dict[int, set[int]] = defaultdict(set)
 
         def add(start: int, end: int, *groups: int) -> int:
@@ -284,7 +303,9 @@ class Sanitizer:
             return self._changed(entry, data, defuse)
         return text if len(data) == len(text) else data.decode()  # the encoding replaced a lone surrogate
 
-    def _changed(self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes], groups: Set[int] | None = None) -> str:
+    def _changed(
+        self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes], groups: Set[int] | None = None
+    ) -> str:
         """The safe text of an entry in which something was found; `groups` are those of `_suspicious`."""
         data = defuse(clean(raw))
         data = self._masker.mask_bytes(data, groups if data is raw else None)

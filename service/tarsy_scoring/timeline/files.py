@@ -85,7 +85,10 @@ class SessionFiles:
             limit = self._max_session_bytes
             found = await asyncio.to_thread(read, real, limit) if is_large else read(real, limit)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
+            if error.errno in (
+                errno.ENOENT,
+                errno.ENAMETOOLONG,
+            ):  # a name that is too long cannot exist either
                 self._require_folder()  # a folder that is not mounted says nothing about its files
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
@@ -103,7 +106,8 @@ class SessionFiles:
         """
         See `TimelineSource`.
 
-        Files that are too large, or hold another session, are left out with a warning, and so are those without
+        Files that are too large, or hold another session, are left out with a warning, and so are those
+        without
         times: no time selects them.
         """
         import structlog  # not at the top: the command that scores one file starts without it
@@ -122,7 +126,9 @@ class SessionFiles:
             if ended is None:
                 without_times.append(timeline.session_id)
             elif ended >= since:
-                yield FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
+                yield FoundSession(
+                    timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at
+                )
         if without_times:
             log.warning(
                 "timeline.files_without_times",
@@ -217,7 +223,10 @@ def _read(path: Path, max_bytes: int) -> Timeline:
 
 
 def _find(path: Path, max_bytes: int) -> FoundSession:
-    """The head of a session. A request for a score needs no more, and the rest takes as long as parsing the JSON."""
+    """
+    The head of a session. A request for a score needs no more, and the rest takes as long as parsing the
+    JSON.
+    """
     raw = _load(path, max_bytes)
     return FoundSession(
         raw["session_id"], name_or_none(raw.get("chain_id")), raw["status"], moment(raw.get("completed_at"))
@@ -277,7 +286,9 @@ def _checked(session: object) -> dict[str, Any]:
     if status not in TERMINAL_STATUSES:
         allowed = ", ".join(sorted(TERMINAL_STATUSES))
         found = storable(status[:40])
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {found}, not one of {allowed}")
+        raise SessionNotTerminal(
+            f"the session {session_id} has not ended: its status is {found}, not one of {allowed}"
+        )
     _required(raw, "alert_data", str)
     _required(raw, "stages", list)
     return raw
@@ -290,9 +301,14 @@ def _timeline(raw: dict[str, Any]) -> Timeline:
         if raw.get(key) is not None and not isinstance(raw[key], str):
             parser.losses.append(Loss(kind, f"{key}: {type(raw[key]).__name__}, not text"))
     evidence = take_stock(
-        stages, text_or_none(raw.get("final_analysis")), losses=parser.losses, unread_results=parser.unread_results
+        stages,
+        text_or_none(raw.get("final_analysis")),
+        losses=parser.losses,
+        unread_results=parser.unread_results,
     )
-    return timeline_of(raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence)
+    return timeline_of(
+        raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence
+    )
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
@@ -347,7 +363,9 @@ class _Parser:
             return []
         found = []
         for position, item in enumerate(raw):
-            event = self._event(item, position, f"{where}.events[{position}]") if isinstance(item, dict) else None
+            event = (
+                self._event(item, position, f"{where}.events[{position}]") if isinstance(item, dict) else None
+            )
             if event is None:
                 self.losses.append(Loss("events", f"{where}.events[{position}]: not an event"))
             else:
@@ -372,7 +390,9 @@ class _Parser:
 def _tools(raw: object) -> tuple[AvailableTool, ...]:
     found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
     return tuple(
-        available_tool(t, name, text_or_none(t.get("server_name")) or "", text_or_none(t.get("agent_name")) or "")
+        available_tool(
+            t, name, text_or_none(t.get("server_name")) or "", text_or_none(t.get("agent_name")) or ""
+        )
         for t in found
         if (name := text_or_none(t.get("tool_name")))
     )

@@ -1,7 +1,8 @@
 """
 Folds disguised text: letters that look like ASCII, accents, escapes and what stands between letters.
 
-A search over folded text finds words however they are written. Offsets lead back to the text itself. All functions
+A search over folded text finds words however they are written. Offsets lead back to the text itself. All
+functions
 are linear.
 """
 
@@ -40,7 +41,9 @@ _ANY_ESCAPE = compile_bytes(ESCAPED_PATTERN, capture=False)
 
 
 class _Folded(dict[int, str]):
-    """By code point: the ASCII letters that a character looks like, or its base letter; made when it is needed."""
+    """
+    By code point: the ASCII letters that a character looks like, or its base letter; made when it is needed.
+    """
 
     def __missing__(self, point: int) -> str:
         character = _ALIKE.get(
@@ -68,7 +71,9 @@ def _fold_character(character: str) -> str:
 
 
 _ALIKE: dict[str, str] = {
-    character: letter for letter, alike in packaged_yaml(__package__, "lookalikes.yaml").items() for character in alike
+    character: letter
+    for letter, alike in packaged_yaml(__package__, "lookalikes.yaml").items()
+    for character in alike
 }
 _FOLDED = _Folded()
 # Letters in circles, in squares and of flags that Unicode does not decompose.

@@ -2,7 +2,8 @@
 Finds text in a session that addresses the judge instead of reporting the incident.
 
 A match proves nothing and stops nothing. It raises a flag, and gives the spans to mask when the session is
-judged a second time. Text is searched as it is, folded (`folding`), as its letters alone, and decoded where it is
+judged a second time. Text is searched as it is, folded (`folding`), as its letters alone, and decoded where
+it is
 base64, hexadecimal, ROT13 or reversed, or written with letters that stand apart.
 """
 
@@ -60,7 +61,8 @@ def find_injections(data: bytes, effort: Effort | None = None) -> list[Span]:
     """
     Find the spans of a UTF-8 text that try to steer the judge, in order and without overlap; linear.
 
-    A text that uses up the effort is suspicious by itself. From then on only `injections.yaml` is searched for.
+    A text that uses up the effort is suspicious by itself. From then on only `injections.yaml` is searched
+    for.
 
     Args:
         data: Text that `fence.clean` returned; in other text a zero-width space could hide a word.
@@ -75,7 +77,9 @@ def find_injections(data: bytes, effort: Effort | None = None) -> list[Span]:
     if _ANY_ENCODED.search(data) is not None:
         spans += _encoded(data, effort)
         for view, back in _VIEWS:
-            spans += _unfolded(data, folded, [back(span, len(folded)) for span in _decoded(view(folded), effort)])
+            spans += _unfolded(
+                data, folded, [back(span, len(folded)) for span in _decoded(view(folded), effort)]
+            )
     if effort.is_used_up:
         spans.append(Span(0, min(len(data), 1), "addressed_judge"))
     return _merged(spans)
@@ -116,13 +120,16 @@ _EDGE_BYTES = 400
 
 def steering(texts: Sequence[bytes]) -> set[int]:
     """
-    The numbers of the texts that try to steer the judge, or may, when they are folded or by their letters alone.
+    The numbers of the texts that try to steer the judge, or may, when they are folded or by their letters
+    alone.
 
     Args:
         texts: Without a match of `INJECTION_PATTERN`, and so without an escape.
     """
     folded = [text if text.isascii() else fold(text) for text in texts]
-    found = {n for n, text in enumerate(texts) if folded[n] is not text and NEAR.search(folded[n]) is not None}
+    found = {
+        n for n, text in enumerate(texts) if folded[n] is not text and NEAR.search(folded[n]) is not None
+    }
     if _steers(b"\1".join(folded)):
         found.update(number for number, text in enumerate(folded) if _steers(text))
     return found
@@ -236,7 +243,17 @@ _LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(
 # --- letters alone -------------------------------------------------------------------------------------
 
 # Digits that are written in place of a letter, or letters that look like it.
-_WRITTEN_AS = {"a": "a4", "b": "b8", "e": "e3", "g": "g9", "i": "i1l", "l": "li1", "o": "o0", "s": "s5", "t": "t7"}
+_WRITTEN_AS = {
+    "a": "a4",
+    "b": "b8",
+    "e": "e3",
+    "g": "g9",
+    "i": "i1l",
+    "l": "li1",
+    "o": "o0",
+    "s": "s5",
+    "t": "t7",
+}
 # By each of these letters and digits: one letter for all that may be written for each other.
 _PLAIN = {written: letter for letter, alike in _WRITTEN_AS.items() for written in alike}
 _AS_PLAIN = bytes.maketrans("".join(_PLAIN).encode(), "".join(_PLAIN.values()).encode())
@@ -255,7 +272,8 @@ def _spelt(pattern: str) -> str:
 def _plainly_spelt(pattern: str) -> str:
     """A pattern over plain letters that matches wherever `_spelt` does, and in some other places."""
     return _SYNTAX.sub(
-        lambda found: found[2].translate(_PLAINLY) if found[2] else _ANYTHING if found[1] else found[0], pattern
+        lambda found: found[2].translate(_PLAINLY) if found[2] else _ANYTHING if found[1] else found[0],
+        pattern,
     )
 
 
@@ -280,7 +298,11 @@ def _shortest(pattern: str) -> int:
     return _plain_length(flat)
 
 
-_INNERMOST, _CLASS, _OPTIONAL = re.compile(r"\(\?:([^()]*)\)(\??)"), re.compile(r"\[[^]]*\]"), re.compile(r".\?")
+_INNERMOST, _CLASS, _OPTIONAL = (
+    re.compile(r"\(\?:([^()]*)\)(\??)"),
+    re.compile(r"\[[^]]*\]"),
+    re.compile(r".\?"),
+)
 
 
 def _plain_length(literal: str) -> int:
@@ -292,9 +314,9 @@ _BY_NAME: dict[str, list[str]] = {
     for name, patterns in read_rules("injection_letters.yaml", "letters").items()
 }
 LETTER_PATTERNS = [(name, one) for name, patterns in _BY_NAME.items() for one in patterns]
-# Together the patterns need more states than RE2 may store, because they count what stands between words. So one
-# search finds their longest words, and each is searched where its word stands. That search reads plain letters, for
-# which RE2 needs half as many states.
+# Together the patterns need more states than RE2 may store, because they count what stands between words. So
+# one search finds their longest words, and each is searched where its word stands. That search reads plain
+# letters, for which RE2 needs half as many states.
 _WORDS = [max(reversed(_FILLER.split(one)[::2]), key=_shortest) for _, one in LETTER_PATTERNS]
 _ANY_WORD = compile_bytes("|".join(map(_plainly_spelt, _WORDS)), capture=False)
 _WHICH = compile_set(list(map(_spelt, _WORDS)), whole=False)
@@ -346,7 +368,18 @@ def whole_pattern(number: int) -> BytesPattern:
 # --- encoded text --------------------------------------------------------------------------------------
 
 _SIGNAL_WORDS = (
-    *("ignore", "instruct", "disregard", "previous", "score", "evaluat", "maximum", "points", "judge", "grade"),
+    *(
+        "ignore",
+        "instruct",
+        "disregard",
+        "previous",
+        "score",
+        "evaluat",
+        "maximum",
+        "points",
+        "judge",
+        "grade",
+    ),
     *("full marks", "rating", "verdict", "reviewer", "perfect"),
 )
 
@@ -378,7 +411,10 @@ INJECTION_PATTERN = f"(?:{_PLAIN_PATTERN})|(?:{NEAR_PATTERN})|{_ENCODED_PATTERN}
 
 
 def _encoded(data: bytes, effort: Effort) -> Iterator[Span]:
-    """The runs of base64 or hexadecimal digits, or of letters that stand apart, whose text tries to steer the judge."""
+    """
+    The runs of base64 or hexadecimal digits, or of letters that stand apart, whose text tries to steer the
+    judge.
+    """
     for run in _RUN.finditer(data):
         if _ANY_ENCODED.search(run[0]) is None:
             continue
@@ -465,6 +501,8 @@ def _around(data: bytes, floor: int, span: Span) -> tuple[int, int]:
     return start, span.end
 
 
-_INTRODUCING = frozenset({"imitated_delimiter", "chat_role_token", "role_line", "new_instructions", "addressed_judge"})
+_INTRODUCING = frozenset(
+    {"imitated_delimiter", "chat_role_token", "role_line", "new_instructions", "addressed_judge"}
+)
 _SENTENCE_END, _END_OF_LINE = re.compile(rb"[.!?\n]|\xe3\x80\x82|\xef\xbc[\x81\x9f]"), re.compile(rb"\n")
 _NEAR_BYTES = 200

@@ -1,7 +1,8 @@
 """
 Finds what a session file probably misspells, for the author of the file.
 
-A file may hold keys that no source reads, such as further columns of TARSy's records, so an unknown key is reported
+A file may hold keys that no source reads, such as further columns of TARSy's records, so an unknown key is
+reported
 only if it resembles a known one that its object lacks. Types are few, so every unknown type is reported.
 """
 
@@ -44,10 +45,11 @@ _Nearest = Callable[[str, str], str | None]
 
 def misspellings(session: Mapping[str, Any]) -> list[str]:
     """
-    Remarks on the JSON of a session, in the order of the file; at most `MOST_REMARKS`, and one that counts the rest.
+    Remarks on the JSON of a session, in the order of the file; at most `MOST_REMARKS`, and one that counts
+    the rest.
 
-    Each names a key or a type (untrusted text), the nearest known names, and the first place. Passes over parts of a
-    wrong shape, which are missing evidence.
+    Each names a key or a type (untrusted text), the nearest known names, and the first place. Passes over
+    parts of a wrong shape, which are missing evidence.
     """
     nearest = _comparison()
     places: dict[str, list[str]] = defaultdict(list)
@@ -95,7 +97,9 @@ def _remarks(kind: str, raw: Mapping[str, Any], nearest: _Nearest) -> Iterator[s
         found = f"the stage_type {_quoted(stage_type)} is unknown, so the judge does not see the stage"
         yield found + suggest(stage_type, STAGE_TYPES)
     if kind == "event" and isinstance(event_type, str) and event_type not in EVENT_TYPES:
-        found = f"the event_type {_quoted(event_type)} is unknown, so the judge reads the event under this name"
+        found = (
+            f"the event_type {_quoted(event_type)} is unknown, so the judge reads the event under this name"
+        )
         yield found + suggest(event_type, EVENT_TYPES)
 
 
@@ -104,7 +108,10 @@ def _quoted(name: str) -> str:
 
 
 def _comparison() -> _Nearest:
-    """Finds the known key of an object that an unknown key resembles; None: there is none, or the file has too many."""
+    """
+    Finds the known key of an object that an unknown key resembles; None: there is none, or the file has too
+    many.
+    """
     known = {kind: {_plain(key): key for key in keys} for kind, keys in KEYS.items()}
     found: dict[tuple[str, str], str | None] = {}
 

@@ -82,7 +82,9 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage; `executions` are ordered by `agent_index` and include sub-agents, which name their parent."""
+    """
+    One stage; `executions` are ordered by `agent_index` and include sub-agents, which name their parent.
+    """
 
     stage_id: str
     stage_name: str
@@ -140,8 +142,8 @@ class Timeline:
     `created_at` is the time when the session was created, `started_at` the time when work on it began.
     Without `has_real_times` the times are synthetic: they give an order and no duration.
 
-    `reference` is what people found out about the incident later, which a judgement with a reference shows to the
-    judge. No source sets it.
+    `reference` is what people found out about the incident later, which a judgement with a reference shows to
+    the judge. No source sets it.
     """
 
     session_id: str
@@ -176,7 +178,9 @@ class Timeline:
     @property
     def agent_models(self) -> frozenset[str]:
         """Model and provider names of the judged agents, those of shown stages; lower case."""
-        return frozenset(n.lower() for s in self.shown_stages for e in s.executions for n in e.model_names if n)
+        return frozenset(
+            n.lower() for s in self.shown_stages for e in s.executions for n in e.model_names if n
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,8 @@ class TimelineSource(Protocol):
         Raises:
             SessionNotFound: The session does not exist, or was deleted.
             SessionNotTerminal: The session still runs.
-            SessionTooLarge: The session has more than `SCORING_MAX_SESSION_BYTES`; found out before it is in memory.
+            SessionTooLarge: The session has more than `SCORING_MAX_SESSION_BYTES`; found out before it is in
+                memory.
             TimelineUnavailable: The source cannot be read right now.
         """
         ...
@@ -245,8 +250,8 @@ class TimelineSource(Protocol):
         """
         Ask the source for an answer that depends on no session.
 
-        Cheap, and reads whatever else a timeline needs: a worker calls it after a failed read, to tell a source
-        that is away from a session that cannot be read.
+        Cheap, and reads whatever else a timeline needs: a worker calls it after a failed read, to tell a
+        source that is away from a session that cannot be read.
 
         Raises:
             TimelineUnavailable: The source cannot be read right now.

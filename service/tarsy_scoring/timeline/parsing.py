@@ -49,7 +49,9 @@ def _index(value: object, position: int) -> int:
 
 
 def moment(value: object) -> datetime | None:
-    """The time, also from an RFC 3339 string, in UTC where it has no offset; None for another string or type."""
+    """
+    The time, also from an RFC 3339 string, in UTC where it has no offset; None for another string or type.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -80,7 +82,9 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
 
 def server_and_tool(metadata: Mapping[str, Any]) -> tuple[str, str]:
     """The names of the server and the tool of a call."""
-    return text_or_none(metadata.get("server_name")) or "", text_or_none(metadata.get("tool_name")) or "(unnamed tool)"
+    return text_or_none(metadata.get("server_name")) or "", text_or_none(
+        metadata.get("tool_name")
+    ) or "(unnamed tool)"
 
 
 def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_name: str) -> AvailableTool:
@@ -153,7 +157,9 @@ def execution_of(
     )
 
 
-def stage_of(raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0) -> Stage:
+def stage_of(
+    raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0
+) -> Stage:
     """
     Build a stage from a mapping whose `stage_type` is text.
 

@@ -16,8 +16,8 @@ class BytesPattern:
     """
     An RE2 pattern over UTF-8 bytes, compiled at its first use; without captures it always runs in the DFA.
 
-    Most rules of secrets and injections are searched in few sessions or none. RE2 takes half a millisecond and 30 KB
-    for each.
+    Most rules of secrets and injections are searched in few sessions or none. RE2 takes half a millisecond
+    and 30 KB for each.
     """
 
     def __init__(self, pattern: str, *, capture: bool) -> None:
@@ -82,7 +82,9 @@ def compile_bytes(pattern: str, *, capture: bool = True) -> BytesPattern:
 
 def compile_set(patterns: list[str], *, whole: bool = True, anywhere: bool = False) -> BytesSet:
     """Patterns of which one search says which match a whole text, its beginning, or any part."""
-    return BytesSet(patterns, re2.Set.SearchSet if anywhere else re2.Set.FullMatchSet if whole else re2.Set.MatchSet)
+    return BytesSet(
+        patterns, re2.Set.SearchSet if anywhere else re2.Set.FullMatchSet if whole else re2.Set.MatchSet
+    )
 
 
 def _options() -> "re2.Options":

@@ -30,12 +30,23 @@ _MARKER = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_MARKER_WORDS = ("truncated", "omitted", "cut", " more ")  # one is in each marker; looking for them takes a tenth
+_MARKER_WORDS = (
+    "truncated",
+    "omitted",
+    "cut",
+    " more ",
+)  # one is in each marker; looking for them takes a tenth
 # The agent had the end of the result cut off, and saw no more than the record holds.
 _SHORTENS_ITSELF = re.compile(r"\b(?:head|sed|awk|cut|dd)\b")
 _JSON_WORDS = ("true", "false", "null", "-")
 _FINAL_TEXTS = frozenset({"final_analysis", "llm_response"})
-_WITHOUT_WORK = _FINAL_TEXTS | {"executive_summary", "error", "task_assigned", "user_question", "provider_fallback"}
+_WITHOUT_WORK = _FINAL_TEXTS | {
+    "executive_summary",
+    "error",
+    "task_assigned",
+    "user_question",
+    "provider_fallback",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,10 @@ class RecordGaps:
     """
     What the record of the shown stages lacks.
 
-    `cut` holds the calls whose result is cut, equal ones once; `cut_results` is their number, and `at_common_length` of
-    them are `common_length` characters long. `calls_recorded` is False where an investigation is recorded as final
-    texts alone: without a step, and without a list of tools that would show that the agents had some.
+    `cut` holds the calls whose result is cut, equal ones once; `cut_results` is their number, and
+    `at_common_length` of them are `common_length` characters long. `calls_recorded` is False where an
+    investigation is recorded as final texts alone: without a step, and without a list of tools that would
+    show that the agents had some.
     """
 
     cut: frozenset[Event]
@@ -59,8 +71,8 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     """
     Look for results that are cut and for calls that were not recorded. Linear in the size of the session.
 
-    Source: of 91 recorded sessions, 47 hold 558 cut results (556 of 500 characters) of 1,905 in shown stages; each of
-    them was looked at or has exactly that length. 21 hold final texts alone.
+    Source: of 91 recorded sessions, 47 hold 558 cut results (556 of 500 characters) of 1,905 in shown stages;
+    each of them was looked at or has exactly that length. 21 hold final texts alone.
     """
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
@@ -90,7 +102,8 @@ def _is_final_text_alone(timeline: Timeline, events: Sequence[Event]) -> bool:
 
 def _common_length(calls: Sequence[Event]) -> int | None:
     """
-    The length at which results were cut: the greatest of all, where texts of this length end in different forms.
+    The length at which results were cut: the greatest of all, where texts of this length end in different
+    forms.
 
     Two of them suffice where a person would have chosen the number.
     """
@@ -125,7 +138,9 @@ def _ends_inside_json(event: Event) -> bool:
         json.loads(text, strict=False)
     except json.JSONDecodeError as error:
         rest = text[error.pos :]
-        return error.msg.startswith("Unterminated string") or any(word.startswith(rest) for word in _JSON_WORDS)
+        return error.msg.startswith("Unterminated string") or any(
+            word.startswith(rest) for word in _JSON_WORDS
+        )
     except (ValueError, RecursionError):  # a number or a nesting that the parser refuses
         return False
     return False

@@ -32,9 +32,10 @@ class Part:
     """
     A piece of the context, which is the concatenation of all parts.
 
-    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a line
-    end. `quoted` is the session text of the part, if it is one; each of its lines has the prefix in `text`, but for
-    the first one of a part that is `inline`. A shortened part counts the characters `removed` from `quoted`.
+    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
+    line end. `quoted` is the session text of the part, if it is one; each of its lines has the prefix in
+    `text`, but for the first one of a part that is `inline`. A shortened part counts the characters `removed`
+    from `quoted`.
     """
 
     entry: str
@@ -62,7 +63,8 @@ class EntryFacts:
 
     Args:
         stage: Number and name of its stage; empty outside of stages.
-        execution: Number and name of its agent, and the agent that it worked for; empty outside of executions.
+        execution: Number and name of its agent, and the agent that it worked for; empty outside of
+            executions.
         agent: Name of its agent alone.
         tool: Name of the called tool; empty where the entry is no call.
         failed: Whether the call or the step failed, or the entry is an error.
@@ -96,7 +98,9 @@ _LABELS = {
 EVENT_TYPES = frozenset({"llm_tool_call", *_LABELS})  # others are shown under their name
 
 # A call of such a tool hands in an answer; `submit_job` and `submit_form` do not.
-_SUBMITS = re.compile(r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion")
+_SUBMITS = re.compile(
+    r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion"
+)
 
 _FAILED = frozenset({"failed", "timed_out"})  # statuses of steps; cancelled ones did not fail
 
@@ -105,10 +109,11 @@ CUT_MARK = "[... cut here in the record ...]\n"
 
 class Rendering:
     """
-    The parts of one timeline: `alert`, `reference` (empty without one), and `conversation` for everything else.
+    The parts of one timeline: `alert`, `reference` (empty without one), and `conversation` for everything
+    else.
 
-    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1, the reference the last.
-    Model and provider names of the judged agents are not rendered.
+    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1, the reference the
+    last. Model and provider names of the judged agents are not rendered.
     """
 
     def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
@@ -278,7 +283,9 @@ class Rendering:
         return entry
 
     def _render_last_submission(self, analysis: str) -> None:
-        """Name the last answer that an agent handed in; `analysis` is the entry of the session's final analysis."""
+        """
+        Name the last answer that an agent handed in; `analysis` is the entry of the session's final analysis.
+        """
         last = self._last_submission
         if not last or last == analysis:
             return
@@ -303,11 +310,14 @@ class Rendering:
                 kind = self._sanitizer.line("not shown", stage.stage_type)
                 self.not_shown.append(f'stage "{name}" of type {kind}: {events} events')
         self.not_shown += (
-            f"could not be read: {self._sanitizer.line('not shown', m)}" for m in self._timeline.evidence.missing
+            f"could not be read: {self._sanitizer.line('not shown', m)}"
+            for m in self._timeline.evidence.missing
         )
         gaps = self._gaps
         if gaps.cut:
-            length = f" ({gaps.at_common_length} at {gaps.common_length} characters)" if gaps.common_length else ""
+            length = (
+                f" ({gaps.at_common_length} at {gaps.common_length} characters)" if gaps.common_length else ""
+            )
             self.not_shown.append(
                 f"the ends of {gaps.cut_results} tool results{length}, which the recorder cut at the mark "
                 f"{CUT_MARK.strip()}: the agents may have seen more of them"
@@ -391,7 +401,9 @@ class Rendering:
             self._places[entry] = self._place
 
     def _states_answer(self, event_type: str, text: str) -> bool:
-        """Whether an answer of an agent is the session's final analysis, or one of several that this joins."""
+        """
+        Whether an answer of an agent is the session's final analysis, or one of several that this joins.
+        """
         final = (self._timeline.final_analysis or "").strip()
         return (
             bool(text and final)
@@ -423,7 +435,10 @@ class Rendering:
             self.answers.add(entry)
 
     def _note_answer(self, entry: str) -> None:
-        """Remember the entry as the last answer so far, with its place. Answers of sub-agents go to their parents."""
+        """
+        Remember the entry as the last answer so far, with its place. Answers of sub-agents go to their
+        parents.
+        """
         if self._submits:
             self._last_submission = entry
             self._places[entry] = self._place

@@ -1,8 +1,10 @@
 """
 Finds statements that address the judge by the kinds of words they combine, whatever their wording.
 
-`injection_words.yaml` groups words of several languages: assessors, the work they judge, orders, results, leniency.
-Each group in a statement adds its weight once. No weight is negative, so a word cannot make the others look harmless.
+`injection_words.yaml` groups words of several languages: assessors, the work they judge, orders, results,
+leniency.
+Each group in a statement adds its weight once. No weight is negative, so a word cannot make the others look
+harmless.
 """
 
 import re
@@ -41,8 +43,8 @@ def statements_to_judge(folded: bytes) -> Iterator[tuple[int, int]]:
     """
     The stretches of a folded line whose words together address the judge, in order and without overlap.
 
-    Every stretch of up to `_STATEMENT` bytes counts, wherever the line begins: the rest of a masked line holds no
-    further statement.
+    Every stretch of up to `_STATEMENT` bytes counts, wherever the line begins: the rest of a masked line
+    holds no further statement.
     """
     start = 0
     while start < len(folded):
@@ -92,7 +94,9 @@ def _sum(words: bytes) -> int:
 
 
 def _narrowed(folded: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """A stretch without the sentences at its edges that it does not need, and what these hold by themselves."""
+    """
+    A stretch without the sentences at its edges that it does not need, and what these hold by themselves.
+    """
     ends = [found.end() for found in _PIECE.finditer(folded, start, end) if found.end() > found.start()]
     begin = start
     while len(ends) > 1 and _is_statement(folded[ends[0] : end]):

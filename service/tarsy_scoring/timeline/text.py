@@ -1,4 +1,6 @@
-"""Makes text storable in UTF-8 and PostgreSQL, removes characters that a reader does not see, and shortens text."""
+"""
+Makes text storable in UTF-8 and PostgreSQL, removes characters that a reader does not see, and shortens text.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -80,9 +80,9 @@ class Access:
 
     With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
     acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
-    the request has. With trusted proxies alone, a request through one of them needs a user name. Other requests
-    are admitted without a name only on loopback or with `SCORING_API_OPEN`. In every mode a request must name one
-    of the hosts of `SCORING_API_HOSTS`.
+    the request has. With trusted proxies alone, a request through one of them needs a user name. Other
+    requests are admitted without a name only on loopback or with `SCORING_API_OPEN`. In every mode a request
+    must name one of the hosts of `SCORING_API_HOSTS`.
 
     Args:
         monotonic: Clock of the rate limits, in s.
@@ -111,7 +111,9 @@ class Access:
                 f"the API would listen on {settings.api_host}, beyond this machine, without access control: {ADVICE}"
             )
         if self._tokens and self._is_open:
-            log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token")
+            log.warning(
+                "api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token"
+            )
         if not (self._is_local or self._hosts):
             log.warning(
                 "api.only_loopback_names",
@@ -150,7 +152,9 @@ class Access:
         """Whether the token of an admitted caller has been removed or changed, or has expired since."""
         return self._tokens is not None and caller.token is not None and not self._tokens.has(caller.token)
 
-    def _caller(self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool) -> Caller:
+    def _caller(
+        self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool
+    ) -> Caller:
         """Apply the rules of the class to one request. Raises: Problem: 401."""
         if self._tokens is not None:
             return self._token_caller(connection, self._tokens, forwarded)
@@ -162,7 +166,9 @@ class Access:
         # Anonymous callers are distinguished by their address.
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)), Origin("open"))
 
-    def _token_caller(self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None) -> Caller:
+    def _token_caller(
+        self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None
+    ) -> Caller:
         user = forwarded.user if forwarded else None
         token = None if forwarded and forwarded.is_bearer_used else bearer_token(connection.headers)
         if token is None and forwarded is not None and user is not None:
@@ -190,7 +196,10 @@ class Access:
 
 
 def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:
-    """The address of the client: that of the peer, or the one that a trusted proxy has added to the forwarded ones."""
+    """
+    The address of the client: that of the peer, or the one that a trusted proxy has added to the forwarded
+    ones.
+    """
     peer = peer_address(connection)
     if forwarded is not None and (passed := ",".join(connection.headers.getlist("x-forwarded-for"))):
         peer = address_of(passed.rpartition(",")[2].strip()) or peer

@@ -26,7 +26,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tarsy_scoring.web.middleware import SECURITY_HEADERS
-from tarsy_scoring.web.problems import MAX_HEAD_BYTES, MEDIA_TYPE, REFUSALS, UPGRADE_HEADERS, Problem, problem_document
+from tarsy_scoring.web.problems import (
+    MAX_HEAD_BYTES,
+    MEDIA_TYPE,
+    REFUSALS,
+    UPGRADE_HEADERS,
+    Problem,
+    problem_document,
+)
 
 log = structlog.get_logger()
 
@@ -50,7 +57,8 @@ _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 class _StrictHeads(ReceiveBuffer):
     """
-    Refuses heads with a bare line feed or a folded line: a proxy may find other headers in them than h11 does.
+    Refuses heads with a bare line feed or a folded line: a proxy may find other headers in them than h11
+    does.
 
     Cuts off the connection with 400.
     """
@@ -241,7 +249,9 @@ class Connection(asyncio.Protocol):
 
     def _refusal(self) -> bytes:
         if self._has_handshake:
-            detail = "this is no WebSocket handshake of version 13 with a key: docs/live.md describes the protocol"
+            detail = (
+                "this is no WebSocket handshake of version 13 with a key: docs/live.md describes the protocol"
+            )
             problem = Problem(426, "Upgrade required", detail, headers=UPGRADE_HEADERS)
         else:
             status = 431 if self._unparsed_bytes > MAX_HEAD_BYTES else 400
@@ -293,7 +303,9 @@ class Connection(asyncio.Protocol):
         self._expect_end(CLOSE_S, "the WebSocket does not close")
 
     def write_now(self, frames: bytes) -> bool:
-        """Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket closes."""
+        """
+        Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket closes.
+        """
         if self._writable is None or not self._writable.is_set() or not self._is_open:
             return False
         self.transport.write(frames)
@@ -339,7 +351,9 @@ class Connection(asyncio.Protocol):
         """Start the deadline of the next head, unless it runs already."""
         if self._head_timer is None:
             self._connections.without_head.add(self)
-            self._head_timer = self._loop.call_later(HEAD_TIMEOUT_S, self.cut_off, "the request's head took too long")
+            self._head_timer = self._loop.call_later(
+                HEAD_TIMEOUT_S, self.cut_off, "the request's head took too long"
+            )
 
     def _expect_nothing(self) -> None:
         """Leave both lines of waiting connections, and stop the deadline of the head."""
@@ -364,7 +378,9 @@ class Connection(asyncio.Protocol):
         if _STATE_KEY in self._state and self.transport.is_closing():
             self._expect_nothing()
             self._connections.closing.add(self)
-            self._expect_end(CLOSE_S if self._has_handshake else STALL_TIMEOUT_S, "the peer does not read the rest")
+            self._expect_end(
+                CLOSE_S if self._has_handshake else STALL_TIMEOUT_S, "the peer does not read the rest"
+            )
 
 
 class _Transport:
@@ -400,7 +416,9 @@ def watched(app: ASGIApp) -> ASGIApp:
     return application
 
 
-async def _watch_request(app: ASGIApp, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+async def _watch_request(
+    app: ASGIApp, connection: Connection, scope: Scope, receive: Receive, send: Send
+) -> None:
     connection.request_began()
 
     async def send_watched(message: Message) -> None:
@@ -415,7 +433,9 @@ async def _watch_request(app: ASGIApp, connection: Connection, scope: Scope, rec
     await app(scope, receive, send_watched)
 
 
-async def _watch_websocket(app: ASGIApp, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+async def _watch_websocket(
+    app: ASGIApp, connection: Connection, scope: Scope, receive: Receive, send: Send
+) -> None:
     is_denied = False
 
     async def send_watched(message: Message) -> None:

@@ -25,8 +25,8 @@ Scope = Literal["read", "score"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
 READ_ONLY: frozenset[Scope] = frozenset({"read"})
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
-# Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while it is
-# read, masked and shown.
+# Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while
+# it is read, masked and shown.
 MAX_SESSION_READS, MAX_SESSION_READS_WAITING = 2, 14
 MAX_EXPORTS = 4  # at once; an export lasts as long as its reader takes, and needs a connection for each batch
 
@@ -54,8 +54,12 @@ class AppContext:
     metrics: Metrics
     source: TimelineSource | None
     gateway: Gateway | None = None
-    analytic_requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS))
-    session_reads: Places = field(default_factory=lambda: Places(MAX_SESSION_READS, MAX_SESSION_READS_WAITING))
+    analytic_requests: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS)
+    )
+    session_reads: Places = field(
+        default_factory=lambda: Places(MAX_SESSION_READS, MAX_SESSION_READS_WAITING)
+    )
     exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
 
     @property

@@ -61,10 +61,16 @@ class KeyFile(WatchedFile[tuple[jwt.PyJWK, ...]]):
             entries = json.loads(content)["keys"]
             found = jwt.PyJWKSet(entries).keys
         except (ValueError, KeyError, TypeError, RecursionError, jwt.PyJWTError):
-            raise ConfigurationError(f'{self._where} is not a set of public keys: expected {{"keys": [...]}}') from None
+            raise ConfigurationError(
+                f'{self._where} is not a set of public keys: expected {{"keys": [...]}}'
+            ) from None
         if any(isinstance(entry, dict) and {"d", "k"} & entry.keys() for entry in entries):
-            raise ConfigurationError(f"{self._where} holds a private or a symmetric key: give the public keys alone")
-        usable = tuple(key for key in found if key.algorithm_name in ALGORITHMS and key.public_key_use != "enc")
+            raise ConfigurationError(
+                f"{self._where} holds a private or a symmetric key: give the public keys alone"
+            )
+        usable = tuple(
+            key for key in found if key.algorithm_name in ALGORITHMS and key.public_key_use != "enc"
+        )
         if not usable:
             raise ConfigurationError(f"{self._where} has no key for any of {', '.join(ALGORITHMS)}")
         return usable

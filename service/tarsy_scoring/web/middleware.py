@@ -49,8 +49,8 @@ GO_AWAY_S = 1.0
 REVOKED_S = 5.0  # between two looks for WebSockets whose token is no longer valid
 # More than the pool has connections: a further request would only wait for those before it.
 MAX_REQUESTS_AT_ONCE = 256  # of admitted callers
-# Probes are answered from memory but for one look at the database a second, so these suffice for any number of
-# honest probes.
+# Probes are answered from memory but for one look at the database a second, so these suffice for any number
+# of honest probes.
 MAX_PROBES_AT_ONCE = 32
 BUSY_RETRY_S = 1
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -127,7 +127,13 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, *, access: Access, metrics: Metrics, lifecycle: Lifecycle, rates: FleetRates | None = None
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        rates: FleetRates | None = None,
     ) -> None:
         self._app = app
         self._access = access
@@ -165,7 +171,9 @@ class RequestMiddleware:
         connection = HTTPConnection(exchange.scope)
         is_admitted = False
         try:
-            if exchange.head_bytes > MAX_HEAD_BYTES:  # the server limits only a head that arrives in several pieces
+            if (
+                exchange.head_bytes > MAX_HEAD_BYTES
+            ):  # the server limits only a head that arrives in several pieces
                 raise Problem(431, *REFUSALS[431])
             if exchange.is_ambiguous:  # RFC 9112, 6.1: an intermediary may see another end of this request
                 detail = "the request states its length in two ways: send one of them"
@@ -197,7 +205,9 @@ class RequestMiddleware:
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
     def _identify(self, connection: HTTPConnection) -> Caller:
-        """Identify the caller, before the request takes a place. Raises: Problem: 400, 401, 403, 429 or 503."""
+        """
+        Identify the caller, before the request takes a place. Raises: Problem: 400, 401, 403, 429 or 503.
+        """
         if self._lifecycle.is_stopping:
             retry = {"Retry-After": str(BUSY_RETRY_S)}
             raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
@@ -292,7 +302,9 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on with our headers. Raises: OSError: The server stops and has closed the WebSocket."""
+        """
+        Pass an answer on with our headers. Raises: OSError: The server stops and has closed the WebSocket.
+        """
         if self._is_gone:
             raise OSError("the server is stopping")
         kind = message["type"]

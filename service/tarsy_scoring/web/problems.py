@@ -42,9 +42,15 @@ GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
 REFUSALS = {
     400: ("Unreadable request", "the request cannot be read: check its body and its headers"),
     404: ("Not found", "there is nothing at this address: check it; /openapi.json lists all addresses"),
-    405: ("Method not allowed", "this address does not support the method: the header Allow lists those it supports"),
+    405: (
+        "Method not allowed",
+        "this address does not support the method: the header Allow lists those it supports",
+    ),
     408: ("Too slow", "the request did not arrive in time: send it again"),
-    413: ("Content too large", f"a body may have {MAX_BODY_BYTES:,} bytes, and no request to this API needs more"),
+    413: (
+        "Content too large",
+        f"a body may have {MAX_BODY_BYTES:,} bytes, and no request to this API needs more",
+    ),
     431: ("Head too large", f"address and headers together may have {MAX_HEAD_BYTES:,} bytes: shorten them"),
 }
 MALFORMED = "the request is malformed: see `errors`"
@@ -99,7 +105,9 @@ def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
     if (page := _page_of(connection, problem)) is not None:
         return page
     is_tarsys = is_tarsys_path(connection.scope["path"])
-    document = problem_document(problem, request_id(connection), {"message": problem.detail} if is_tarsys else {})
+    document = problem_document(
+        problem, request_id(connection), {"message": problem.detail} if is_tarsys else {}
+    )
     media_type = "application/json" if is_tarsys else MEDIA_TYPE
     return Response(document, problem.status, dict(problem.headers), media_type=media_type)
 
@@ -109,7 +117,9 @@ def is_tarsys_path(path: str) -> bool:
     return _TARSYS.fullmatch(path) is not None
 
 
-def problem_document(problem: Problem, request_id: str, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+def problem_document(
+    problem: Problem, request_id: str, more: Mapping[str, Any] = MappingProxyType({})
+) -> bytes:
     """Problem details as JSON. The members that RFC 9457 defines win over `problem.extra` and `more`."""
     slug = re.sub(r"[^a-z0-9]+", "-", problem.title.lower()).strip("-")
     document: dict[str, Any] = {
@@ -217,8 +227,12 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
         case HTTPException(status_code=status):
             headers = dict(error.headers or {})
             if status == 405:
-                headers["Allow"] = ", ".join(_methods_at(connection))  # Starlette lists those of the first route
-            return Problem(status, *REFUSALS.get(status, ("Refused", "the request was refused")), headers=headers)
+                headers["Allow"] = ", ".join(
+                    _methods_at(connection)
+                )  # Starlette lists those of the first route
+            return Problem(
+                status, *REFUSALS.get(status, ("Refused", "the request was refused")), headers=headers
+            )
         case _:
             raise error
     return Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})

@@ -1,7 +1,8 @@
 """
 Users that trusted proxies name: the proxy's address, its proof, the user and the user's groups.
 
-An address alone proves little: every pod of a network may have one of its addresses. So a proxy beyond loopback also
+An address alone proves little: every pod of a network may have one of its addresses. So a proxy beyond
+loopback also
 sends a secret, or a JWT that the key file verifies. Each proof that is configured is required.
 """
 
@@ -52,12 +53,13 @@ class TrustedProxies:
     """
     The proxies of `SCORING_TRUSTED_PROXIES`, which name users.
 
-    With a secret, the configured headers name the user and the groups. With a key file, the JWT does: a user header
-    beside it must have the name of one of its claims, and the groups are those of its claim `groups`. If groups that
-    may change things are configured, other users may only read.
+    With a secret, the configured headers name the user and the groups. With a key file, the JWT does: a user
+    header beside it must have the name of one of its claims, and the groups are those of its claim `groups`.
+    If groups that may change things are configured, other users may only read.
 
     Raises:
-        ConfigurationError: A network or the key file cannot be read, or proxies beyond loopback have no proof.
+        ConfigurationError: A network or the key file cannot be read, or proxies beyond loopback have no
+            proof.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -94,7 +96,8 @@ class TrustedProxies:
 
     def identify(self, headers: Headers) -> Forwarded | None:
         """
-        What the proxy says in a request from its address; None: the request lacks the proof that it came from a proxy.
+        What the proxy says in a request from its address; None: the request lacks the proof that it came from
+        a proxy.
 
         Raises:
             Problem: 401, a wrong proof; 400, a user or groups that may not be those of the proxy.
@@ -119,7 +122,9 @@ class TrustedProxies:
         if not given:
             return False
         if len(given) > 1 or not hmac.compare_digest(given[0].encode("latin-1"), secret):
-            raise unauthorized(f"{SECRET_HEADER} is wrong: give the proxy the secret of SCORING_TRUSTED_PROXY_SECRET")
+            raise unauthorized(
+                f"{SECRET_HEADER} is wrong: give the proxy the secret of SCORING_TRUSTED_PROXY_SECRET"
+            )
         return True
 
     def _of_jwt(self, headers: Headers, keys: "KeyFile") -> Forwarded | None:
@@ -151,8 +156,8 @@ class TrustedProxies:
         The user that the proxy names.
 
         Raises:
-            Problem: 400, the header has several values, one of which the client may have sent, or is not a usable
-                name.
+            Problem: 400, the header has several values, one of which the client may have sent, or is not a
+                usable name.
         """
         return _usable(_single(headers, self._user_header), self._user_header)
 
@@ -204,7 +209,8 @@ def _usable(name: object, where: str) -> str | None:
     """A name that may stand for a caller. Raises: Problem: 400, it is none."""
     if name is None:
         return None
-    # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has no blank.
+    # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has no
+    # blank.
     if not isinstance(name, str) or ", " in name or not is_name(name):
         raise _bad_header(
             where, f"hold one name of 1-{NAME_MAX} visible characters, without a comma followed by a blank"

@@ -62,7 +62,9 @@ def _labels(pairs: list[str]) -> list[str]:
     return pairs
 
 
-Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Moment = Annotated[
+    datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
 # Types of parameters that may be left out. The schema does not mention null, which no address can hold.
@@ -80,7 +82,9 @@ class _Parameters(BaseModel):
 
 Exclude = Annotated[
     Excluded | SkipJsonSchema[None],
-    Field(description="`tool_built`: without scores that asked for a tool which was built after they were made."),
+    Field(
+        description="`tool_built`: without scores that asked for a tool which was built after they were made."
+    ),
 ]
 
 
@@ -106,11 +110,16 @@ class _ScoreFilters(_Range):
     max_score: OptionalTotal = Field(None, description="Total of at most this.")
     alert_type: OptionalWord = Field(None, description="Alert type of the session.")
     label: Annotated[list[Label], AfterValidator(_labels)] = Field(
-        [], max_length=10, description="NAME=VALUE; may be repeated, and all must match.", examples=[["guidance=v2"]]
+        [],
+        max_length=10,
+        description="NAME=VALUE; may be repeated, and all must match.",
+        examples=[["guidance=v2"]],
     )
     flag: OptionalWord = Field(None, description="A flag of the score.", examples=["injection_suspected"])
     outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Outcome of the score.")
-    q: OptionalWord = Field(None, description="Beginning of the session id or the alert type, without regard to case.")
+    q: OptionalWord = Field(
+        None, description="Beginning of the session id or the alert type, without regard to case."
+    )
 
     @model_validator(mode="after")
     def _require_min_not_above_max(self) -> Self:
@@ -133,7 +142,9 @@ class SessionsQuery(_ScoreFilters):
         description="Status of the newest score; `nothing_to_judge`: cancelled because the session has no "
         "investigation; `not_scored`: there is none.",
     )
-    sort: Sort = Field("newest", description="By end of the session, or by total. Sessions without a total come last.")
+    sort: Sort = Field(
+        "newest", description="By end of the session, or by total. Sessions without a total come last."
+    )
     cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
         None, description="`next_cursor` of the page before, with the same filters and sort."
     )
@@ -141,10 +152,17 @@ class SessionsQuery(_ScoreFilters):
 
 
 class ExportQuery(_ScoreFilters):
-    """Filters of scores; `since` and `until` apply to the completion of the score, not to the end of the session."""
+    """
+    Filters of scores; `since` and `until` apply to the completion of the score, not to the end of the
+    session.
+    """
 
-    ended_since: OptionalMoment = Field(None, description="Only of sessions that ended from this time on (RFC 3339).")
-    ended_until: OptionalMoment = Field(None, description="Only of sessions that ended before this time (RFC 3339).")
+    ended_since: OptionalMoment = Field(
+        None, description="Only of sessions that ended from this time on (RFC 3339)."
+    )
+    ended_until: OptionalMoment = Field(
+        None, description="Only of sessions that ended before this time (RFC 3339)."
+    )
     format: Format = Field("jsonl", description="Score documents, or flat rows.")
     status: Status = Field("completed", description="Status of the score.")
     purpose: Purpose = Field("production", description="Purpose of the score.")
@@ -206,7 +224,8 @@ class ScoresQuery(SelectionQuery):
     """Filters of scores of one kind; `since` and `until` apply to the completion of the score."""
 
     reference: Kind = Field(
-        "without", description="Scores that were judged without a reference, or with one; they are not comparable."
+        "without",
+        description="Scores that were judged without a reference, or with one; they are not comparable.",
     )
     exclude: Exclude = None
 
@@ -249,7 +268,9 @@ class DriftQuery(_Parameters):
     """Filters of findings."""
 
     chain: OptionalWord = Field(
-        None, description="Name of a chain; `chain` of the answer then has its current state.", examples=["k8s"]
+        None,
+        description="Name of a chain; `chain` of the answer then has its current state.",
+        examples=["k8s"],
     )
     criteria: OptionalWord = Field(None, description="Under criteria of this name.")
     since: OptionalMoment = Field(None, description="Found from this time on (RFC 3339).")

@@ -1,7 +1,8 @@
 """
 The rate of requests of each caller: changes over all processes of the API, and reads in each process.
 
-Changes are counted in the database, which each of them writes to anyway. A read must not cost a write, so reads
+Changes are counted in the database, which each of them writes to anyway. A read must not cost a write, so
+reads
 are counted in memory, and a caller of several processes has as many buckets.
 """
 
@@ -18,8 +19,8 @@ COUNT_S = 2.0
 
 # Take a token of a caller ($1) from a bucket that holds $2 tokens and fills within a minute. The row has the
 # time at which the bucket is full again; no row comes back if it is empty. The millisecond allows for rounded
-# intervals. A full bucket needs no row: some rows are deleted with each change, after the caller's own row was
-# locked, and without waiting for a lock, so that two callers cannot wait for each other.
+# intervals. A full bucket needs no row: some rows are deleted with each change, after the caller's own row
+# was locked, and without waiting for a lock, so that two callers cannot wait for each other.
 TAKE = """
 WITH taken AS (
   INSERT INTO {schema}.caller_rates AS r (caller, full_at) VALUES ($1, now() + interval '1 minute' / $2::int)
@@ -50,7 +51,8 @@ class FleetRates:
 
     async def count(self, identity: str) -> None:
         """
-        Count a change of this caller. Counts nothing while the database is away, without which no change is made.
+        Count a change of this caller. Counts nothing while the database is away, without which no change is
+        made.
 
         Raises:
             Problem: 429, with the seconds to wait.

@@ -204,8 +204,8 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     """
     Check that the session has ended, and add its chain, status and end to the request.
 
-    The chain that the source gives wins over the chain of an event, unless the operator lets events choose. Without
-    a source, or while it cannot be read, what events have said about the session counts.
+    The chain that the source gives wins over the chain of an event, unless the operator lets events choose.
+    Without a source, or while it cannot be read, what events have said about the session counts.
 
     Raises:
         Problem: 400, 404, 422 or 503, see `request_score`.

@@ -33,9 +33,15 @@ def listen(settings: Settings) -> socket.socket:
     """
     host, port = settings.api_host.strip("[]"), settings.api_port
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         # On `::` accept IPv4 as well, where the system supports it.
-        both = family == socket.AF_INET6 and ip_address(address[0]).is_unspecified and socket.has_dualstack_ipv6()
+        both = (
+            family == socket.AF_INET6
+            and ip_address(address[0]).is_unspecified
+            and socket.has_dualstack_ipv6()
+        )
         return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
         is_setting_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS

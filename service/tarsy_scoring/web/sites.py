@@ -1,7 +1,8 @@
 """
 Host names that the API answers to, and requests that pages of other sites make browsers send.
 
-A site can make its own name resolve to our address (DNS rebinding). Its pages would then have the same origin as ours,
+A site can make its own name resolve to our address (DNS rebinding). Its pages would then have the same origin
+as ours,
 so only configured names are answered.
 """
 
@@ -59,7 +60,9 @@ class Hosts:
 
 
 def asked_hosts(connection: HTTPConnection, *, is_proxied: bool) -> list[str]:
-    """The hosts that a request names: those that a trusted proxy forwards, else its own; none without a header."""
+    """
+    The hosts that a request names: those that a trusted proxy forwards, else its own; none without a header.
+    """
     headers = connection.headers
     if is_proxied and (forwarded := headers.getlist("x-forwarded-host")):
         return [host.strip() for host in ",".join(forwarded).split(",")]
@@ -83,14 +86,16 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     hosts = asked_hosts(connection, is_proxied=is_proxied)
     is_ours = origin is not None and _is_origin_of(origin, hosts, is_secure=is_secure)
     if connection.scope["type"] == "websocket" and origin is not None:
-        # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if its scheme is known
-        # to be right as well.
+        # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if its scheme
+        # is known to be right as well.
         if is_ours and (is_secure or site != "cross-site"):
             return
     # Otherwise `Sec-Fetch-Site` is preferred, since it needs no knowledge of our own host name.
     elif site in ("same-origin", "none") or (site is None and (origin is None or is_ours)):
         return
-    raise Problem(403, "Another site", "a page of another site sent this request; only pages of this service may")
+    raise Problem(
+        403, "Another site", "a page of another site sent this request; only pages of this service may"
+    )
 
 
 def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool:
@@ -104,7 +109,9 @@ def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool
         parts = urlsplit(origin)
         default = DEFAULT_PORTS[parts.scheme]
         asked = [urlsplit(f"//{host}") for host in hosts if host]
-        is_known = any((h.hostname, h.port or default) == (parts.hostname, parts.port or default) for h in asked)
+        is_known = any(
+            (h.hostname, h.port or default) == (parts.hostname, parts.port or default) for h in asked
+        )
         return is_known and (parts.scheme == "https" or not is_secure)
     except (ValueError, KeyError):
         return False  # `null`, another scheme, or not a URL
@@ -119,7 +126,9 @@ def peer_address(connection: HTTPConnection) -> IPv4Address | IPv6Address | None
 
 
 def _name_of(host: str) -> str:
-    """The name in a `Host` header, without port, brackets, the dot at the end and capitals; "": there is none."""
+    """
+    The name in a `Host` header, without port, brackets, the dot at the end and capitals; "": there is none.
+    """
     try:
         parts = urlsplit(f"//{host}")
         return (parts.hostname or "").removesuffix(".") if parts.netloc == host and "@" not in host else ""

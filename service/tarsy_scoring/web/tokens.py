@@ -31,11 +31,15 @@ ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
 
 def is_name(text: str) -> bool:
     """Whether the text can name a caller: 1-255 visible characters, no blank at either end."""
-    return 0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
+    return (
+        0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
+    )
 
 
 def bearer_token(headers: Headers) -> bytes | None:
-    """The token of the `Authorization` header; None: there is no bearer token, or there are several headers."""
+    """
+    The token of the `Authorization` header; None: there is no bearer token, or there are several headers.
+    """
     values = headers.getlist("authorization")
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
@@ -92,7 +96,8 @@ _TOKENS = TypeAdapter(tuple[Token, ...])
 
 class TokensFile(WatchedFile[tuple[Token, ...]]):
     """
-    The tokens in force. An empty list is valid and revokes all tokens. A token is logged 14 days before it expires.
+    The tokens in force. An empty list is valid and revokes all tokens. A token is logged 14 days before it
+    expires.
 
     Args:
         today: The day in UTC.

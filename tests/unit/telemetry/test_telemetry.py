@@ -54,7 +54,7 @@ def test_series_that_alerts_watch_start_at_zero_with_every_label() -> None:
     code = "".join((PACKAGE / name).read_text(encoding="utf-8") for name in ("events.py", "queue/intake.py"))
     starts = {attribute: set(declared.starts_with) for attribute, declared in declarations().items()}
 
-    assert starts["dead_letters"] == set(re.findall(r'InvalidMessage\("(\w+)"', code))
+    assert starts["dead_letters"] == set(re.findall(r'InvalidMessage\(\s*"(\w+)"', code))
     assert starts["queue_due"] == set(HOLDS) == {"nothing", *get_args(WaitingFor)} - {"source", "session", "retry"}
     assert starts["score_delay"] == set(ASKED_BY)
     assert [p.name.lower() for p in sorted(Priority)] == list(ASKED_BY)

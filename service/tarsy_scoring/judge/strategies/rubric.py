@@ -53,7 +53,9 @@ class Rubric(Strategy):
         answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition), _scores_of)
         scores = _scores_of(answer)
         weighted = sum(item.weight * scores[item.id] for item in definition.rubric)
-        reading = RubricReading(scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights)
+        reading = RubricReading(
+            scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights
+        )
         verdict = Verdict(
             total_score=percent(weighted), score_analysis=_as_text(reading), total_turn=turn, rubric=reading
         )
@@ -113,7 +115,9 @@ def _as_text(reading: RubricReading) -> str:
         for title, remarks in (("Issues", reading.issues), ("Highlights", reading.highlights))
         if remarks
     ]
-    return "\n\n".join(f"{title}:\n" + "\n".join(f"- {remark}" for remark in remarks) for title, remarks in parts)
+    return "\n\n".join(
+        f"{title}:\n" + "\n".join(f"- {remark}" for remark in remarks) for title, remarks in parts
+    )
 
 
 def _model_of(definition: Definition) -> type[_Answer]:

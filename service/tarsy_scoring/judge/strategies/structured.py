@@ -22,7 +22,9 @@ class Structured(Strategy):
     name = "structured"
 
     def added_prompts(self, definition: Definition) -> Mapping[str, str]:
-        """The schema of a reply, the reminder for a reply that does not fit it, and the request for a repair."""
+        """
+        The schema of a reply, the reminder for a reply that does not fit it, and the request for a repair.
+        """
         added = json_reply.added_prompts(self.reply_format(definition))
         return added | {"repair_prompt": repair_prompt(definition.bands)}
 
@@ -49,7 +51,9 @@ class Structured(Strategy):
         def take_numbers(answer: _Answer, turn: Turn) -> None:
             verdict.total_score, verdict.total_turn = answer.total_score, turn
             stated: dict[str, float] | None = getattr(answer, "score_breakdown", None)
-            verdict.score_breakdown = stated and {id_: int(p) if p.is_integer() else p for id_, p in stated.items()}
+            verdict.score_breakdown = stated and {
+                id_: int(p) if p.is_integer() else p for id_, p in stated.items()
+            }
             verdict.judge_outcome = getattr(answer, "outcome", None)
 
         def take_repaired(turn: Turn) -> None:
@@ -96,7 +100,11 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
     """
     text = {"type": "string"}
     tool = json_reply.object_schema({"tool_name": text, "rationale": text})
-    steps = {"type": "array", "items": text, "description": "In order; each begins with the name of an available tool."}
+    steps = {
+        "type": "array",
+        "items": text,
+        "description": "In order; each begins with the name of an available tool.",
+    }
     properties: dict[str, Any] = {"score_reasoning": {**text, "description": "At least 200 words."}}
     if bands:
         ranges = ", ".join(f"{name}: total_score {low}-{high}" for name, (low, high) in bands.items())
@@ -118,7 +126,9 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
 
 def repair_prompt(bands: Bands) -> str:
     """The request for numbers that agree, sent once per sample."""
-    return REPAIR_PROMPT.format(and_band=", and total_score must lie in the range of its outcome" if bands else "")
+    return REPAIR_PROMPT.format(
+        and_band=", and total_score must lie in the range of its outcome" if bands else ""
+    )
 
 
 def _as_text(tools: list[MissingTool]) -> str:
@@ -131,7 +141,8 @@ def _model_of(definition: Definition) -> type[_Answer]:
     fields: dict[str, Any] = {}
     if definition.categories:
         points = {
-            id_: Annotated[float, Field(ge=0, le=most, strict=True)] for id_, most in definition.max_points.items()
+            id_: Annotated[float, Field(ge=0, le=most, strict=True)]
+            for id_, most in definition.max_points.items()
         }
         # A TypedDict, because an id may be any word, even one that is reserved in pydantic models.
         fields["score_breakdown"] = (TypedDict("Breakdown", points), ...)  # type: ignore[operator]

@@ -128,7 +128,9 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
             f"   The total must lie in the range of the outcome: {ranges}."
         )
     if max_points:
-        steps.append(f"Write the breakdown, one line per category, with whole numbers in place of X:\n{lines}")
+        steps.append(
+            f"Write the breakdown, one line per category, with whole numbers in place of X:\n{lines}"
+        )
         total += ", the sum of the categories"
     steps.append(f"{total}. Write nothing else on that line and nothing after it.")
     return "Answer in this order:\n\n" + "\n\n".join(f"{n}. {step}" for n, step in enumerate(steps, 1))

@@ -1,8 +1,10 @@
 """
 Masks secrets in untrusted text before it leaves the process.
 
-Secrets are recognised by their shapes: private keys, tokens of vendors, values behind names, headers, options and
-URLs, Kubernetes Secrets, and base64 of any of these; and by their characters, behind a word that announces a secret.
+Secrets are recognised by their shapes: private keys, tokens of vendors, values behind names, headers, options
+and
+URLs, Kubernetes Secrets, and base64 of any of these; and by their characters, behind a word that announces a
+secret.
 Another secret is not recognised. All searches over a text are RE2 and linear.
 """
 
@@ -60,7 +62,9 @@ _RUN = re.compile(rb"(?<=[A-Za-z0-9])[A-Za-z0-9]*")
 
 def defuse_markers(data: bytes) -> bytes:
     """Change text that looks like a marker of this module, so that session text cannot pretend to be one."""
-    return data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
+    return (
+        data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
+    )
 
 
 class Masking:
@@ -109,7 +113,8 @@ class Masker:
     """
     Masks the texts of one session: equal secrets get the same number, in order of appearance.
 
-    The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else of it.
+    The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else of
+    it.
     """
 
     def __init__(self, masking: Masking = SHIPPED) -> None:
@@ -142,7 +147,9 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] |
     """The secrets of a text by the rules of this package; they may overlap."""
     if groups is None:
         groups = {group for group, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
-    is_printed, in_command, is_named, has_shape, has_place = (group in groups for group in range(len(ANY_SECRET)))
+    is_printed, in_command, is_named, has_shape, has_place = (
+        group in groups for group in range(len(ANY_SECRET))
+    )
     found: list[Secret] = []
     if has_shape:
         found += SHAPES.find(data, checks)

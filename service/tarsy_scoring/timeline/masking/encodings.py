@@ -10,7 +10,9 @@ from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
 
 
 def _aligned(word: str) -> Iterator[str]:
-    """The characters that base64 has for a word in any text, for each of its three places in a group of bytes."""
+    """
+    The characters that base64 has for a word in any text, for each of its three places in a group of bytes.
+    """
     for offset in range(3):
         bits_before, bits_end = 8 * offset, 8 * (offset + len(word))
         encoded = base64.b64encode(b"\0" * offset + word.encode() + b"\0" * 3).decode()
@@ -20,7 +22,9 @@ def _aligned(word: str) -> Iterator[str]:
 _WORDS: list[str] = read_rules("masking/secrets.yaml", "base64_words")
 _WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
 _STARTS: str = read_rules("masking/secrets.yaml", "base64_starts")
-ENCODED_PATTERN = "|".join([*(re.escape(part) for word in _WORDS for part in _aligned(word)), _STARTS, _WHOLE_TEXT])
+ENCODED_PATTERN = "|".join(
+    [*(re.escape(part) for word in _WORDS for part in _aligned(word)), _STARTS, _WHOLE_TEXT]
+)
 _ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUN = re.compile(

@@ -1,8 +1,10 @@
 """
 Decides that a value is no secret, by the reasons of `harmless.yaml`.
 
-A value behind the name of a secret is one unless a reason holds: it is a placeholder, a reference, a status, a path, a
-word of a sentence, or the name is one of another thing. How many reasons apply depends on how much the name says.
+A value behind the name of a secret is one unless a reason holds: it is a placeholder, a reference, a status,
+a path, a
+word of a sentence, or the name is one of another thing. How many reasons apply depends on how much the name
+says.
 """
 
 import base64
@@ -45,7 +47,9 @@ def _is_in_quotes(it: Candidate) -> bool:
 _WORDS = frozenset(packed for packed in read_rules("masking/gitleaks.yaml", "words").encode().split())
 _PARTS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _CONSONANTS = re.compile(rb"[^aeiouy]{5}")
-_DIGIT, _LOWER, _UPPER, _SIGN = (re.compile(kind) for kind in (rb"[0-9]", rb"[a-z]", rb"[A-Z]", rb"[!@#$%^*~]"))
+_DIGIT, _LOWER, _UPPER, _SIGN = (
+    re.compile(kind) for kind in (rb"[0-9]", rb"[a-z]", rb"[A-Z]", rb"[!@#$%^*~]")
+)
 _ODD = re.compile(rb"[0-9]|[a-z][A-Z]|[A-Za-z][-_.][A-Z]|[!@#$%^&*~+=]")
 # A digit in place of a letter, as in `c0rmorant`.
 _LEET = re.compile(rb"(?<![0-9])[A-Za-z][013457][a-z]{3}")
@@ -104,7 +108,9 @@ _OWN_LINE = re.compile(rb"(?:\n|\\n|\A)[ \t]*[\w.$-]+[ \t]+\Z")
 
 
 def is_setting(it: "Candidate") -> bool:
-    """Whether a value stands on a line of a name and a value: beside a known setting, or with digits or signs."""
+    """
+    Whether a value stands on a line of a name and a value: beside a known setting, or with digits or signs.
+    """
     if _OWN_LINE.search(it.before) is None:
         return False
     beside = _SETTING_BEFORE.search(it.before) or _SETTING_BEHIND.match(it.after)
@@ -132,12 +138,16 @@ _TRAITS: dict[str, Callable[[Candidate], bool]] = {
 class _Reason:
     """An entry of `harmless.yaml`: all of its conditions must hold."""
 
-    def __init__(self, value: str = "", before: str = "", after: str = "", traits: Sequence[str] = ()) -> None:
+    def __init__(
+        self, value: str = "", before: str = "", after: str = "", traits: Sequence[str] = ()
+    ) -> None:
         self._value = compile_bytes(f"(?s:{value})", capture=False) if value else None
         # The text around a value is short, and Python's engine starts faster than RE2.
         self._before = re.compile(f"(?i:{before})\\Z".encode()) if before else None
         self._after = re.compile(after.encode()) if after else None
-        self._traits = [(_TRAITS[trait.removeprefix("not ")], not trait.startswith("not ")) for trait in traits]
+        self._traits = [
+            (_TRAITS[trait.removeprefix("not ")], not trait.startswith("not ")) for trait in traits
+        ]
 
     def holds(self, it: Candidate) -> bool:
         return (

@@ -1,4 +1,7 @@
-"""Finds private keys: in their armour, whole or cut at either end, on one line or many, in any depth of encoding."""
+"""
+Finds private keys: in their armour, whole or cut at either end, on one line or many, in any depth of
+encoding.
+"""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +20,8 @@ KEY_PATTERN = f"{_BEGIN}|{_END}"
 _EDGES = compile_bytes(f"({_BEGIN})|({_END})")
 
 _MAX_KEY_BYTES = 20_000
-# What may stand between two lines of a key: line ends, also written ones, and marks of quotation, joining and citation.
+# What may stand between two lines of a key: line ends, also written ones, and marks of quotation, joining and
+# citation.
 _GAP = rb"(?:\\+[nrt]|[\s\\\"'+,>|]|\.{3,}|\xe2\x80\xa6)*"
 _CHUNK = re.compile(
     _GAP

@@ -62,7 +62,11 @@ _KIND = re.compile(rb"""\bkind\\*["']\s*:\s*\\*["'](\w+)""")
 def _kind_around(data: bytes, kinds: list[tuple[int, bytes]], start: int, end: int) -> bytes:
     """The kind of the object in which a field stands: the nearest one behind, or else the nearest before."""
     after = bisect_left(kinds, (end,))
-    if after < len(kinds) and kinds[after][0] < end + 200 and b"apiVersion" not in data[end : kinds[after][0]]:
+    if (
+        after < len(kinds)
+        and kinds[after][0] < end + 200
+        and b"apiVersion" not in data[end : kinds[after][0]]
+    ):
         return kinds[after][1]
     before = bisect_left(kinds, (start,)) - 1
     return kinds[before][1] if before >= 0 else b""

@@ -1,7 +1,8 @@
 """
 Finds values behind names of secrets, in any structure that joins a name and a value.
 
-What the words of a name say decides how random a value must look: `db_password` names a secret, `token` may, `key`
+What the words of a name say decides how random a value must look: `db_password` names a secret, `token` may,
+`key`
 says little, and `password_policy` or `next_token` name another thing.
 """
 
@@ -28,7 +29,10 @@ class _Link(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How much a name says: the kind of its secret, and the reasons that spare a value. No kind spares all values."""
+    """
+    How much a name says: the kind of its secret, and the reasons that spare a value. No kind spares all
+    values.
+    """
 
     names: list[str]
     kind: str = ""

@@ -1,7 +1,8 @@
 """
 Finds values that look like secrets behind words that announce one, where no structure joins the two.
 
-It stands behind the precise rules, for texts of tools that these do not know: `AUTH default x1Y`. The kinds of its
+It stands behind the precise rules, for texts of tools that these do not know: `AUTH default x1Y`. The kinds
+of its
 characters make a value suspicious, and `harmless.yaml` spares ids, digests, paths, and values of other names.
 """
 
@@ -30,7 +31,9 @@ _BREAK = re.compile(rb"\n|\\n")
 
 
 def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
-    """The values behind announcing words, in order; none behind the last check, where the names are masked."""
+    """
+    The values behind announcing words, in order; none behind the last check, where the names are masked.
+    """
     position = seen = 0
     while (match := _ANY.search(data, position)) is not None and not checks.are_words_used_up():
         first, position = match.span()

@@ -1,4 +1,6 @@
-"""Finds secrets that their own shape or place identifies, by the rules of `secrets.yaml` and `gitleaks.yaml`."""
+"""
+Finds secrets that their own shape or place identifies, by the rules of `secrets.yaml` and `gitleaks.yaml`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -27,7 +29,9 @@ class Rule(NamedTuple):
 
     @property
     def searched(self) -> str:
-        """The pattern; without large counts if it is loose, for RE2 has too many states for hundreds of them."""
+        """
+        The pattern; without large counts if it is loose, for RE2 has too many states for hundreds of them.
+        """
         return _LARGE_COUNT.sub("+", self.pattern) if self.loose else self.pattern
 
 
@@ -36,9 +40,9 @@ class Rules:
     Rules that are searched together; a secret of one of them may not begin within a match of another.
 
     Args:
-        window: Bytes in which a match must begin and end; None: any number. A pattern that may go on to the end of a
-            line is searched there before another that matches at once, so that many matches in a long line would
-            each read the rest of it.
+        window: Bytes in which a match must begin and end; None: any number. A pattern that may go on to the
+            end of a line is searched there before another that matches at once, so that many matches in a
+            long line would each read the rest of it.
     """
 
     def __init__(self, rules: Sequence[Rule], window: int | None = None) -> None:
@@ -102,7 +106,10 @@ def _read(group: str, window: int | None = None) -> Rules:
 
 
 def _tokens() -> Rules:
-    shapes = [*read_rules("masking/secrets.yaml", "tokens"), *read_rules("masking/gitleaks.yaml", "tokens").values()]
+    shapes = [
+        *read_rules("masking/secrets.yaml", "tokens"),
+        *read_rules("masking/gitleaks.yaml", "tokens").values(),
+    ]
     edge = read_rules("masking/secrets.yaml", "edge")
     apart = "|".join(f"(?:{shape})" for shape in shapes)  # or `(?i)` of one would hold for those behind it
     return Rules([Rule("token", f"{edge}(?:{apart})[\\w-]*=?=?", unless=("unfinished",), loose=True)])

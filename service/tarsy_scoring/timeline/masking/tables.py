@@ -23,9 +23,9 @@ _WORD_AT_END = re.compile(_WORD.encode() + rb"\Z")
 _BAR_BYTES = re.compile(_BAR.encode())
 _BREAK = re.compile(rb"\r?\n|(?<!\\)\\+r?\\*n")
 # By what separates the columns of the line in which the heading stands.
-_CELLS = {mark: re.compile(rb'"(?:[^"]|"")*"|[^%b]+' % re.escape(mark)) for mark in (b"|", b"\t", b";", b",")} | {
-    b"  ": re.compile(rb"\S+(?: \S+)*")
-}
+_CELLS = {
+    mark: re.compile(rb'"(?:[^"]|"")*"|[^%b]+' % re.escape(mark)) for mark in (b"|", b"\t", b";", b",")
+} | {b"  ": re.compile(rb"\S+(?: \S+)*")}
 _DRAWN = re.compile(rb"(?<!\xe2)(?<!\xe2\x94)(?:(?!\xe2\x94[\x82\x83])[^\n])+")
 _WORDS = re.compile(rb"\S+")
 _LISTED = re.compile(rb"'(?:[^'\\]|''|\\.)*'|\"[^\"\n]*\"|[^\s,()'\"]+")
@@ -36,7 +36,9 @@ _KEY = Level([], "token", ("placeholder", "strong", "weak", "vague"))
 _MAX_ROWS = 1_000
 _MAX_HEADING_BYTES = 60
 _MAX_COLUMNS = 40
-_TITLE = re.compile(rb"(?!(?:u?int[0-9]*|str|string|bool|boolean|text|float|bytes)\Z)(?:[A-Za-z#_@\x80-\xff][^,;|]*)?")
+_TITLE = re.compile(
+    rb"(?!(?:u?int[0-9]*|str|string|bool|boolean|text|float|bytes)\Z)(?:[A-Za-z#_@\x80-\xff][^,;|]*)?"
+)
 # The keys of Azure, where a primary key is not one of a database.
 _ACCOUNT_KEY = re.compile(rb"(?:Primary|Secondary)(?:Master|ReadonlyMaster)?(?:Key|ConnectionString)")
 
@@ -55,7 +57,8 @@ def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
         levels = [_level(heading) for heading in headings]
         if any(heading.lower() in _KEY_NAMES for heading in headings):
             levels = [
-                _KEY if heading.lower() == b"value" else level for heading, level in zip(headings, levels, strict=True)
+                _KEY if heading.lower() == b"value" else level
+                for heading, level in zip(headings, levels, strict=True)
             ]
         if not any(levels) or not all(map(_TITLE.fullmatch, headings)):
             continue
@@ -64,7 +67,9 @@ def find_columns(data: bytes, checks: Checks) -> Iterator[Secret]:
         position = max((end for row in cells for _, end in row), default=position)  # rows are read once
 
 
-def _in_rows(data: bytes, levels: list[Level | None], rows: list[list[Value]], checks: Checks) -> Iterator[Secret]:
+def _in_rows(
+    data: bytes, levels: list[Level | None], rows: list[list[Value]], checks: Checks
+) -> Iterator[Secret]:
     """The cells that hold secrets."""
     for row in rows:
         for level, value in zip(levels, row, strict=False):
@@ -94,17 +99,23 @@ def _table(data: bytes, start: int, end: int) -> tuple[list[bytes], Iterator[lis
     end = broken.start() if broken else min(len(data), start + 1_000)
     line = data[start:end].strip()
     cells = (
-        _DRAWN if _BAR_BYTES.search(line) else next((it for mark, it in _CELLS.items() if mark in line), _CELLS[b"  "])
+        _DRAWN
+        if _BAR_BYTES.search(line)
+        else next((it for mark, it in _CELLS.items() if mark in line), _CELLS[b"  "])
     )
     above = data[max(0, start - 400) : max(0, start - 1)].rpartition(b"\n")[2]
     if cells is _CELLS[b"|"] and above.count(b"|") == line.count(b"|") and not _RULE.fullmatch(above):
         return [], iter(()), end  # a row within a table
-    columns = [(found.start() + start, found[0]) for found in cells.finditer(data, start, end) if found[0].strip()]
+    columns = [
+        (found.start() + start, found[0]) for found in cells.finditer(data, start, end) if found[0].strip()
+    ]
     offsets = [found - start for found, _ in columns]
     return [name for _, name in columns], _lines(data, end, cells, offsets), end
 
 
-def _lines(data: bytes, position: int, cells: "re.Pattern[bytes]", offsets: list[int]) -> Iterator[list[Value]]:
+def _lines(
+    data: bytes, position: int, cells: "re.Pattern[bytes]", offsets: list[int]
+) -> Iterator[list[Value]]:
     """The cells of the lines below, as long as they are as many as the headings or stand where these do."""
     count = len(offsets)
     rules = 0
@@ -140,7 +151,11 @@ def _aligned(data: bytes, start: int, end: int, offsets: list[int]) -> list[Valu
     starts = [start + offset for offset in offsets]
     if any(at > start and not data[at - 1 : at].isspace() for at in starts if at < end):
         return []
-    return [_stripped(data, (at, min(to, end))) for at, to in zip(starts, [*starts[1:], end], strict=True) if at < end]
+    return [
+        _stripped(data, (at, min(to, end)))
+        for at, to in zip(starts, [*starts[1:], end], strict=True)
+        if at < end
+    ]
 
 
 def _inserted(data: bytes, position: int) -> Iterator[list[Value]]:

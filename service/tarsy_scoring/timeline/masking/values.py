@@ -1,7 +1,8 @@
 """
 Finds where the value behind a name begins and ends.
 
-A text may hold JSON in JSON in JSON, so that each quotation mark may stand behind backslashes, and a line end may be
+A text may hold JSON in JSON in JSON, so that each quotation mark may stand behind backslashes, and a line end
+may be
 a written `\\n`. Each reader is linear in the value.
 """
 
@@ -29,9 +30,10 @@ class Checks:
     """
     The number of names that may still be checked in a session.
 
-    A check takes about 50 microseconds, and a hostile text can hold a million names. Behind the last check each name
-    is masked together with `STRETCH_BYTES` of the text that follows it. Words that announce a secret without a name's
-    structure are ordinary words, too: they have a number of their own, and nothing is masked behind the last one.
+    A check takes about 50 microseconds, and a hostile text can hold a million names. Behind the last check
+    each name is masked together with `STRETCH_BYTES` of the text that follows it. Words that announce a
+    secret without a name's structure are ordinary words, too: they have a number of their own, and nothing is
+    masked behind the last one.
     """
 
     def __init__(self, left: int = 20_000, words: int = 20_000) -> None:
@@ -58,8 +60,8 @@ _WRAPPING = re.compile(
     \((?=[b]?\\*["'])""",
     re.IGNORECASE | re.VERBOSE,
 )
-# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after apply)`,
-# and a variable and a type of GraphQL.
+# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after
+# apply)`, and a variable and a type of GraphQL.
 _REFERENCE = re.compile(
     rb"""\$?\{\{[^\n]{0,400}?\}\}|\$\{[^}\n]{0,400}\}|\$\([^)\n]{0,400}\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
     |\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
@@ -121,8 +123,8 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
     """
     The end of a value that a quotation mark opened, or of its line where nothing closes it.
 
-    JSON in JSON doubles the backslashes: a mark closes the value when it stands behind as many as the opening mark,
-    and belongs to it when it stands behind more.
+    JSON in JSON doubles the backslashes: a mark closes the value when it stands behind as many as the opening
+    mark, and belongs to it when it stands behind more.
     """
     depth = len(mark) - len(mark.lstrip(b"\\"))
     for found in _closing(mark).finditer(data, position):
@@ -137,13 +139,17 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
 
 
 def template_end(data: bytes, position: int) -> int:
-    """The end of a reference of a template language; `position` if none begins there, or one with a literal."""
+    """
+    The end of a reference of a template language; `position` if none begins there, or one with a literal.
+    """
     template = _TEMPLATE.match(data, position)
     return template.end() if template else position
 
 
 def read_assigned(data: bytes, position: int) -> Value | None:
-    """The value of an assignment: quoted, bare, a block of YAML, a here-document, or alone on the next line."""
+    """
+    The value of an assignment: quoted, bare, a block of YAML, a here-document, or alone on the next line.
+    """
     if _REFERENCE.match(data, position):
         return None
     if wrapping := _WRAPPING.match(data, position):
@@ -165,7 +171,9 @@ def read_assigned(data: bytes, position: int) -> Value | None:
     if _LINE_END.match(data, position):
         below = _NEXT_LINE.match(data, position)
         return below and below.span(1)
-    if (phrase := _PHRASE.match(data, position)) and _KEY_OF_LINE.search(data, max(0, position - 60), position):
+    if (phrase := _PHRASE.match(data, position)) and _KEY_OF_LINE.search(
+        data, max(0, position - 60), position
+    ):
         return phrase.span(1)
     if (words := _WORDS.match(data, position)) and _VARIABLE.search(data, max(0, position - 80), position):
         return words.span()
@@ -189,10 +197,14 @@ def _bare(pattern: "re.Pattern[bytes]", data: bytes, position: int) -> Value | N
 def _indented(data: bytes, position: int, line_end: int) -> Value | None:
     """The lines below that are indented deeper than the line of `position`."""
     floor = max(0, position - 400)
-    line_start = max(data.rfind(b"\n", floor, position), data.rfind(b"\\n", floor, position) + 1, floor - 1) + 1
+    line_start = (
+        max(data.rfind(b"\n", floor, position), data.rfind(b"\\n", floor, position) + 1, floor - 1) + 1
+    )
     line = data[line_start:position]
     depth = min(len(line) - len(line.lstrip(b" \t-")), 60)
-    lines = re.compile(rb"(?:[ \t]*(?:\r?\n|\\+r?\\*n)[ \t]{%d,}(?:[^\n\\\"]|\\+(?![nr\\\"]))+)+" % (depth + 1))
+    lines = re.compile(
+        rb"(?:[ \t]*(?:\r?\n|\\+r?\\*n)[ \t]{%d,}(?:[^\n\\\"]|\\+(?![nr\\\"]))+)+" % (depth + 1)
+    )
     match = lines.match(data, line_end, line_end + _LONGEST_BLOCK)
     if match is None:
         return None
@@ -200,7 +212,9 @@ def _indented(data: bytes, position: int, line_end: int) -> Value | None:
     return match.end() - len(first), match.end()
 
 
-_ELEMENT = re.compile(rb"\s{0,40}(?:<!\[CDATA\[([^\n]{1,400}?)\]\]>|([^<>\n]{1,4000}?)\s{0,40}(?=</|&lt;/|\\+u003c/))")
+_ELEMENT = re.compile(
+    rb"\s{0,40}(?:<!\[CDATA\[([^\n]{1,400}?)\]\]>|([^<>\n]{1,4000}?)\s{0,40}(?=</|&lt;/|\\+u003c/))"
+)
 
 
 def read_element(data: bytes, position: int) -> Value | None:

@@ -39,7 +39,9 @@ EXPORT_RETRY_S = 10
 
 
 @router.get("/sessions", summary="List sessions with their scores")
-async def read_sessions(request: Request, _: Analysing, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
+async def read_sessions(
+    request: Request, _: Analysing, query: Annotated[SessionsQuery, Query()]
+) -> SessionPage:
     """
     Known sessions, each with its latest completed production score and the state of its newest one.
 
@@ -62,7 +64,10 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
     if exports.locked():
         retry = {"Retry-After": str(EXPORT_RETRY_S)}
         raise Problem(
-            503, "Too many exports", "other exports are under way: try again when one has ended", headers=retry
+            503,
+            "Too many exports",
+            "other exports are under way: try again when one has ended",
+            headers=retry,
         )
     async with exports:
         yield
@@ -83,7 +88,9 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
         }
     },
 )
-async def export(request: Request, caller: Analysing, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
+async def export(
+    request: Request, caller: Analysing, query: Annotated[ExportQuery, Query()]
+) -> StreamingResponse:
     """
     Stream scores, newest first: every completed production score, unless the filters say otherwise.
 
@@ -99,7 +106,9 @@ async def export(request: Request, caller: Analysing, query: Annotated[ExportQue
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
     return StreamingResponse(
         _with_first(first, parts),
-        media_type="text/csv; charset=utf-8; header=present" if query.format == "csv" else "application/x-ndjson",
+        media_type="text/csv; charset=utf-8; header=present"
+        if query.format == "csv"
+        else "application/x-ndjson",
         headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
     )
 
@@ -130,7 +139,9 @@ async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQue
 
 
 @figures.get("/distribution", summary="Totals by band")
-async def read_distribution(request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]) -> Distribution:
+async def read_distribution(
+    request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]
+) -> Distribution:
     """
     Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
 
@@ -155,7 +166,8 @@ async def read_missing_tools(
     recently judged sessions called it.
     """
     ledger = await look_up(request, query.selection(), query.sort, query.limit)
-    # The ledger continues beyond the limit with planned and built tools, also with those that no judge missed.
+    # The ledger continues beyond the limit with planned and built tools, also with those that no judge
+    # missed.
     wanted = [entry for entry in ledger.entries if entry.sessions]
     left_out = ledger.tools_left_out + len(wanted[query.limit :])
     return MissingTools([*wanted[: query.limit]], left_out, ledger.spellings_left_out)
@@ -166,27 +178,34 @@ async def read_better_approaches(
     request: Request, _: Analysing, query: Annotated[ApproachesQuery, Query()]
 ) -> Approaches:
     """
-    Better approaches that judges named, grouped by the similarity of name and steps, those of most sessions first.
+    Better approaches that judges named, grouped by the similarity of name and steps, those of most sessions
+    first.
 
-    A session counts once, with its latest completed production score without a reference. Only criteria such as
-    `investigation-structured` ask for approaches. Names, descriptions and steps quote the judge.
+    A session counts once, with its latest completed production score without a reference. Only criteria such
+    as `investigation-structured` ask for approaches. Names, descriptions and steps quote the judge.
     """
     return await read_approaches(context_of(request).analytics.database, query.selection(), query.limit)
 
 
 @figures.get("/failure-tags", summary="Failure tags")
-async def read_failure_tags(request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]) -> FailureTags:
+async def read_failure_tags(
+    request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]
+) -> FailureTags:
     """
     Number and share of scores with each failure tag, in total and per chain.
 
     A session counts once, with its latest completed production score.
     """
-    return await analytics.failure_tags(context_of(request).analytics.database, await _selected(request, query))
+    return await analytics.failure_tags(
+        context_of(request).analytics.database, await _selected(request, query)
+    )
 
 
 async def _selected(request: Request, query: ScoresQuery) -> Selection:
     """The selection of a query with the scores that it leaves out. Raises: DatabaseAway."""
-    return replace(query.selection(), left_out=await read_built(context_of(request).analytics.database, query.exclude))
+    return replace(
+        query.selection(), left_out=await read_built(context_of(request).analytics.database, query.exclude)
+    )
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:

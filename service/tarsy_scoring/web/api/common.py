@@ -51,7 +51,10 @@ def no_such_score(score_id: UUID) -> Problem:
 
 
 async def find_criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
-    """Hash, name, content and first use of stored criteria, else of configured ones; None: neither have the hash."""
+    """
+    Hash, name, content and first use of stored criteria, else of configured ones; None: neither have the
+    hash.
+    """
     if (stored := await context.reader.criteria(criteria_hash)) is not None:
         return stored
     for current in context.registry.in_use(context.settings.config):

@@ -14,11 +14,13 @@ router = scoring_routes("browsing")
 
 
 @router.get("/dead-letters", summary="List messages that could not be processed")
-async def read_dead_letters(request: Request, _: Analysing, query: Annotated[DeadLettersQuery, Query()]) -> Letters:
+async def read_dead_letters(
+    request: Request, _: Analysing, query: Annotated[DeadLettersQuery, Query()]
+) -> Letters:
     """
     Messages that became dead letters, by their original position, those that failed last first.
 
-    The content is in the dead-letter topic alone: `tarsy-scoring dead-letters show` reads it, and `replay` sends it
-    again.
+    The content is in the dead-letter topic alone: `tarsy-scoring dead-letters show` reads it, and `replay`
+    sends it again.
     """
     return await newest_letters(context_of(request).analytics.database, query.state, query.limit)

@@ -25,5 +25,10 @@ async def drift(request: Request, _: Analysing, query: Annotated[DriftQuery, Que
     """
     context = context_of(request)
     return await read_report(
-        context.analytics.database, context.policy, query.chain, query.criteria, since=query.since, limit=query.limit
+        context.analytics.database,
+        context.policy,
+        query.chain,
+        query.criteria,
+        since=query.since,
+        limit=query.limit,
     )

@@ -93,7 +93,9 @@ class PickDocument(BaseModel):
     score_id: UUID
     session_id: str
     day: date = Field(description="Day on which the score was completed (UTC).")
-    is_random: bool = Field(description="Whether the score was drawn at random; false: picked for its reasons.")
+    is_random: bool = Field(
+        description="Whether the score was drawn at random; false: picked for its reasons."
+    )
     inclusion_probability: Probability
     reasons: list[Annotated[str, Field(examples=list(get_args(Reason)))]] = Field(
         description="Why the score deserves a review. May be empty for a picked score, if too few scores had a reason."
@@ -134,11 +136,15 @@ class TrustCardDocument(BaseModel):
         description="Mean of total minus number; above 0 the judge is more lenient than reviewers."
     )
     bands: list[Band]
-    confusion: Confusion = Field(description="Counts: rows are bands of the labels, columns are bands of the judge.")
+    confusion: Confusion = Field(
+        description="Counts: rows are bands of the labels, columns are bands of the judge."
+    )
     shares: list[list[float]] = Field(
         description="The same as shares, weighted to all scores that the labels represent."
     )
-    needed: LabelsNeeded = Field(description="Total number of labels until the interval of kappa is within 0.1.")
+    needed: LabelsNeeded = Field(
+        description="Total number of labels until the interval of kappa is within 0.1."
+    )
     still_needed: int | None
     is_supposed: bool = Field(description="Whether `needed` was computed from an assumed kappa.")
     known_causes: KnownCauses | None = Field(
@@ -236,9 +242,10 @@ async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQue
     """
     Scores of the last seven days to label.
 
-    For each day and judge some scores are drawn at random. Others are picked because they look suspicious: first those
-    with which a second opinion disagrees, then those near the edge of a band, flagged, with distant samples, or with a
-    contradiction. Label from the top: labels of only the suspicious ones would bias the agreement figures.
+    For each day and judge some scores are drawn at random. Others are picked because they look suspicious:
+    first those with which a second opinion disagrees, then those near the edge of a band, flagged, with
+    distant samples, or with a contradiction. Label from the top: labels of only the suspicious ones would
+    bias the agreement figures.
     """
     found = await review.queue(context_of(request).analytics.database, query.criteria)
     return json_answer(asdict(found))
@@ -260,7 +267,12 @@ async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery
     known = await known_causes(database, query.criteria, query.fingerprint)
     cards = [
         asdict(card)
-        | {"unplaced": len(card.unplaced), "known_causes": known.get((card.criteria_hash, card.judge_fingerprint))}
+        | {
+            "unplaced": len(card.unplaced),
+            "known_causes": known.get((card.criteria_hash, card.judge_fingerprint)),
+        }
         for card in found
     ]
-    return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]})
+    return json_answer(
+        {"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]}
+    )

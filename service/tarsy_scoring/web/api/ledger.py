@@ -47,7 +47,8 @@ class MergeRequest(BaseModel):
 
     name: Name
     tool: Name | None = Field(
-        None, description="Any name of the tool. If left out, the name becomes a tool of its own, which undoes a merge."
+        None,
+        description="Any name of the tool. If left out, the name becomes a tool of its own, which undoes a merge.",
     )
 
 
@@ -118,7 +119,9 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 
 @contextmanager
 def _as_problems() -> Iterator[None]:
-    """Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both names are one."""
+    """
+    Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both names are one.
+    """
     try:
         yield
     except UnknownTool as error:

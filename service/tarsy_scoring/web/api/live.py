@@ -25,7 +25,11 @@ async def live(websocket: WebSocket, caller: Reading) -> None:
     """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
     gateway, connection = context_of(websocket).gateway, connection_of(websocket.scope)
     if gateway is None or connection is None or gateway.is_full:
-        why = "too many clients are connected" if gateway and gateway.is_full else "this process serves no live events"
+        why = (
+            "too many clients are connected"
+            if gateway and gateway.is_full
+            else "this process serves no live events"
+        )
         retry = {"Retry-After": str(RETRY_AFTER_S)}
         raise Problem(503, "No live events", f"{why}; try again in a moment", headers=retry)
     if gateway.has_enough(caller.identity):

@@ -14,7 +14,8 @@ from tarsy_scoring.web.api.common import operation_id
 from tarsy_scoring.web.context import AppContext
 
 READY_TIMEOUT_S = 2.0
-# A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the probes.
+# A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the
+# probes.
 LAST = {"Connection": "close"}
 
 router = APIRouter(tags=["probes"], generate_unique_id_function=operation_id)
@@ -51,7 +52,9 @@ async def readyz(request: Request) -> Response:
     since the API works without it.
     """
     state = request.app.state
-    missing = await state.database_look() if state.lifecycle.has_started else "the database has not answered yet"
+    missing = (
+        await state.database_look() if state.lifecycle.has_started else "the database has not answered yet"
+    )
     if missing is not None:
         return JSONResponse({"status": "not ready", "reason": missing}, status_code=503, headers=LAST)
     return JSONResponse({"status": "ready"}, headers=LAST)

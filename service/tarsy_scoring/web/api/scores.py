@@ -57,7 +57,9 @@ class ScoreRequest(Referring):
         pattern=PLAIN_TEXT,
         description="Name of criteria; default: those of the session's chain.",
     )
-    reason: str | None = Field(None, max_length=4000, pattern=PLAIN_TEXT, description="Stored with the request.")
+    reason: str | None = Field(
+        None, max_length=4000, pattern=PLAIN_TEXT, description="Stored with the request."
+    )
     reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
     use_reference: bool = Field(
         True,
@@ -98,7 +100,9 @@ class RequestDocument(BaseModel):
     event_id: str
     session_id: str | None = Field(description="Null if the session has been erased.")
     source: str = Field(examples=["session-completed", "rescore-requested", SOURCE_API, "cli"])
-    disposition: str = Field(examples=["accepted", "in_progress", "deferred", "already_scored", "disabled", "stale"])
+    disposition: str = Field(
+        examples=["accepted", "in_progress", "deferred", "already_scored", "disabled", "stale"]
+    )
     score_id: UUID | None = Field(description="The score that the request made, or that answers it.")
     arrivals: int = Field(ge=1, description="How often the request arrived.")
     received_at: datetime
@@ -134,14 +138,21 @@ class CriteriaDocument(BaseModel):
     status_code=202,
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; no score is open."},
-        202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
+        202: {
+            "model": ScoreDocument,
+            "description": "A new score, or the one that is pending or in progress.",
+        },
         400: {"description": "The session has not ended."},
         404: {
             "description": "The session is unknown or deleted, or the session of the key's first request was erased."
         },
         409: {"description": "A score is under way, and `force_rescore` or `criteria` requires another one."},
-        422: {"description": "The request is malformed, or the session is too large to be read; see `errors`."},
-        503: {"description": "The database is unavailable, or the source cannot say whether the session has ended."},
+        422: {
+            "description": "The request is malformed, or the session is too large to be read; see `errors`."
+        },
+        503: {
+            "description": "The database is unavailable, or the source cannot say whether the session has ended."
+        },
     },
 )
 async def ask(
@@ -156,9 +167,9 @@ async def ask(
 
     Without `force_rescore` the answer is the pending or in-progress score (202), else the latest completed
     one (200), else a new one (202). With `force_rescore` a new score is made; if one is open, the answer is
-    409. With a `reference` the new score is judged against it, and so are later ones that do not decline it with
-    `use_reference`. With `criteria` only scores under these criteria count; if one under other criteria is open, the
-    answer is 409. If the session has not ended, the answer is 400.
+    409. With a `reference` the new score is judged against it, and so are later ones that do not decline it
+    with `use_reference`. With `criteria` only scores under these criteria count; if one under other criteria
+    is open, the answer is 409. If the session has not ended, the answer is 400.
     """
     wanted = wanted or ScoreRequest.model_validate({})
     found = await request_score(
@@ -253,7 +264,9 @@ async def read_history(
     documents = await context_of(request).reader.history(session_id, query.limit + 1, after, query.purpose)
     if documents is None:
         raise Problem(
-            404, "Unknown session", f"the session {session_id} is unknown: no event and no request has named it"
+            404,
+            "Unknown session",
+            f"the session {session_id} is unknown: no event and no request has named it",
         )
     page = documents[: query.limit]
     next_cursor = None
@@ -303,8 +316,12 @@ async def read_requests(
     """
     found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
-        raise Problem(404, "Unknown event", "no request has this event id; events that were refused are dead letters")
-    return json_answer({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
+        raise Problem(
+            404, "Unknown event", "no request has this event id; events that were refused are dead letters"
+        )
+    return json_answer(
+        {"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]}
+    )
 
 
 @router.get(

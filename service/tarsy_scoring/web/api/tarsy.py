@@ -27,7 +27,12 @@ NOT_TERMINAL = "session is not in a terminal state"
 UNDER_WAY = "scoring already in progress for this session"
 UNAVAILABLE = "scoring service is not available"
 # Status of our refusal -> status and message of TARSy. Others keep their status and our detail.
-_TARSY_ANSWERS = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UNDER_WAY), 503: (503, UNAVAILABLE)}
+_TARSY_ANSWERS = {
+    400: (409, NOT_TERMINAL),
+    404: (404, NOT_FOUND),
+    409: (409, UNDER_WAY),
+    503: (503, UNAVAILABLE),
+}
 
 
 class TarsyError(BaseModel):
@@ -88,7 +93,9 @@ def _refusal(problem: Problem) -> Response:
     return json_answer({"message": message}, status, problem.headers)
 
 
-router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute, generate_unique_id_function=operation_id)
+router = APIRouter(
+    prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute, generate_unique_id_function=operation_id
+)
 
 
 @router.post(
@@ -98,7 +105,10 @@ router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute, ge
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
-        409: {"model": TarsyError, "description": "The session has not ended, or a score of it is under way."},
+        409: {
+            "model": TarsyError,
+            "description": "The session has not ended, or a score of it is under way.",
+        },
         422: {
             "model": TarsyError,
             "description": "The `Idempotency-Key` is malformed or belongs to another request; or the session is too "
@@ -116,7 +126,9 @@ async def start(
     session_id: SessionId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it."""
+    """
+    Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it.
+    """
     found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
     return json_answer({"score_id": str(found.score_id)}, 202)
 

@@ -20,7 +20,9 @@ async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "approaches.html", form)
-    return await period_page(request, "approaches.html", form, found=await _read(request, form), most_read=MOST_READ)
+    return await period_page(
+        request, "approaches.html", form, found=await _read(request, form), most_read=MOST_READ
+    )
 
 
 @router.get("/approaches.csv")

@@ -104,8 +104,8 @@ def trend_picture(days: Sequence[TrendPoint], title: str) -> Markup:
     """
     Draw average totals per day with the range from lowest to highest, and bars with the number of scores.
 
-    A dashed line and a word mark each day on which a judge begins, except the first day of the picture. `charts.js`
-    shows the values of the nearest day.
+    A dashed line and a word mark each day on which a judge begins, except the first day of the picture.
+    `charts.js` shows the values of the nearest day.
 
     Args:
         days: In any order, each day and judge once. Without days the result is empty.
@@ -132,7 +132,9 @@ def trend_picture(days: Sequence[TrendPoint], title: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A part of a picture that the pointer or the keyboard chooses, `at` its middle, and the values shown there."""
+    """
+    A part of a picture that the pointer or the keyboard chooses, `at` its middle, and the values shown there.
+    """
 
     left: float
     at: float
@@ -145,7 +147,9 @@ class Stop:
 
 
 def _day_stops(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: "_Scale") -> list[Stop]:
-    """One stop per day with scores; together they fill the width, so that each place belongs to its nearest day."""
+    """
+    One stop per day with scores; together they fill the width, so that each place belongs to its nearest day.
+    """
     by_day: defaultdict[date, list[TrendPoint]] = defaultdict(list)
     for point in sorted(days, key=lambda d: (d.day, numbers[judge_of(d)])):
         by_day[point.day].append(point)
@@ -233,7 +237,9 @@ def _most_a_day(days: Iterable[TrendPoint]) -> int:
     return max(per_day.values())
 
 
-def _count_bars(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: _Scale) -> list[dict[str, Any]]:
+def _count_bars(
+    days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: _Scale
+) -> list[dict[str, Any]]:
     """Bars with the number of scores, stacked per day."""
     days = list(days)
     unit = (scale.counts_bottom - scale.counts_top) / _most_a_day(days)
@@ -245,11 +251,15 @@ def _count_bars(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: _
         top[day.day] -= height
         x = scale.middle(day.day) - width / 2
         number = numbers[judge_of(day)]
-        bars.append({"day": day, "number": number, "x": x, "y": top[day.day], "width": width, "height": height})
+        bars.append(
+            {"day": day, "number": number, "x": x, "y": top[day.day], "width": width, "height": height}
+        )
     return bars
 
 
-def _beginnings(runs: Sequence[Run[TrendPoint]], numbers: Mapping[str, int], scale: _Scale) -> list[dict[str, Any]]:
+def _beginnings(
+    runs: Sequence[Run[TrendPoint]], numbers: Mapping[str, int], scale: _Scale
+) -> list[dict[str, Any]]:
     """
     Marks of the days on which judges begin.
 
@@ -296,7 +306,9 @@ def spark_picture(steps: Sequence[ChainStep], first: date, last: date) -> Markup
 
     oldest, newest = runs[0].days[0], max(steps, key=lambda step: step.day)
     label = f"average {oldest.average:.0f} from {oldest.day} on, {newest.average:.0f} from {newest.day} on"
-    return draw("spark", label=label, runs=[(numbers[run.judge], [place(step) for step in run.days]) for run in runs])
+    return draw(
+        "spark", label=label, runs=[(numbers[run.judge], [place(step) for step in run.days]) for run in runs]
+    )
 
 
 # --- bars ----------------------------------------------------------------------------------------------
@@ -304,7 +316,9 @@ def spark_picture(steps: Sequence[ChainStep], first: date, last: date) -> Markup
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of a bar chart: the share of the track that it fills, 0-1, and a text after it such as "12 (40 %)"."""
+    """
+    A row of a bar chart: the share of the track that it fills, 0-1, and a text after it such as "12 (40 %)".
+    """
 
     label: str
     share: float
@@ -320,7 +334,9 @@ def bar_picture(bars: Sequence[Bar], title: str) -> Markup:
     description = "; ".join(f"{label}: {bar.text}" for label, bar in rows) + "."
     left = 1.1 * LETTER * max(len(label) for label, _ in rows) + 10
     width = left + _BAR_ROOM + 1.1 * LETTER * max(len(bar.text) for bar in bars) + 10
-    return draw("bars", title=title, description=description, rows=rows, left=left, room=_BAR_ROOM, width=width)
+    return draw(
+        "bars", title=title, description=description, rows=rows, left=left, room=_BAR_ROOM, width=width
+    )
 
 
 def shorten(label: str) -> str:

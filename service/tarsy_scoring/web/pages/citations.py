@@ -54,7 +54,8 @@ def marks_of(document: Mapping[str, Any] | None) -> dict[str, Marks]:
                 said.setdefault(entry, {}).setdefault(_shortened(sentence), place)
     marks = {
         entry: Marks(
-            [(place, text) for text, place in found.items()][:MAX_SENTENCES], max(0, len(found) - MAX_SENTENCES)
+            [(place, text) for text, place in found.items()][:MAX_SENTENCES],
+            max(0, len(found) - MAX_SENTENCES),
         )
         for entry, found in said.items()
     }

@@ -59,7 +59,8 @@ async def compare_page(request: Request, caller: Reading) -> HTMLResponse:
     Two scores of one session side by side.
 
     Raises:
-        Problem: 404, one of them does not exist; 400, they are of different sessions; 422, a malformed address.
+        Problem: 404, one of them does not exist; 400, they are of different sessions; 422, a malformed
+            address.
     """
     form = read_form(request.scope["query_string"], CompareQuery, FIELDS)
     if form.query is None:
@@ -74,7 +75,9 @@ async def compare_page(request: Request, caller: Reading) -> HTMLResponse:
         advice = "choose two scores from the history on the page of one session"
         raise Problem(400, "Different sessions", f"the two scores are of different sessions: {advice}")
     audit.log_read("session", by=caller.name, session_id=a["session_id"])
-    contents = [await reader.criteria(one["criteria_hash"]) if one["criteria_hash"] else None for one in (a, b)]
+    contents = [
+        await reader.criteria(one["criteria_hash"]) if one["criteria_hash"] else None for one in (a, b)
+    ]
     categories = [known["content"].get("categories") or () if known else () for known in contents]
     return await asyncio.to_thread(page, "compare.html", here="/", **values(a, b, categories))
 
@@ -84,7 +87,8 @@ def values(a: Document, b: Document, categories: Sequence[Sequence[Mapping[str, 
     Values of `compare.html`.
 
     Args:
-        categories: Those of the stored criteria of each score, for the order and the most points of the breakdown.
+        categories: Those of the stored criteria of each score, for the order and the most points of the
+            breakdown.
     """
     return {
         "session_id": a["session_id"],
@@ -106,12 +110,18 @@ def reasons(a: Document, b: Document) -> list[str]:
     if a["criteria_hash"] != b["criteria_hash"]:
         same = a["criteria"] == b["criteria"]
         found.append(
-            "The text of the criteria changed in between." if same else "They were judged by different criteria."
+            "The text of the criteria changed in between."
+            if same
+            else "They were judged by different criteria."
         )
     elif a["judge_fingerprint"] != b["judge_fingerprint"]:
-        found.append("They are of different judges: another model, provider, sampling or rendering of the session.")
+        found.append(
+            "They are of different judges: another model, provider, sampling or rendering of the session."
+        )
     if bool(a["reference"]) != bool(b["reference"]):
-        found.append("One was judged against a reference, the other without: they answer different questions.")
+        found.append(
+            "One was judged against a reference, the other without: they answer different questions."
+        )
     return found
 
 
@@ -135,7 +145,12 @@ def result_rows(a: Document, b: Document) -> list[Row]:
         _row("Status", a, b, lambda one: words.badge(one["status"], error_kind=one["error_kind"]).text),
         _numbers("Total", a["total_score"], b["total_score"]),
         _row("Outcome that the judge states", a, b, lambda one: spelt(one["judge_outcome"] or "")),
-        _row("Result", a, b, lambda one: {"pass": "passed", "fail": "did not pass"}.get(one["outcome"] or "", "")),
+        _row(
+            "Result",
+            a,
+            b,
+            lambda one: {"pass": "passed", "fail": "did not pass"}.get(one["outcome"] or "", ""),
+        ),
         _row("Threshold", a, b, lambda one: points(one["pass_threshold"])),
         Row("Citations that hold", percent(shares[0]), percent(shares[1])),
     ]
@@ -151,7 +166,9 @@ def breakdown_rows(a: Document, b: Document, categories: Sequence[Sequence[Mappi
         most = f" (of {points(known[name])})" if name in known else ""
         rows.append(_numbers(f"{spelt(name).capitalize()}{most}", first.get(name), second.get(name)))
     first, second = ((one["rubric"] or {}).get("scores", {}) for one in (a, b))
-    rows += [_numbers(spelt(n).capitalize(), first.get(n), second.get(n)) for n in dict.fromkeys([*first, *second])]
+    rows += [
+        _numbers(spelt(n).capitalize(), first.get(n), second.get(n)) for n in dict.fromkeys([*first, *second])
+    ]
     return rows
 
 
@@ -180,7 +197,9 @@ def _row(name: str, a: Document, b: Document, value: Any) -> Row:
 
 
 def _numbers(name: str, a: float | None, b: float | None) -> Row:
-    change = "" if a is None or b is None or a == b else f"{b - a:+.2f}".rstrip("0").rstrip(".").replace("-", "−")
+    change = (
+        "" if a is None or b is None or a == b else f"{b - a:+.2f}".rstrip("0").rstrip(".").replace("-", "−")
+    )
     return Row(name, points(a), points(b), change)
 
 

@@ -23,7 +23,9 @@ class Change:
 
 def in_sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of stored criteria with their texts, without the name and the hashes of prompts."""
-    sections = {key: value for key, value in content.items() if key not in ("prompt_hashes", "added_by_code", "name")}
+    sections = {
+        key: value for key, value in content.items() if key not in ("prompt_hashes", "added_by_code", "name")
+    }
     sections |= {f"added by code: {key}": text for key, text in content.get("added_by_code", {}).items()}
     return [(key, _as_text(value)) for key, value in sections.items()]
 
@@ -47,4 +49,8 @@ def _compare(before: str, after: str) -> Iterator[Line]:
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)).removesuffix("...\n").strip()
+    return (
+        str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
+        .removesuffix("...\n")
+        .strip()
+    )

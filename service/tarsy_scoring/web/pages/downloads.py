@@ -65,7 +65,16 @@ def trend_sheet(points: Sequence[TrendPoint]) -> Sheet:
     return Sheet(
         columns,
         (
-            (p.day, numbers[judge_of(p)], p.judge_fingerprint, p.criteria, p.average, p.minimum, p.maximum, p.count)
+            (
+                p.day,
+                numbers[judge_of(p)],
+                p.judge_fingerprint,
+                p.criteria,
+                p.average,
+                p.minimum,
+                p.maximum,
+                p.count,
+            )
             for p in sorted(points, key=lambda p: (p.day, numbers[judge_of(p)]))
         ),
     )
@@ -95,7 +104,15 @@ def line_sheet(chains: Sequence[ChainAverages], step_days: int) -> Sheet:
         for chain in chains:
             numbers = number_judges(chain.trend)
             for s in chain.trend:
-                yield chain.chain_id, s.day, step_days, numbers[judge_of(s)], s.judge_fingerprint, s.average, s.count
+                yield (
+                    chain.chain_id,
+                    s.day,
+                    step_days,
+                    numbers[judge_of(s)],
+                    s.judge_fingerprint,
+                    s.average,
+                    s.count,
+                )
 
     return Sheet(("chain", "day", "days", "judge", "judge_fingerprint", "average", "scores"), rows())
 
@@ -113,7 +130,10 @@ def category_sheet(found: Distribution) -> Sheet:
     """Averages of categories, over all totals (without a band) and in each band."""
 
     def rows() -> Rows:
-        for band, categories in ((None, found.categories), *((b.band, b.categories) for b in reversed(found.bands))):
+        for band, categories in (
+            (None, found.categories),
+            *((b.band, b.categories) for b in reversed(found.bands)),
+        ):
             for c in categories:
                 yield c.criteria, c.category, band, c.average, c.count
 
@@ -164,5 +184,6 @@ def finding_sheet(findings: Sequence[Finding]) -> Sheet:
 def approach_sheet(found: Sequence[Approach]) -> Sheet:
     """Better approaches with the number and mean total of the sessions that went another way."""
     return Sheet(
-        ("approach", "sessions", "chains", "mean_total"), ((a.name, a.sessions, a.chains, a.mean_total) for a in found)
+        ("approach", "sessions", "chains", "mean_total"),
+        ((a.name, a.sessions, a.chains, a.mean_total) for a in found),
     )

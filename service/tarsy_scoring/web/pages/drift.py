@@ -86,7 +86,8 @@ def conclusion(found: Sequence[Finding]) -> Finding | None:
     """
     The finding that the page begins with: the newest published one, or a later look that confirms it.
 
-    A look that confirms a published finding is not published, and yet it knows more: the sessions beside the anchors.
+    A look that confirms a published finding is not published, and yet it knows more: the sessions beside the
+    anchors.
 
     Args:
         found: The newest first.
@@ -105,7 +106,9 @@ def parts_picture(finding: Finding) -> Markup:
         {"y": (n + 0.5) * _ROW, "label": label, "part": part, "text": in_points(part)}
         for n, (label, part) in enumerate(parts.items())
     ]
-    scale = _scale_of([abs(e) for part in parts.values() for e in (part.value, part.low, part.high) if e is not None])
+    scale = _scale_of(
+        [abs(e) for part in parts.values() for e in (part.value, part.low, part.high) if e is not None]
+    )
     left, right = _LABEL_WIDTH, _WIDTH - _VALUE_WIDTH
 
     def place(points: float) -> float:

@@ -26,7 +26,9 @@ def form_fields(body: bytes) -> dict[str, str]:
     try:
         given = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS)
     except ValueError as error:
-        raise Problem(422, "Malformed request", "the form cannot be read: reload its page and try again") from error
+        raise Problem(
+            422, "Malformed request", "the form cannot be read: reload its page and try again"
+        ) from error
     return {name: values[-1] for name, values in given.items()}
 
 
@@ -42,7 +44,9 @@ def read_as(model: type[T], fields: Mapping[str, Any]) -> T:
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
         where = "".join(f"`{part}`: " for part in fault["loc"])
-        raise Problem(422, "Malformed request", where + str(fault["msg"]).removeprefix("Value error, ")) from None
+        raise Problem(
+            422, "Malformed request", where + str(fault["msg"]).removeprefix("Value error, ")
+        ) from None
 
 
 async def chain_names(context: AppContext) -> list[str]:

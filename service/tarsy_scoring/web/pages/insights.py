@@ -1,4 +1,6 @@
-"""The pages of trends, distribution and failure tags: numbers of the analytics API as pictures, tables and CSV."""
+"""
+The pages of trends, distribution and failure tags: numbers of the analytics API as pictures, tables and CSV.
+"""
 
 from collections.abc import Mapping
 from typing import cast
@@ -63,7 +65,9 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
 async def trends_file(request: Request, _: Analysing) -> Response:
     """The points of the curve, as CSV."""
     context, form = context_of(request), download_form(request, *TRENDS)
-    found = await analytics.trends(context.analytics.database, await selected(context, form), cast(DayOf, form.chosen))
+    found = await analytics.trends(
+        context.analytics.database, await selected(context, form), cast(DayOf, form.chosen)
+    )
     return csv_file("trends", trend_sheet(found.points))
 
 
@@ -82,7 +86,9 @@ async def lines_file(request: Request, _: Analysing) -> Response:
 
 async def _chains(request: Request) -> EveryChain:
     context, form = context_of(request), download_form(request, *TRENDS)
-    return await every_chain(context.analytics.database, await selected(context, form), cast(DayOf, form.chosen))
+    return await every_chain(
+        context.analytics.database, await selected(context, form), cast(DayOf, form.chosen)
+    )
 
 
 @router.get("/distribution")
@@ -120,7 +126,9 @@ async def _distribution(context: AppContext, form: PeriodForm) -> Distribution:
 
 def _own_bands(context: AppContext, criteria: str | None) -> Mapping[str, tuple[int, int]]:
     """The bands of the criteria; empty where these have none or are unknown."""
-    return context.registry.get(criteria).bands if criteria is not None and criteria in context.registry else {}
+    return (
+        context.registry.get(criteria).bands if criteria is not None and criteria in context.registry else {}
+    )
 
 
 @router.get("/failure-tags")

@@ -11,7 +11,14 @@ from markupsafe import Markup
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.records.analytics import Distribution, TrendPoint
 from tarsy_scoring.records.chain_averages import ChainAverages, EveryChain
-from tarsy_scoring.web.pages.charts import Bar, bar_picture, judge_of, number_judges, spark_picture, trend_picture
+from tarsy_scoring.web.pages.charts import (
+    Bar,
+    bar_picture,
+    judge_of,
+    number_judges,
+    spark_picture,
+    trend_picture,
+)
 from tarsy_scoring.web.pages.period import FIELDS, PeriodForm
 from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.words import OUTCOMES, Tone, tone_of
@@ -47,13 +54,17 @@ def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
     rows: list[dict[str, Any]] = []
     for point in sorted(points, key=lambda p: (p.day, numbers[judge_of(p)])):
         number = numbers[judge_of(point)]
-        rows.append({"number": number, "point": point, "is_break": bool(rows) and rows[-1]["number"] != number})
+        rows.append(
+            {"number": number, "point": point, "is_break": bool(rows) and rows[-1]["number"] != number}
+        )
     return TrendView(trend_picture(points, title), judges, rows, sum(p.count for p in points))
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRow:
-    """A chain with the picture of its trend, and the query of its curve; empty where the form cannot select it."""
+    """
+    A chain with the picture of its trend, and the query of its curve; empty where the form cannot select it.
+    """
 
     chain: ChainAverages
     picture: Markup
@@ -67,7 +78,9 @@ def chain_rows(found: EveryChain, form: PeriodForm) -> list[ChainRow]:
     for chain in found.chains:
         picture = spark_picture(chain.trend, min(days), max(days)) if days else Markup("")
         is_linked = bool(chain.chain_id) and chain.chain_id != form.values["chain"]
-        rows.append(ChainRow(chain, picture, form.query_with(chain=chain.chain_id or "") if is_linked else ""))
+        rows.append(
+            ChainRow(chain, picture, form.query_with(chain=chain.chain_id or "") if is_linked else "")
+        )
     return rows
 
 
@@ -76,7 +89,10 @@ def chain_rows(found: EveryChain, form: PeriodForm) -> list[ChainRow]:
 
 @dataclass(frozen=True, slots=True)
 class BandRow:
-    """A band, its share of all totals, and the address of its sessions in the list. A plain range has no other name."""
+    """
+    A band, its share of all totals, and the address of its sessions in the list. A plain range has no other
+    name.
+    """
 
     name: str
     range: str
@@ -133,10 +149,14 @@ def distribution_view(
         totals = f"{band.low} to {band.high}"
         name = totals if is_default else band.band.replace("_", " ")
         share = band.count / count if count else 0.0
-        sought = {"min": band.low, "max": band.high} | {name: form.values[name] for name in FIELDS if form.values[name]}
+        sought = {"min": band.low, "max": band.high} | {
+            name: form.values[name] for name in FIELDS if form.values[name]
+        }
         rows.append(BandRow(name, totals, band.count, share, f"/?{urlencode(sought)}"))
         text = f"{band.count:,} ({100 * share:.0f} %)"
-        bars.append(Bar(totals if is_default else f"{name}, {totals}", band.count / most if most else 0.0, text, tone))
+        bars.append(
+            Bar(totals if is_default else f"{name}, {totals}", band.count / most if most else 0.0, text, tone)
+        )
     picture = bar_picture(bars if count else [], title)
     return DistributionView(picture, rows, _categories(found, registry), count)
 
@@ -145,7 +165,9 @@ def _categories(found: Distribution, registry: Iterable[Criteria]) -> list[tuple
     """Rows by criteria, in the order of the criteria."""
     # The highest value of each category: its points, or 1 for a rubric item.
     known = {c.name: {**c.max_points, **{item.id: 1.0 for item in c.rubric}} for c in registry}
-    in_bands = [{(c.criteria, c.category): c.average for c in band.categories} for band in reversed(found.bands)]
+    in_bands = [
+        {(c.criteria, c.category): c.average for c in band.categories} for band in reversed(found.bands)
+    ]
     by_criteria: defaultdict[str, dict[str, CategoryRow]] = defaultdict(dict)
     for found_category in found.categories:
         criteria, category = found_category.criteria or "", found_category.category
@@ -155,7 +177,10 @@ def _categories(found: Distribution, registry: Iterable[Criteria]) -> list[tuple
         by_band = [averages.get((found_category.criteria, category)) for averages in in_bands]
         row = CategoryRow(category, found_category.average, found_category.count, most, by_band)
         by_criteria[criteria][category] = row
-    return [(name, list(in_order(rows, known.get(name, {})).values())) for name, rows in sorted(by_criteria.items())]
+    return [
+        (name, list(in_order(rows, known.get(name, {})).values()))
+        for name, rows in sorted(by_criteria.items())
+    ]
 
 
 # --- failure tags --------------------------------------------------------------------------------------

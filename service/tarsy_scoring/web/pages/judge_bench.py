@@ -50,7 +50,9 @@ def page(document: Mapping[str, Any]) -> str:
     style = Markup(f"<style>{sheets}</style>")  # noqa: S704  # our own files
     pictures = [
         (criteria, strip_plot(list(combinations), number))
-        for number, (criteria, combinations) in enumerate(groupby(document["combinations"], lambda c: c["criteria"]), 1)
+        for number, (criteria, combinations) in enumerate(
+            groupby(document["combinations"], lambda c: c["criteria"]), 1
+        )
     ]
     combinations = [c | {"wrongly": list(_ranked_wrongly(c))} for c in document["combinations"]]
     values = {**document, "combinations": combinations}
@@ -86,7 +88,9 @@ def strip_plot(combinations: Sequence[Mapping[str, Any]], number: int) -> Markup
 
 def _lane(combination: Mapping[str, Any], outcome: str, look: int, top: float) -> Lane:
     sessions = [s for s in combination["sessions"] if s["outcome"] == outcome]
-    scored = sorted((s for s in sessions if s["total"] is not None), key=lambda s: (s["total"], s["session_id"]))
+    scored = sorted(
+        (s for s in sessions if s["total"] is not None), key=lambda s: (s["total"], s["session_id"])
+    )
     levels = _levels([_place(s["total"]) for s in scored])
     bottom = top + _STEP * (max(levels, default=0) + 1)
     dots = [

@@ -36,7 +36,8 @@ async def review_page(request: Request, _: Analysing) -> HTMLResponse:
     database = context_of(request).analytics.database
     found = await review.queue(database)
     *cards, known = await asyncio.gather(
-        *(labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]), known_causes(database)
+        *(labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]),
+        known_causes(database),
     )
     return await asyncio.to_thread(
         page,
@@ -67,7 +68,9 @@ def read_label_form(body: bytes) -> LabelRequest:
     fields = {name: value.strip() for name, value in form_fields(body).items()}
     said, number = fields.get("said", ""), fields.get("number", "")
     if said == AGREES and number:
-        raise Problem(422, "Malformed request", "a label either agrees or gives another number: choose one of them")
+        raise Problem(
+            422, "Malformed request", "a label either agrees or gives another number: choose one of them"
+        )
     label = {
         "agrees": said == AGREES if said else None,
         "outcome": said.removeprefix(OUTCOME) if said.startswith(OUTCOME) else None,
@@ -91,7 +94,14 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
     Args:
         document: None: the session has no score.
     """
-    nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None, "known": {}}
+    nothing = {
+        "can_label": False,
+        "labels": [],
+        "has_more_labels": False,
+        "outcomes": [],
+        "card": None,
+        "known": {},
+    }
     if document is None or document["status"] != "completed" or document["total_score"] is None:
         return nothing
     database = context.reader.database
@@ -109,7 +119,9 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
     }
 
 
-async def _card_in_time(context: AppContext, criteria: str, criteria_hash: str, fingerprint: str) -> dict[str, Any]:
+async def _card_in_time(
+    context: AppContext, criteria: str, criteria_hash: str, fingerprint: str
+) -> dict[str, Any]:
     """The trust card of a judge; None: it cannot be read now. The page of a score does not wait for it."""
     database = context.analytics.database
     try:

@@ -2,7 +2,8 @@
 Markdown of judges and agents as safe HTML.
 
 The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only
-http and https links. A sanitizer then removes every tag and attribute outside a short list. Both are loaded with the
+http and https links. A sanitizer then removes every tag and attribute outside a short list. Both are loaded
+with the
 templates, when the first page is shown.
 """
 

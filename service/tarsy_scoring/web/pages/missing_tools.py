@@ -79,7 +79,9 @@ class StateForm(SayingRequest):
 
 @router.post(f"{PAGE}/states")
 async def set_state(request: Request, caller: Scoring) -> RedirectResponse:
-    """Store the state of a tool as `POST /api/v1/scoring/missing-tools/states` does, and return to the page."""
+    """
+    Store the state of a tool as `POST /api/v1/scoring/missing-tools/states` does, and return to the page.
+    """
     await ledger.set_state(request, caller, read_as(StateForm, form_fields(await request.body())))
     return RedirectResponse(PAGE, 303)
 

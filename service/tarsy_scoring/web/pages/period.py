@@ -15,7 +15,14 @@ from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.queries import DAYS, MissingToolsQuery, ScoresQuery, SelectionQuery, TrendsQuery, read_form
+from tarsy_scoring.web.queries import (
+    DAYS,
+    MissingToolsQuery,
+    ScoresQuery,
+    SelectionQuery,
+    TrendsQuery,
+    read_form,
+)
 
 DAYS_SHOWN = 90  # when the address names no day
 FIELDS = ("chain", "criteria", "since", "until")
@@ -37,12 +44,21 @@ class Choice:
     options: Mapping[str, str]
 
 
-DAY_OF = Choice(TrendsQuery, "day_of", "Day on which", {"scored": "it was scored", "ended": "its session ended"})
-KIND = Choice(ScoresQuery, "reference", "Judged", {"without": "without a reference", "with": "against a reference"})
-EXCLUDE = Choice(
-    ScoresQuery, "exclude", "Leave out", {"": "nothing", "tool_built": "scores that lacked a tool built since"}
+DAY_OF = Choice(
+    TrendsQuery, "day_of", "Day on which", {"scored": "it was scored", "ended": "its session ended"}
 )
-SORT = Choice(MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"})
+KIND = Choice(
+    ScoresQuery, "reference", "Judged", {"without": "without a reference", "with": "against a reference"}
+)
+EXCLUDE = Choice(
+    ScoresQuery,
+    "exclude",
+    "Leave out",
+    {"": "nothing", "tool_built": "scores that lacked a tool built since"},
+)
+SORT = Choice(
+    MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,9 @@ def static_files() -> Mapping[str, StaticFile]:
     return files
 
 
-def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None = None, **values: Any) -> HTMLResponse:
+def page(
+    template: str, status: int = 200, *, headers: Mapping[str, str] | None = None, **values: Any
+) -> HTMLResponse:
     """
     Render a page.
 
@@ -91,7 +93,9 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
     """
     frame = {"here": "", "live": None, "tarsy_url": None, "pages": registry.PAGES}
     html = templates().get_template(template).render(frame | values)
-    return HTMLResponse(html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {}))
+    return HTMLResponse(
+        html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {})
+    )
 
 
 # --- values as text ------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ TAMPERING = "tampering_suspected"
 def cited(document: Mapping[str, Any]) -> list[str]:
     """Ids of all entries that the texts of a document cite, and of those that have a failed quotation."""
     failed = (document["grounding"] or {}).get("failed", ())
-    return cited_entries(*(citation["found_in"] for citation in failed), *(text for _, text in texts_of(document)))
+    return cited_entries(
+        *(citation["found_in"] for citation in failed), *(text for _, text in texts_of(document))
+    )
 
 
 def cut_entries(document: Mapping[str, Any]) -> list[str]:
@@ -39,22 +41,32 @@ def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreada
     }
 
 
-def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None, UUID | None]]:
+def with_changes(
+    history: Sequence[Mapping[str, Any]],
+) -> list[tuple[Mapping[str, Any], str | None, UUID | None]]:
     """
     Each score with what it can be compared with.
 
-    The first is the criteria hash of the score before it under the same name; None if that did not change. The second
-    is the id of the completed score before it; None if it is not completed itself or is the first.
+    The first is the criteria hash of the score before it under the same name; None if that did not change.
+    The second is the id of the completed score before it; None if it is not completed itself or is the first.
     """
     shown: list[tuple[Mapping[str, Any], str | None, UUID | None]] = []
     for place, score in enumerate(history):
         earlier = history[place + 1 :]
         older = (d for d in earlier if d["criteria_hash"] and d["criteria"] == score["criteria"])
         before = next(older, None)
-        changed = before is not None and score["criteria_hash"] and before["criteria_hash"] != score["criteria_hash"]
+        changed = (
+            before is not None
+            and score["criteria_hash"]
+            and before["criteria_hash"] != score["criteria_hash"]
+        )
         completed = (d["score_id"] for d in earlier if d["status"] == score["status"] == "completed")
         shown.append(
-            (score, before["criteria_hash"] if before is not None and changed else None, next(completed, None))
+            (
+                score,
+                before["criteria_hash"] if before is not None and changed else None,
+                next(completed, None),
+            )
         )
     return shown
 
@@ -62,7 +74,9 @@ def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str
 def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """`max_points` of each category and `weights` of each rubric item of stored criteria, by id."""
     return {
-        "max_points": {category["id"]: category["max_points"] for category in content.get("categories") or ()},
+        "max_points": {
+            category["id"]: category["max_points"] for category in content.get("categories") or ()
+        },
         "weights": {item["id"]: item["weight"] for item in content.get("rubric") or () if "weight" in item},
     }
 
@@ -74,7 +88,9 @@ def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
 
 
 def steered_total(document: Mapping[str, Any]) -> int | None:
-    """The total that the judge gave with the suspicious text, where the one without it counts; None: not stored."""
+    """
+    The total that the judge gave with the suspicious text, where the one without it counts; None: not stored.
+    """
     totals = [sample["total_score"] for sample in document["samples"] or ()]
     if TAMPERING not in document["flags"] or not totals:
         return None
@@ -109,7 +125,10 @@ def values(
     """
     judged = judged_by(criteria_content)
     if document is not None:
-        document = {**document, "score_breakdown": in_order(document["score_breakdown"] or {}, judged["max_points"])}
+        document = {
+            **document,
+            "score_breakdown": in_order(document["score_breakdown"] or {}, judged["max_points"]),
+        }
         if reference := document["reference"]:
             provided_at = datetime.fromisoformat(reference["provided_at"])
             document["reference"] = reference | {"provided_at": provided_at}

@@ -46,7 +46,9 @@ EarlierHash = Annotated[str | None, Query(pattern=CRITERIA_HASH)]
 
 @router.get("/static/{digest}/{name}")
 async def static_file(request: Request, _: Reading, digest: str, name: str) -> Response:
-    """A style sheet, script or icon. Its address contains a digest of its content, so browsers may keep it."""
+    """
+    A style sheet, script or icon. Its address contains a digest of its content, so browsers may keep it.
+    """
     file = static_files().get(name)
     if file is None or file.digest != digest:
         raise Problem(404, "Not found", "this version has no such file: reload the page that links to it")
@@ -97,7 +99,9 @@ async def _score_page(
     row = await context.reader.newest_score(session_id)
     requested_by = await _requested_by(context, document) if document else None
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
-    references = (await stored_references.references_of(context.reader.database, [session_id])).get(session_id)
+    references = (await stored_references.references_of(context.reader.database, [session_id])).get(
+        session_id
+    )
     judged_against = None
     if document is not None and document["reference"]:
         judged_against = await stored_references.text_of(context.reader.database, document["score_id"])
@@ -114,7 +118,9 @@ async def _score_page(
     if document is None and isinstance(session, Unreadable) and not session.is_running:
         if session.is_gone or context.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
-        raise Problem(503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}")
+        raise Problem(
+            503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}"
+        )
     newest = await context.reader.history(session_id, 1, purpose="production") or []
     criteria_hash = document["criteria_hash"] if document else None
     judged = await find_criteria(context, criteria_hash) if criteria_hash else None
@@ -137,7 +143,9 @@ async def _score_page(
         is_of_session=is_of_session,
         may_score="score" in caller.scopes,
         has_more=len(history) > HISTORY_SHOWN,
-        current_hash=context.policy.current_hash(document["criteria"], document["chain_id"]) if document else None,
+        current_hash=context.policy.current_hash(document["criteria"], document["chain_id"])
+        if document
+        else None,
         criteria_names=sorted(context.policy.hashes),
         meanings=insights_view.meanings(context.registry),
         meaning_of_total=_meaning_of_total(context, document),
@@ -160,7 +168,9 @@ def _meaning_of_total(context: AppContext, document: dict[str, Any] | None) -> s
 
 
 async def _requested_by(context: AppContext, document: dict[str, Any]) -> str:
-    """Who asked for a score, so that a name which an event claims does not look like that of a signed-in person."""
+    """
+    Who asked for a score, so that a name which an event claims does not look like that of a signed-in person.
+    """
     name: str = document["score_triggered_by"]
     if name in UNNAMED or await context.reader.is_asked_by_person(document["score_id"], name):
         return name
@@ -239,7 +249,9 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     context = context_of(request)
     form = read_as(ScoreForm, form_fields(await request.body()))
     if form.criteria is not None and form.criteria not in context.policy.hashes:
-        raise Problem(422, "Unknown criteria", "criteria of that name are no longer configured: choose others")
+        raise Problem(
+            422, "Unknown criteria", "criteria of that name are no longer configured: choose others"
+        )
     try:
         await request_score(
             request,
@@ -255,16 +267,16 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     except Problem as problem:
         if problem.status != 404 or await context.reader.newest_score(session_id) is None:
             raise
-        detail = (
-            f"the session {session_id} cannot be scored again: the source no longer has it; its stored scores remain"
-        )
+        detail = f"the session {session_id} cannot be scored again: the source no longer has it; its stored scores remain"
         raise Problem(404, "The source no longer has this session", detail) from problem
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 
 @router.post("/scores/{score_id}/cancel")
 async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
-    """Cancel a score and go to its session's page. A score that has ended in the meantime stays as it ended."""
+    """
+    Cancel a score and go to its session's page. A score that has ended in the meantime stays as it ended.
+    """
     context = context_of(request)
     await context.leases.cancel(score_id, caller.name, is_patient=False)
     document = await context.reader.score(score_id)

@@ -120,13 +120,16 @@ async def read_with(
     work: Callable[[Timeline], T], source: TimelineSource | None, session_id: str, places: Places
 ) -> T | Unreadable:
     """
-    The result of `work`, done in a thread on the timeline that the source has now. A failure of the source is a result.
+    The result of `work`, done in a thread on the timeline that the source has now. A failure of the source is
+    a result.
 
     Args:
         places: One is held while the session is in memory.
     """
     if source is None:
-        return Unreadable("this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it")
+        return Unreadable(
+            "this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it"
+        )
     try:
         async with asyncio.timeout(READ_S) as limit, places.one():
             timeline = await source.fetch_timeline(session_id)
@@ -135,7 +138,9 @@ async def read_with(
     except NoPlace:
         return Unreadable("too many sessions are being shown now", "reload the page shortly", may_return=True)
     except SessionNotFound:
-        return Unreadable("the source no longer has the session", is_gone=True)  # and nothing would bring it back
+        return Unreadable(
+            "the source no longer has the session", is_gone=True
+        )  # and nothing would bring it back
     except SessionNotTerminal as error:
         return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # the text names the status
     except SessionTooLarge as error:

@@ -48,7 +48,9 @@ FIELDS = {name: name for name in ("q", "chain", "status", *FOLDED, "sort", "curs
 
 @router.get("/")
 async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
-    """The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included."""
+    """
+    The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included.
+    """
     context = context_of(request)
     columns, filtered, faults = read_columns(request.scope["query_string"])
     form = read_form(filtered, SessionsQuery, FIELDS)
@@ -65,7 +67,9 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     if not faults:
         live = Live(SESSIONS, await position_of(context))
         found = await list_sessions(context.analytics, filters, query.sort, after, PAGE_SIZE)
-        marks = await read_marks(context.analytics.database, [s.score.score_id for s in found.sessions if s.score])
+        marks = await read_marks(
+            context.analytics.database, [s.score.score_id for s in found.sessions if s.score]
+        )
     return page(
         "sessions.html",
         422 if faults else 200,

@@ -1,4 +1,6 @@
-"""The page of a session's timeline: everything that the judge read, marked with what a score says about it."""
+"""
+The page of a session's timeline: everything that the judge read, marked with what a score says about it.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +28,12 @@ from tarsy_scoring.web.queries import Form, TimelineQuery, read_form
 router = APIRouter(include_in_schema=False)
 
 FIELDS = {name: name for name in TimelineQuery.model_fields}
-SHOWN = {"": "everything", "errors": "what failed", "cited": "what the judge cites", "suspicious": "suspicious text"}
+SHOWN = {
+    "": "everything",
+    "errors": "what failed",
+    "cited": "what the judge cites",
+    "suspicious": "suspicious text",
+}
 RETRY_S = 10
 
 
@@ -36,8 +43,8 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
     The timeline of a session, read from its source now, with the citations of one of its scores as marks.
 
     Raises:
-        Problem: 404, the session or the score is unknown; 409, the session has not ended; 422, a malformed address;
-            503, the source cannot be read.
+        Problem: 404, the session or the score is unknown; 409, the session has not ended; 422, a malformed
+            address; 503, the source cannot be read.
     """
     context = context_of(request)
     form = read_form(request.scope["query_string"], TimelineQuery, FIELDS)
@@ -58,7 +65,9 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
     )
 
 
-async def _marking_score(context: AppContext, session_id: str, score_id: UUID | None) -> dict[str, Any] | None:
+async def _marking_score(
+    context: AppContext, session_id: str, score_id: UUID | None
+) -> dict[str, Any] | None:
     """The score whose citations are shown; None: the session has none. Raises: Problem: 404."""
     if score_id is None:
         return await context.reader.score_of_session(session_id)
@@ -89,17 +98,26 @@ async def _read(
 
 
 def _show(
-    timeline: Timeline, *, reference: str | None, chosen: Chosen, document: dict[str, Any] | None, extra_patterns: Any
+    timeline: Timeline,
+    *,
+    reference: str | None,
+    chosen: Chosen,
+    document: dict[str, Any] | None,
+    extra_patterns: Any,
 ) -> ShownTimeline:
     cut = score_view.cut_entries(document) if document else ()
-    return show_timeline(replace(timeline, reference=reference), chosen, marks_of(document), cut, extra_patterns)
+    return show_timeline(
+        replace(timeline, reference=reference), chosen, marks_of(document), cut, extra_patterns
+    )
 
 
 def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Problem:
     """Why there is no timeline, and what the reader can do."""
     kept = "; its scores and their analyses are kept: the page of the session shows them" if has_score else ""
     if found.is_running:
-        return Problem(409, "Session has not ended", f"{found.reason}; its timeline can be read when it has ended")
+        return Problem(
+            409, "Session has not ended", f"{found.reason}; its timeline can be read when it has ended"
+        )
     if found.is_gone and not has_score:
         return Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
     detail = f"the timeline of {session_id} cannot be shown: {found.reason}{kept}"
@@ -109,8 +127,12 @@ def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Probl
     return Problem(404, "No timeline", detail)
 
 
-def _form_values(session_id: str, form: Form[TimelineQuery], document: dict[str, Any] | None) -> dict[str, Any]:
-    """The filters as given, and the start of addresses that keep them (`kept`) or only the score (`plain`)."""
+def _form_values(
+    session_id: str, form: Form[TimelineQuery], document: dict[str, Any] | None
+) -> dict[str, Any]:
+    """
+    The filters as given, and the start of addresses that keep them (`kept`) or only the score (`plain`).
+    """
     score = {"score": str(document["score_id"])} if document else {}
     path = f"/sessions/{session_id}/timeline?"
     kept = score | {name: form.values[name] for name in ("agent", "tool", "show") if form.values[name]}

@@ -1,7 +1,9 @@
 """
-The values of the page of a timeline: its entries under the ids that the judge cites, masked as they are for the judge.
+The values of the page of a timeline: its entries under the ids that the judge cites, masked as they are for
+the judge.
 
-A page holds a part of the entries, and of each the beginning and the end, so its size does not grow with the session.
+A page holds a part of the entries, and of each the beginning and the end, so its size does not grow with the
+session.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 ENTRIES_SHOWN = 100  # on one page
 TEXT_CHARACTERS, FOLDED_CHARACTERS = 2_000, 3_000  # shown of a text, and of a result that is folded
-ENTRY_CHARACTERS, OPENED_CHARACTERS = 10_000, 200_000  # shown of all texts of an entry; of the one that is opened
+ENTRY_CHARACTERS, OPENED_CHARACTERS = (
+    10_000,
+    200_000,
+)  # shown of all texts of an entry; of the one that is opened
 MAX_TEXTS = 20  # a call with more summaries than that is shown as one text
 HEAD_SHARE = 2 / 3  # of the shown characters; the end gets the rest
 PREVIEW_CHARACTERS = 120
@@ -221,7 +226,9 @@ def _start_of_page(matching: Sequence[str], at: str) -> int:
     if not at or not matching:
         return 0
     number = int(at[1:])
-    place = next((place for place, entry in enumerate(matching) if int(entry[1:]) >= number), len(matching) - 1)
+    place = next(
+        (place for place, entry in enumerate(matching) if int(entry[1:]) >= number), len(matching) - 1
+    )
     return place - place % ENTRIES_SHOWN
 
 
@@ -286,7 +293,9 @@ def _labelled(parts: Sequence["Part"]) -> list[tuple[str, str, bool]]:
 
 
 def _folds(parts: Sequence["Part"]) -> bool:
-    """Whether these are a result or a list of tools: long, and rarely read from the first line to the last."""
+    """
+    Whether these are a result or a list of tools: long, and rarely read from the first line to the last.
+    """
     from tarsy_scoring.timeline.rendering import Rank
 
     is_list = len(parts) > 1 and all(part.inline for part in parts if part.quoted)

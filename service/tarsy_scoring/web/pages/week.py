@@ -1,5 +1,6 @@
 """
-The page of the week: which chains got worse and what else differs in them, what needs a person, and each chain beside
+The page of the week: which chains got worse and what else differs in them, what needs a person, and each
+chain beside
 the week before.
 """
 
@@ -65,7 +66,9 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     picks = await review.queue(database)
     pauses = await read_pauses(database)
     letters = await newest_letters(database, None, 1)
-    findings = await read_findings(database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ)
+    findings = await read_findings(
+        database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ
+    )
     holds = await context.reader.holds() if waiting else None
     unread = sum(letters.by_state.get(state, 0) for state in ("not_replayed", "still_fails"))
     return await asyncio.to_thread(  # rendering many chains would block the event loop
@@ -111,12 +114,16 @@ def never_scored(context: AppContext, chains: Sequence[ChainWeek]) -> list[str]:
     seen = {chain.chain_id for chain in chains}
     configured = context.settings.config.chains.items()
     return (
-        [name for name, chain in configured if chain.enabled and name not in seen] if context.settings.enabled else []
+        [name for name, chain in configured if chain.enabled and name not in seen]
+        if context.settings.enabled
+        else []
     )
 
 
 def began_before(finding: Finding, since: date) -> bool:
-    """Whether a change began before this day; without a time it is older than the scores that the look read."""
+    """
+    Whether a change began before this day; without a time it is older than the scores that the look read.
+    """
     return finding.began_at is None or finding.began_at.date() < since
 
 

@@ -18,7 +18,9 @@ Tone = Literal["weak", "fair", "good", "plain"]
 # Outcomes of the shipped criteria. Those of other criteria have no colour.
 OUTCOMES: Mapping[str, Tone] = {"correct": "good", "partial": "fair", "wrong": "weak"}
 # The bands of totals without an outcome, lowest first.
-RANGES: Mapping[str, Tone] = dict(zip((band.id for band in DEFAULT_BANDS), ("weak", "fair", "good"), strict=True))
+RANGES: Mapping[str, Tone] = dict(
+    zip((band.id for band in DEFAULT_BANDS), ("weak", "fair", "good"), strict=True)
+)
 OTHER_OUTCOME = "other_outcome"
 _TEXTS: Mapping[str, Mapping[str, str]] = packaged_yaml(__package__, "words.yaml")
 PHASES = _TEXTS["phases"]
@@ -91,7 +93,9 @@ def badge(
         tone = tone_of(total, outcome)
         if outcome is None:
             return Badge(tone, range_of(total), range_of(total), number=total)
-        return Badge(tone, in_words({}, outcome), outcome if outcome in OUTCOMES else OTHER_OUTCOME, number=total)
+        return Badge(
+            tone, in_words({}, outcome), outcome if outcome in OUTCOMES else OTHER_OUTCOME, number=total
+        )
     if status == "in_progress":
         phase = phase or "gathering_context"
         return Badge("busy", in_words(PHASES, phase), phase, is_busy=True)
