@@ -57,7 +57,7 @@ bench: $(VENV)/.dev  ## measure the service, from TARSy's database first, agains
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 	@$(BIN)/python -m benchmarks.pure
 
-schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md, docs/routes.md and the table of metrics from the code
+schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py
 
 # Without `--quiet`, which hides the warnings from `--strict` as well.

@@ -18,7 +18,6 @@ from asyncapi_document import asyncapi_document
 from configuration_page import configuration_page
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
-from routes_page import routes_page
 
 from tarsy_scoring import events
 from tarsy_scoring.telemetry.metrics import PREFIX, Metrics, declarations
@@ -58,9 +57,7 @@ def render_all() -> dict[Path, str]:
     files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(
         document, sort_keys=False, allow_unicode=True, width=110
     )
-    openapi = application().openapi()
-    files[Path("schemas/openapi.json")] = _as_json(openapi)
-    files[Path("docs/routes.md")] = routes_page(openapi)
+    files[Path("schemas/openapi.json")] = _as_json(application().openapi())
     files[Path("docs/configuration.md")] = configuration_page()
     files[Path("docs/operations.md")] = _with_metrics((ROOT / "docs/operations.md").read_text("utf-8"))
     return files

@@ -87,26 +87,6 @@ def test_a_list_of_the_commands_loads_none_of_them(listing: str) -> None:
     assert sorted(loaded.intersection(("asyncio", "pydantic", "rich", "structlog", "yaml", *DATABASE_AND_BROKER))) == []
 
 
-def test_the_client_loads_nothing_of_the_service() -> None:
-    loaded = loaded_by("import tarsy_scoring.client")
-
-    of_project = {name for name in loaded if name.startswith("tarsy_scoring.")}
-    assert {name for name in of_project if not name.startswith("tarsy_scoring.client")} == set()
-    clients = (
-        *NUMBERS,
-        *HTTP_SERVER,
-        *PAGES,
-        *FEW_NEED,
-        "asyncpg",
-        "aiokafka",
-        "aiohttp",
-        "click",
-        "structlog",
-        "yaml",
-    )
-    assert sorted(loaded.intersection(clients)) == []
-
-
 def test_the_help_of_no_command_loads_what_few_need() -> None:
     helps = f"""
 import tarsy_scoring.cli

@@ -8,17 +8,12 @@ import asyncio
 import hashlib
 import json
 import re
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
-
-from log_events import log_events
 
 Content = str | dict[str, Any] | list[Any]
 NONCE = "0123456789abcdef"
@@ -149,140 +144,6 @@ async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
     return found
 
 
-def schemas(_: Surroundings) -> dict[str, Content]:
-    """SHA-256 of each JSON Schema and of the AsyncAPI document."""
-    from generate import render_all
-
-    files = {str(path): text for path, text in render_all().items() if path.suffix in {".json", ".yaml"}}
-    del files["schemas/openapi.json"]
-    return {"schemas.json": {path: _sha256(_without_prose(yaml.safe_load(text))) for path, text in files.items()}}
-
-
-def openapi(_: Surroundings) -> dict[str, Content]:
-    """Paths, parameters, status codes and schemas of the HTTP API."""
-    from generate import render_all
-
-    document = json.loads(next(t for p, t in render_all().items() if p.name == "openapi.json"))
-    return {"openapi.json": _without_prose(document)}
-
-
-def metrics(_: Surroundings) -> dict[str, Content]:
-    """Type, labels and buckets of each metric."""
-    from tarsy_scoring.telemetry.metrics import Metrics
-
-    known = {}
-    for collector in Metrics().registry._collector_to_names:
-        if hasattr(collector, "_labelnames"):
-            described = {"type": collector._type, "labels": list(collector._labelnames)}
-            if buckets := getattr(collector, "_kwargs", {}).get("buckets"):
-                described["buckets"] = list(buckets)
-            known[collector._name] = described
-    return {"metrics.json": known}
-
-
-def commands(_: Surroundings) -> dict[str, Content]:
-    """Every command with its arguments and options."""
-    import click
-
-    from tarsy_scoring.cli import cli
-
-    prose = {"help", "short_help", "epilog", "param_type"}
-
-    def plain(value: Any, key: str = "") -> Any:
-        if isinstance(value, Mapping):
-            # A command may be called `help`.
-            return {k: plain(v, k) for k, v in value.items() if key == "commands" or k not in prose}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return value if value is None or isinstance(value, str | int | float) else f"a {type(value).__name__}"
-
-    return {"commands.json": plain(cli.to_info_dict(click.Context(cli)))}
-
-
-def settings(_: Surroundings) -> dict[str, Content]:
-    """Every environment variable and YAML key with type and default."""
-    from tarsy_scoring.config.gates import GATE_TYPES
-    from tarsy_scoring.config.settings import ALIASES, SECRETS_FROM_FILES, Config, Settings, variable_of
-
-    variables = {}
-    for field, schema in _inlined(Settings.model_json_schema())["properties"].items():
-        if field in {"config", "unknown_variables"}:
-            continue
-        variables[variable_of(field)] = schema
-        if field in SECRETS_FROM_FILES:
-            schema["file_variable"] = f"{variable_of(field)}_FILE"
-        if field in ALIASES:
-            schema["alias"] = ALIASES[field]
-    gates = {name: dict(_keys(_inlined(gate.model_json_schema()))) for name, gate in GATE_TYPES.items()}
-    keys = dict(_keys(_inlined(Config.model_json_schema())))
-    return {"settings.json": {"variables": variables, "keys": keys, "gates": gates}}
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without prose and with each `$ref` resolved: class names may change."""
-    known = schema.get("$defs", {})
-
-    def inline(node: Any) -> Any:
-        if isinstance(node, dict):
-            if "$ref" in node:
-                node = known[node["$ref"].rpartition("/")[2]] | {k: v for k, v in node.items() if k != "$ref"}
-            return {k: inline(v) for k, v in node.items() if k not in {"$defs", "discriminator"}}
-        return [inline(item) for item in node] if isinstance(node, list) else node
-
-    inlined: dict[str, Any] = inline(_without_prose(schema))
-    return inlined
-
-
-def _keys(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every key of nested maps by its path; `*` stands for a name."""
-    for name, inner in schema.get("properties", {}).items():
-        here = f"{path}{name}"
-        named = inner.get("additionalProperties")
-        has_keys = isinstance(named, dict) and "properties" in named
-        own = {k: v for k, v in inner.items() if k not in {"properties", "required"}}
-        if has_keys:
-            del own["additionalProperties"]
-        yield here, own | {"is_required": name in schema.get("required", ())}
-        yield from _keys(inner, f"{here}.")
-        if has_keys:
-            yield from _keys(named, f"{here}.*.")
-
-
-def helm(surroundings: Surroundings) -> dict[str, Content]:
-    """The objects that the chart renders for each file in its folder `ci`."""
-    from deploying import CHART, VALUE_SETS, find_helm
-
-    program = find_helm()
-    if program is None:
-        raise Skipped("there is no helm: go install helm.sh/helm/v3/cmd/helm@latest")
-    rendered = {}
-    for name, values in sorted(VALUE_SETS.items()):
-        arguments = ["template", "scoring", str(CHART), "--namespace=sre", f"--values={values}"]
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{values.name}: {done.stderr}")
-        objects = [_without_prose(item) for item in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if item]
-        for item in objects:
-            for file, text in item.get("data", {}).items() if item["kind"] == "ConfigMap" else ():
-                if file.endswith(".json"):
-                    item["data"][file] = f"SHA-256 without prose: {_sha256(_without_prose(json.loads(text)))}"
-        objects.sort(key=lambda item: (item["kind"], item["metadata"]["name"]))
-        rendered[f"helm/{name}.yaml"] = yaml.dump_all(objects, Dumper=yaml.CSafeDumper, width=110)
-    return rendered
-
-
-def logs(surroundings: Surroundings) -> dict[str, Content]:
-    """Every dotted event name in the logging calls of the source."""
-    return {"logs.json": sorted(log_events(surroundings.package))}
-
-
-def tables(surroundings: Surroundings) -> dict[str, Content]:
-    """Columns, indexes and constraints of the migrated schema."""
-    from golden.databases import read_tables
-
-    return {"tables.json": read_tables(surroundings.stack)}
-
-
 def plans(surroundings: Surroundings) -> dict[str, Content]:
     """Plans of the hot statements: nodes, relations and indexes, no costs."""
     from golden.databases import read_plans
@@ -291,33 +152,8 @@ def plans(surroundings: Surroundings) -> dict[str, Content]:
 
 
 ARTEFACTS: Mapping[str, Callable[[Surroundings], dict[str, Content]]] = {
-    make.__name__: make
-    for make in (
-        *(criteria, contexts, recorded, schemas, openapi, metrics, commands, settings, helm, logs, tables, plans),
-    )
+    make.__name__: make for make in (*(criteria, contexts, recorded, plans),)
 }
-
-_PROSE = {"description", "summary", "title", "example", "examples", "operationId", "tags", "markdown"}
-_OF_NAMES = {"properties", "$defs", "schemas", "channels", "messages"}
-
-
-def _without_prose(node: Any, *, is_names: bool = False) -> Any:
-    """The document without prose keys; lists whose order has no meaning (`parameters`, `required`) are sorted."""
-    if isinstance(node, list):
-        return [_without_prose(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    cleaned = {
-        key: _without_prose(value, is_names=key in _OF_NAMES and not is_names)
-        for key, value in node.items()
-        if is_names or key not in _PROSE
-    }
-    if not is_names:
-        if isinstance(cleaned.get("required"), list):
-            cleaned["required"].sort()
-        if isinstance(cleaned.get("parameters"), list):
-            cleaned["parameters"].sort(key=lambda p: json.dumps(p, sort_keys=True))
-    return cleaned
 
 
 def _sha256(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The golden artefacts that need PostgreSQL: the migrated tables, and the plans of hot statements on full tables."""
+"""The golden artefacts that need PostgreSQL: plans of hot statements on full tables."""
 
 import json
 import uuid
@@ -11,31 +11,12 @@ import asyncpg
 
 from builders import connected
 from full_database import filled_database
-from infrastructure import Infrastructure, Postgres, fresh_database, run_apart, running_postgres
+from infrastructure import Infrastructure, Postgres, run_apart, running_postgres
 
 # The sample of ANALYZE then holds every row of the largest table, so statistics and plans do not vary.
 WHOLE_SAMPLE = "SET default_statistics_target = 1000;"
 # Both plans of a prepared statement: the one for given arguments, and the generic one.
 CACHE_MODES = ("force_custom_plan", "force_generic_plan")
-
-COLUMNS = """
-SELECT c.relname, a.attname,
-       concat_ws(' ', format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' END,
-         CASE a.attidentity WHEN '' THEN NULL ELSE 'GENERATED AS IDENTITY' END,
-         CASE a.attgenerated WHEN '' THEN 'DEFAULT ' ELSE 'GENERATED AS ' END || pg_get_expr(d.adbin, d.adrelid))
-FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attnum > 0 AND NOT a.attisdropped
-"""
-INDEXES = "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
-CONSTRAINTS = """
-SELECT c.relname, o.conname, pg_get_constraintdef(o.oid) FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
-WHERE o.connamespace = 'public'::regnamespace
-"""
-OPTIONS = """
-SELECT relname, split_part(o, '=', 1), split_part(o, '=', 2) FROM pg_class, unnest(reloptions) o
-WHERE relnamespace = 'public'::regnamespace
-"""
 
 
 @cache
@@ -48,27 +29,6 @@ def _migrated(stack: ExitStack) -> tuple[Postgres, str]:
     name = f"golden_{uuid.uuid4().hex[:12]}"
     migrate(run_apart(create_database(server.url, name)))
     return server, name
-
-
-def read_tables(stack: ExitStack) -> dict[str, Any]:
-    """By table: columns, indexes, constraints and storage options."""
-
-    async def read(url: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        async with connected(url) as connection:
-            for kind, query in {
-                "columns": COLUMNS,
-                "indexes": INDEXES,
-                "constraints": CONSTRAINTS,
-                "options": OPTIONS,
-            }.items():
-                for table, name, definition in await connection.fetch(query):
-                    found.setdefault(table, {}).setdefault(kind, {})[name] = definition
-        return found
-
-    with fresh_database(*_migrated(stack)) as url:
-        tables: dict[str, Any] = run_apart(read(url))
-    return tables
 
 
 def read_plans(stack: ExitStack) -> dict[str, Any]:
