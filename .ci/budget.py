@@ -167,7 +167,7 @@ def words_of(texts: Iterable[str]) -> Counter[str]:
 
 def _files() -> list[str]:
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 

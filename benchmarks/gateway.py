@@ -36,10 +36,10 @@ from benchmarks.meter import metered
 from benchmarks.programs import program
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.stack import Stack
 

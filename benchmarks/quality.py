@@ -23,9 +23,9 @@ from pydantic_core import to_json
 from benchmarks.meter import peak_rss
 from benchmarks.programs import ProgramFailed, first_line, program
 from benchmarks.stored import DECISIONS, stored
+from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.rollup_keeping import RollupKeeper
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 SCORES, CHAINS, TIMES = 100_000, 1_000, 30

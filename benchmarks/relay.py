@@ -24,10 +24,10 @@ import uvloop
 from benchmarks.live_load import COMPLETED, FILL, servers
 from benchmarks.meter import metered
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.stack import Stack
 

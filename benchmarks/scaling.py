@@ -44,7 +44,7 @@ from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import unpublished_events
-from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.retention.pruning import Keep, Pruner
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 from tarsy_scoring_lab.stack import Stack
 

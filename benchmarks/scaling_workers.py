@@ -27,10 +27,10 @@ import uvloop
 from tarsy_scoring.commands.worker import run_worker
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.verdict import MissingTool, Turn, TurnKind
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.queue.store import Ending, Step, StoredTurn
+from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scoring.attempt import PUBLISHED, Finished, Scorer
 from tarsy_scoring.scoring.score_columns import sum_usage
 from tarsy_scoring.telemetry.health import run_until_signalled

@@ -26,7 +26,7 @@ from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import UNPUBLISHED_EVENTS
-from tarsy_scoring.records.erasure import forget_sessions
+from tarsy_scoring.retention.erasure import forget_sessions
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file

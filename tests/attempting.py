@@ -18,7 +18,7 @@ from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import Metrics

@@ -11,15 +11,15 @@ import asyncpg
 from tarsy_scoring.config.settings import ChainSettings, Config, Settings
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.judge.verdict import Turn
+from tarsy_scoring.outbox.outbox import IS_UNPUBLISHED, NewEvent
 from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.queue.outbox import IS_UNPUBLISHED, NewEvent
 from tarsy_scoring.queue.store import Ending, Step, Store, StoredTurn
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scores.reader import Reader
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation", "cli-tool-use"
 METHODOLOGY = "investigation-methodology"  # criteria with a breakdown

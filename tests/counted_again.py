@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from builders import Scoring
-from tarsy_scoring.queue.latest import has_no_later, is_completed
-from tarsy_scoring.records.analytics import DayOf, Selection
-from tarsy_scoring.records.built_tools import has_no_built_tool
+from tarsy_scoring.analytics.analytics import DayOf, Selection
+from tarsy_scoring.scores.built_tools import has_no_built_tool
+from tarsy_scoring.scores.latest import has_no_later, is_completed
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 

@@ -9,7 +9,7 @@ import asyncpg
 
 from builders import connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
-from tarsy_scoring.records.rollup_keeping import RollupKeeper
+from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 
 COUNTED = ("sessions", "session_scores", "score_missing_tools")  # their triggers append deltas
 

@@ -32,7 +32,7 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source

@@ -24,7 +24,7 @@ from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criter
 from tarsy_scoring.missing_tools.decisions import set_state
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.queue.score_fields import no_results
+from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scoring.score_columns import tools_hash_of
 from tarsy_scoring_lab.injected import judge_with_injection, session_with_injection
 from tarsy_scoring_lab.simulated import Missed, Plan, Rows, Simulation, by_time, draws, store

@@ -19,8 +19,8 @@ from uuid import UUID
 from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.postgres.database import Connection, Database, insert_of
-from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.queue.store import ADD_APPROACHES, ADD_MISSING_TOOLS, ADD_TURNS, KEEP_CRITERIA, KEEP_TOOLS
+from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scoring.score_columns import tools_hash_of
 
 SPREAD, JUDGE_ERROR, PEOPLE_ERROR = 15.0, 6.0, 6.0  # standard deviations in points

@@ -19,7 +19,7 @@ from tarsy_scoring.cli import main
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.kafka.consumer import Consumer
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue import outbox
+from tarsy_scoring.outbox import outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store

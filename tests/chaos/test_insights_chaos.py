@@ -11,7 +11,7 @@ import pytest
 from infrastructure import Kafka, wait_until
 from processes import Process, Service
 from rolling import CHAINS, STORE, random_score, windows_by_hand
-from tarsy_scoring.queue.outbox import EMIT
+from tarsy_scoring.outbox.outbox import EMIT
 
 SCORES, BATCH = 600, 25
 # A refresh every minute replaces lost marks; twice that for a busy machine.

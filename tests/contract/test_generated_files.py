@@ -22,13 +22,13 @@ from contracts import (
 from jsonschema import Draft202012Validator
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.dead_letters.dead_letters import write_dead_letter
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.dead_letters import write_dead_letter
 
 DOCUMENT = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text("utf-8"))
 

@@ -7,7 +7,7 @@ from contracts import ROOT
 
 from log_events import log_events
 from tarsy_scoring.errors import WaitingFor
-from tarsy_scoring.queue.score_parts import ERROR_KINDS, FLAGS, WAITING_FOR
+from tarsy_scoring.scores.shapes import ERROR_KINDS, FLAGS, WAITING_FOR
 
 ERRORS = (ROOT / "docs/errors.md").read_text("utf-8")
 LOG_EVENTS = (ROOT / "docs/log-events.md").read_text("utf-8")

@@ -12,9 +12,9 @@ from api_site import Api, open_api
 from builders import connected
 from infrastructure import wait_until
 from stored import store_score
+from tarsy_scoring.labels import review
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
-from tarsy_scoring.records import review
 from tarsy_scoring.web.pages import labelling
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}

@@ -18,7 +18,7 @@ from tarsy_scoring.drift import anchors
 from tarsy_scoring.drift.anchors import Anchor
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

@@ -16,7 +16,7 @@ from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, connected, open_
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.records import export
+from tarsy_scoring.scores import export
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.api import browse
 from tarsy_scoring.web.app import create_app

@@ -30,7 +30,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.web.api.scores import CriteriaDocument, History, Replies, Requests

@@ -24,7 +24,7 @@ from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.queue.store import Step
-from tarsy_scoring.records.session_list import Filters, list_sessions
+from tarsy_scoring.scores.session_list import Filters, list_sessions
 from tarsy_scoring.timeline.model import Evidence, Execution, Stage, Timeline
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)

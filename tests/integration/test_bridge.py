@@ -26,7 +26,7 @@ from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres import leader
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.erasure import hash_of
+from tarsy_scoring.retention.erasure import hash_of
 from tarsy_scoring.tarsy import bridge as bridge_module
 from tarsy_scoring.tarsy import sessions as tarsy_sessions
 from tarsy_scoring.tarsy.announcer import BEGINNING

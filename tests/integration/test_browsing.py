@@ -12,14 +12,15 @@ import pytest
 from builders import connected
 from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
+from tarsy_scoring.analytics import analytics, chain_averages
+from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.rollups import FIRST_DAY, NO_DAY
 from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records import analytics, chain_averages, export, session_list
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.records.rollups import FIRST_DAY, NO_DAY
-from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.records.session_list import Filters
+from tarsy_scoring.scores import export, session_list
+from tarsy_scoring.scores.reader import Reader
+from tarsy_scoring.scores.session_list import Filters
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from api_site import Api, open_api
+from tarsy_scoring.dead_letters.letter_states import note_failure, note_replay, note_understood
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
-from tarsy_scoring.queue.letter_states import note_failure, note_replay, note_understood
 
 HOSTILE = "<script>alert(1)</script>\u202e\0"
 

@@ -13,13 +13,13 @@ from fakes import Room
 from infrastructure import Topics, wait_until
 from taking_in import PATIENCE_S, committed, create_topic, dead_letters, event, running_intake, send, wait_for_stored
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.dead_letters import dead_letters as letters_module
+from tarsy_scoring.dead_letters.dead_letters import write_dead_letter
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import TooLarge
-from tarsy_scoring.queue import dead_letters as letters_module
 from tarsy_scoring.queue import intake as intake_module
-from tarsy_scoring.queue.dead_letters import write_dead_letter
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 

@@ -23,8 +23,8 @@ from tarsy_scoring.deliveries.destinations import Destination, open_destinations
 from tarsy_scoring.deliveries.loop import Deliveries
 from tarsy_scoring.deliveries.sender import DestinationAway
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.telemetry.metrics import Metrics
 
 SECRET = "a-key-of-signatures"

@@ -25,7 +25,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres import leader as leader_module
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.retention.pruning import Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

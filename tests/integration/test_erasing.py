@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from builders import Scoring, completion, rescore, session_completed
 from tarsy_scoring.cli import cli
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.mentions import NESTED_MOST
-from tarsy_scoring.queue.references import Reference
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.persons import PLACES, SHORT_LIVED
+from tarsy_scoring.references.model import Reference
+from tarsy_scoring.retention.erasure import erase
+from tarsy_scoring.retention.find_ids import NESTED_MOST
+from tarsy_scoring.retention.persons import PLACES, SHORT_LIVED
 
 SESSION, NOW = "gone-1", datetime(2026, 1, 1, tzinfo=UTC)
 NESTED = json.dumps({"session_id": SESSION})

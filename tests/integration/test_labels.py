@@ -11,9 +11,9 @@ import pytest
 
 from api_site import Api, open_api
 from stored import store_score
-from tarsy_scoring.records import labels, review
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.review import DAYS, PICKS_A_DAY
+from tarsy_scoring.labels import labels, review
+from tarsy_scoring.labels.review import DAYS, PICKS_A_DAY
+from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
 from tarsy_scoring.web.documents import ScoreDocument
 
@@ -312,7 +312,7 @@ async def test_each_judge_has_its_own_card(api: Api) -> None:
 
 async def test_labels_near_a_total(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten labelled scores of the same criteria within five points; in the document and on the page."""
-    monkeypatch.setattr("tarsy_scoring.records.labels_nearby.KEPT_S", 0)
+    monkeypatch.setattr("tarsy_scoring.labels.nearby.KEPT_S", 0)
     await keep_bands(api)
     totals = [60, 60, 62, 63, 64, 66, 67, 68, 70]
     near = [

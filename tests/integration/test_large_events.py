@@ -16,9 +16,9 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import ScoringCompleted
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.outbox.outbox import NewEvent, emit
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
-from tarsy_scoring.queue.outbox import NewEvent, emit
-from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
 LARGE = "session-7"

@@ -19,9 +19,10 @@ from infrastructure import Postgres
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue import backlog, claims, outbox
-from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.queue.relay import LIMIT, Relay
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
+from tarsy_scoring.outbox.relay import LIMIT, Relay
+from tarsy_scoring.queue import backlog, claims
 from tarsy_scoring.telemetry.metrics import Metrics
 
 EMIT_MANY = """

@@ -9,10 +9,10 @@ import pytest
 from builders import Scoring, connected, session_completed
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.outbox.outbox import RELAY_LOCK
+from tarsy_scoring.outbox.relay import POLL_IN_LARGE_FLEET_S, POLL_S, Relay
 from tarsy_scoring.postgres import listen
 from tarsy_scoring.postgres.database import LARGE_FLEET, Database
-from tarsy_scoring.queue.outbox import RELAY_LOCK
-from tarsy_scoring.queue.relay import POLL_IN_LARGE_FLEET_S, POLL_S, Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
 UNWANTED = 1000  # count of rows in a notification that must not arrive

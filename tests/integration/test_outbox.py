@@ -9,10 +9,10 @@ import pytest
 
 from builders import Scoring, open_scoring, rescore, session_completed, step
 from infrastructure import wait_until
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent, OutboxEvent
 from tarsy_scoring.postgres.database import Connection
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
-from tarsy_scoring.queue.outbox import NewEvent, OutboxEvent
 
 
 async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:

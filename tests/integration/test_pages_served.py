@@ -18,7 +18,7 @@ from fakes import FakeSessions
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.records.session_list import CHAINS_OF_SESSIONS
+from tarsy_scoring.scores.session_list import CHAINS_OF_SESSIONS
 from tarsy_scoring.web.pages.words import QUESTIONS
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}

@@ -14,6 +14,7 @@ from infrastructure import Postgres
 from tarsy_scoring.deliveries import tables as deliveries
 from tarsy_scoring.limits import fleet, spent_budgets, tables
 from tarsy_scoring.live import stored
+from tarsy_scoring.outbox import outbox
 from tarsy_scoring.queue import (
     backlog,
     claims,
@@ -21,13 +22,13 @@ from tarsy_scoring.queue import (
     inbox,
     known_names,
     leases,
-    outbox,
     selection,
     session_states,
     store,
-    stored_references,
 )
-from tarsy_scoring.records import known_causes, scores
+from tarsy_scoring.references import known_causes
+from tarsy_scoring.references import store as stored_references
+from tarsy_scoring.scores import reader as scores
 from tarsy_scoring.tarsy import write_back
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"} | {

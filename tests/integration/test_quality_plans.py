@@ -10,9 +10,13 @@ from benchmarks.quality import filling
 from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
+from tarsy_scoring.analytics import needs_attention as unscored
+from tarsy_scoring.analytics import week, week_changes
+from tarsy_scoring.labels import labels, review
+from tarsy_scoring.labels import nearby as labels_nearby
 from tarsy_scoring.missing_tools import decisions, demand, ledger, reasons
-from tarsy_scoring.records import labels, labels_nearby, retention, review, unscored, week, week_changes
-from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
+from tarsy_scoring.retention import pruning as retention
+from tarsy_scoring.retention.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
 # Tables that may be read whole: they hold decisions of people and sets of tools, which are few.

@@ -12,11 +12,11 @@ from api_site import Api, Sessions, open_api
 from attempting import Service, a_timeline, open_service
 from builders import DEFAULT_CRITERIA, completion, rescore
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from tarsy_scoring.analytics import analytics
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.cli import cli
 from tarsy_scoring.events import SOURCE_RESCORE, GivenReference
-from tarsy_scoring.queue.references import Reference, reference_of
-from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.timeline.model import FoundSession
 

@@ -18,9 +18,9 @@ from tarsy_scoring.kafka.connect import Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.outbox.relay import POLL_S, Relay
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
-from tarsy_scoring.queue.relay import POLL_S, Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
 EVENTS = 60

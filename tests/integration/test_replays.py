@@ -17,13 +17,13 @@ from infrastructure import Topics, wait_until
 from taking_in import PATIENCE_S, dead_letters, event, running_intake, send, wait_for_stored
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.dead_letters.dead_letters import read_dead_letter, replay, write_dead_letter
+from tarsy_scoring.dead_letters.letter_states import newest_letters
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.topics import read_topic
-from tarsy_scoring.queue.dead_letters import read_dead_letter, replay, write_dead_letter
 from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.queue.letter_states import newest_letters
-from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.xdist_group("infrastructure")

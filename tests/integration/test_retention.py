@@ -21,10 +21,10 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.records import retention
-from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.records.retention import EVENTS, OLD_SESSIONS, PARTS, Keep, Pruner
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.retention import pruning as retention
+from tarsy_scoring.retention.erasure import Inventory, erase, forget_sessions, inventory
+from tarsy_scoring.retention.pruning import EVENTS, OLD_SESSIONS, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 

@@ -6,8 +6,8 @@ import pytest
 
 from builders import Scoring
 from stored import store_score
-from tarsy_scoring.records import retention
-from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.retention import pruning as retention
+from tarsy_scoring.retention.pruning import Keep, Pruner
 
 YEAR = datetime.now(UTC) - timedelta(days=365)
 KEEP = Keep(scores_days=180, events_days=180)

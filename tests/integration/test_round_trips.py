@@ -43,7 +43,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return lock_timeout_ms
 
     monkeypatch.setattr("tarsy_scoring.postgres.database.prepare_session", prepare_counted)
-    monkeypatch.setattr("tarsy_scoring.records.scores.WAITING_S", 3600)
+    monkeypatch.setattr("tarsy_scoring.scores.reader.WAITING_S", 3600)
     return executed
 
 

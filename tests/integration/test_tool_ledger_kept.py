@@ -15,13 +15,13 @@ from attempting import a_timeline, open_service
 from builders import Scoring
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from stored import store_score
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.missing_tools import decisions, demand
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.retention.erasure import erase
+from tarsy_scoring.retention.pruning import Keep, Pruner
 from tarsy_scoring.scoring.score_columns import tool_names, tools_hash_of
 from tarsy_scoring.timeline.model import AvailableTool
 

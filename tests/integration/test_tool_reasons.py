@@ -11,10 +11,10 @@ from test_pages_served import look
 
 from api_site import Api, open_api
 from stored import NOON, store_score
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.missing_tools import reasons
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons
-from tarsy_scoring.records.analytics import Selection
 
 EVIL = "<script>alert(1)</script>"
 PAGE = "/missing-tools?since="

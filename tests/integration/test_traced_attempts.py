@@ -24,10 +24,10 @@ from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.queue import outbox
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import OutboxEvent
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker

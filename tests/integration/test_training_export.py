@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from builders import Scoring
 from stored import store_score
 from tarsy_scoring.cli import cli
-from tarsy_scoring.records import export, labels
+from tarsy_scoring.labels import labels
+from tarsy_scoring.scores import export
 
 EXAMPLES = Path(str(files("tarsy_scoring_lab") / "examples"))
 OOM, MINER, HOSTILE = "demo-oom-checkout", "demo-cpu-miner-guess", "demo-hostile-logs"

@@ -17,10 +17,10 @@ from infrastructure import Postgres, wait_until
 from pooler import TransactionPooler
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics

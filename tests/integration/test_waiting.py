@@ -27,7 +27,7 @@ async def parts(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     The reasons are read for each document.
     """
-    monkeypatch.setattr("tarsy_scoring.records.scores.WAITING_S", 0)
+    monkeypatch.setattr("tarsy_scoring.scores.reader.WAITING_S", 0)
     config = tmp_path / "scoring.yaml"
     config.write_text(YAML, encoding="utf-8")
     settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})

@@ -13,11 +13,11 @@ from test_pages_served import Page, look
 from api_site import SETTINGS, Api, open_api
 from builders import DEFAULT_CRITERIA
 from stored import store_score
+from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.dead_letters.letter_states import note_failure
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
-from tarsy_scoring.queue.letter_states import note_failure
-from tarsy_scoring.records.rollup_keeping import RollupKeeper
 
 NOW = datetime.now(UTC).replace(hour=0, minute=0, second=1, microsecond=0)
 EVIL = "<script>alert(1)</script>"

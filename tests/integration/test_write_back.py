@@ -16,7 +16,7 @@ from infrastructure import wait_until
 from tarsy_grants import WRITER, grants_to
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.queue import outbox
+from tarsy_scoring.outbox import outbox
 from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy import write_back
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit

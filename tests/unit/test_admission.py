@@ -20,7 +20,7 @@ from tarsy_scoring.queue.admission import (
     is_sampled,
 )
 from tarsy_scoring.queue.on_demand import decide
-from tarsy_scoring.queue.references import Reference
+from tarsy_scoring.references.model import Reference
 
 SCORED, RUNNING = uuid.uuid4(), uuid.uuid4()
 

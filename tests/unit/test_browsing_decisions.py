@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
+from tarsy_scoring.analytics.analytics import tag_shares, wanted_tools
 from tarsy_scoring.evaluation.tool_names import merge_spellings
-from tarsy_scoring.records.analytics import tag_shares, wanted_tools
-from tarsy_scoring.records.cursors import InvalidCursor
-from tarsy_scoring.records.export import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
-from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Place, Sort, read_cursor, write_cursor
-from tarsy_scoring.scoring.document import NO_USAGE, document, unstored_row
+from tarsy_scoring.scores.cursors import InvalidCursor
+from tarsy_scoring.scores.document import NO_USAGE, document, unstored_row
+from tarsy_scoring.scores.export import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
+from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Place, Sort, read_cursor, write_cursor
 
 ENDED = datetime(2026, 3, 10, 12, 30, 15, 123456, tzinfo=UTC)
 FILTERS = Filters(chain="kubernetes", labels={"guidance": "v2", "build": "7"}, since=ENDED)

@@ -14,11 +14,11 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
 from tarsy_scoring.doctor.checks import Result, failure
 from tarsy_scoring.drift.report import STATES
+from tarsy_scoring.labels.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.queue.score_fields import no_results
 from tarsy_scoring.queue.selection import Amount, Estimate
+from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
-from tarsy_scoring.statistics.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 
 EXAMPLES = Path(__file__).parents[2] / "service" / "tarsy_scoring_lab" / "examples"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
+from tarsy_scoring.dead_letters.limit import DeadLetterLimit
 
 
 @pytest.mark.parametrize(

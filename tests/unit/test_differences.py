@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tarsy_scoring.records.differences import Counted, Difference, Kind, Numbers, compare, tally
+from tarsy_scoring.analytics.differences import Counted, Difference, Kind, Numbers, compare, tally
 
 SCORES = (31, 26)
 

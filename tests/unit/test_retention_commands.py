@@ -9,7 +9,7 @@ from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Config, RetentionSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.records.retention import Keep
+from tarsy_scoring.retention.pruning import Keep
 
 
 def invoke(command: click.Command, *arguments: str) -> Result:

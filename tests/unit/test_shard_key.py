@@ -10,7 +10,8 @@ from dataclasses import fields
 
 import pytest
 
-from tarsy_scoring.queue import claims, inbox, leases, outbox, session_states, store
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.queue import claims, inbox, leases, session_states, store
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Ending, Step

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.records import labels
-from tarsy_scoring.records.labels import card_of, contradicted
+from tarsy_scoring.labels import labels
+from tarsy_scoring.labels.labels import card_of, contradicted
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
 
 BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})

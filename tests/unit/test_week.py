@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.records.week import ChainWeek, Week, combine
+from tarsy_scoring.analytics.week import ChainWeek, Week, combine
 from tarsy_scoring.web.pages.week import Held, held_up
 
 DAY = date(2026, 3, 5)

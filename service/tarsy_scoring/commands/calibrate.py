@@ -18,11 +18,11 @@ from tarsy_scoring.commands.shared import (
     require_criteria,
     run_on_parts,
 )
-from tarsy_scoring.records.judgements import known_criteria, scores_by_judge
-from tarsy_scoring.records.known_causes import read_pairs
-from tarsy_scoring.statistics import calibration
+from tarsy_scoring.labels import calibration
+from tarsy_scoring.labels.calibration import COLUMNS, Calibration, Label, LabelledScore, read_labels
+from tarsy_scoring.labels.judgements import known_criteria, scores_by_judge
+from tarsy_scoring.references.known_causes import read_pairs
 from tarsy_scoring.statistics.agreement import Band
-from tarsy_scoring.statistics.calibration import COLUMNS, Calibration, Label, LabelledScore, read_labels
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

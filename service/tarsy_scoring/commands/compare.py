@@ -31,9 +31,9 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.labels.judgements import scores_by_label, session_labels
 from tarsy_scoring.missing_tools.built import Excluded, read_built
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.records.judgements import scores_by_label, session_labels
 from tarsy_scoring.statistics.agreement import spread
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement

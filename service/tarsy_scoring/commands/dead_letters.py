@@ -23,12 +23,7 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import InvalidMessage, StartRefused
-from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.publisher import Publisher, TooLarge
-from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.topics import has_topic, read_topic
-from tarsy_scoring.queue.dead_letters import (
+from tarsy_scoring.dead_letters.dead_letters import (
     Body,
     DeadLetter,
     group_by_origin,
@@ -37,8 +32,13 @@ from tarsy_scoring.queue.dead_letters import (
     read_dead_letter,
     replay,
 )
-from tarsy_scoring.queue.letter_states import Letter, position_in, states_of
-from tarsy_scoring.records.erasure import erased_hashes, is_about
+from tarsy_scoring.dead_letters.letter_states import Letter, position_in, states_of
+from tarsy_scoring.errors import InvalidMessage, StartRefused
+from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.kafka.topics import has_topic, read_topic
+from tarsy_scoring.retention.erasure import erased_hashes, is_about
 from tarsy_scoring.wiring import open_migrated_parts, open_parts
 
 _PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic

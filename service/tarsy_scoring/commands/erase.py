@@ -15,8 +15,8 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     sessions_argument,
 )
-from tarsy_scoring.records import erasure, persons
-from tarsy_scoring.records.erasure import Inventory, inventory
+from tarsy_scoring.retention import erasure, persons
+from tarsy_scoring.retention.erasure import Inventory, inventory
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

@@ -21,8 +21,8 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
 )
 from tarsy_scoring.missing_tools.built import read_built
-from tarsy_scoring.records.export import count_scores, export_scores, written
-from tarsy_scoring.records.training import training_lines
+from tarsy_scoring.scores.export import count_scores, export_scores, written
+from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
 
 if TYPE_CHECKING:

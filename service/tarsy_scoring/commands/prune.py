@@ -17,8 +17,8 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     settings_of_environment,
 )
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.retention import COUNT_LIMIT, SHARE, Keep, Pruner
+from tarsy_scoring.retention.erasure import erase
+from tarsy_scoring.retention.pruning import COUNT_LIMIT, SHARE, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from tarsy_scoring.analytics.analytics import Selection, ToolSort
+from tarsy_scoring.analytics.approaches import MOST_READ, read_approaches
 from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import (
     FAILED,
@@ -31,8 +33,6 @@ from tarsy_scoring.missing_tools.report import (
     markdown,
 )
 from tarsy_scoring.missing_tools.report_judge import read_analyses
-from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.records.approaches import MOST_READ, read_approaches
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

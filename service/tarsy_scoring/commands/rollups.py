@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tarsy_scoring.analytics.rollup_keeping import Rebuilt, RollupKeeper
 from tarsy_scoring.commands.shared import counted, json_option, print_json, progress_bar, run_on_parts
-from tarsy_scoring.records.rollup_keeping import Rebuilt, RollupKeeper
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

@@ -118,8 +118,8 @@ def _with_reference(
     timeline: Timeline, given: "GivenReference", settings: Settings
 ) -> tuple[Timeline, dict[str, Any]]:
     """The session with its reference, and the reference as a score document shows it."""
-    from tarsy_scoring.queue.references import reference_of
-    from tarsy_scoring.queue.score_parts import Reference
+    from tarsy_scoring.references.model import reference_of
+    from tarsy_scoring.scores.shapes import Reference
 
     reference = reference_of(given, timeline.session_id, settings.config.masking.extra_patterns, by=asker())
     shown = {name: getattr(reference, name) for name in Reference.model_fields}
@@ -167,7 +167,7 @@ def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
     """Score document of a session that could not be scored, with the kind and the message of the error."""
-    from tarsy_scoring.scoring.document import document, unstored_row
+    from tarsy_scoring.scores.document import document, unstored_row
 
     session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))

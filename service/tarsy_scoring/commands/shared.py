@@ -15,10 +15,10 @@ import click
 
 # The list of the commands and every help import this module, so functions import what only they use.
 if TYPE_CHECKING:
+    from tarsy_scoring.audit.audit import Change
     from tarsy_scoring.config.settings import Settings
     from tarsy_scoring.judge.criteria import CriteriaRegistry
     from tarsy_scoring.postgres.database import Database
-    from tarsy_scoring.queue.audit import Change
     from tarsy_scoring.wiring import Parts
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in a new event loop of uvloop."""
     import uvloop
 
-    from tarsy_scoring.queue import audit
+    from tarsy_scoring.audit import audit
 
     with audit.coming_from(audit.Origin("cli", socket.gethostname())):
         return uvloop.run(work)
@@ -93,7 +93,7 @@ def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: "Settings | 
 
 async def audited(database: "Database", change: "Change", **details: Any) -> None:
     """Record a change of this command before it is made. Raises: DatabaseAway."""
-    from tarsy_scoring.queue import audit
+    from tarsy_scoring.audit import audit
 
     await audit.note(database, change, by=asker(), **details)
 

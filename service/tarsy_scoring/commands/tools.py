@@ -6,13 +6,13 @@ from typing import TypeVar, cast
 
 import click
 
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import asker, counted, json_option, moment, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.timeline.text import one_line
 
 T = TypeVar("T")

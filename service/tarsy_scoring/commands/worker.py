@@ -7,6 +7,8 @@ from typing import Any
 import click
 import structlog
 
+from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
+from tarsy_scoring.analytics.rollups import count_waiting
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
 from tarsy_scoring.config.settings import Processes, Settings
 from tarsy_scoring.deliveries.destinations import open_destinations
@@ -17,6 +19,7 @@ from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import CLOSE_S
 from tarsy_scoring.processes.division import count_processes, divide
@@ -25,9 +28,6 @@ from tarsy_scoring.processes.supervisor import Member, fork_processes
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.queue.relay import Relay
-from tarsy_scoring.records.rollup_keeping import RollupKeeper
-from tarsy_scoring.records.rollups import count_waiting
 from tarsy_scoring.scoring import worker as scoring_worker
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged

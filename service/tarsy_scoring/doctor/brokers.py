@@ -17,7 +17,7 @@ from tarsy_scoring.kafka.examine import (
 )
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.records.retention import Keep
+from tarsy_scoring.retention.pruning import Keep
 
 DAY_MS = 86_400_000
 MOST_INSIGHT_BYTES = 65_536  # a message of `scoring-insights` has a few kB, and a batch of them up to 16

@@ -18,7 +18,7 @@ from tarsy_scoring.drift.anchors import Standing
 from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.records.session_list import chains_of_sessions
+from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, find_change

@@ -14,7 +14,7 @@ from uuid import UUID
 from tarsy_scoring.evaluation.tool_names import normalise, root_of
 from tarsy_scoring.missing_tools.decisions import Decisions, read_decisions
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools, asked_before
+from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools, asked_before
 
 Excluded = Literal["tool_built"]
 

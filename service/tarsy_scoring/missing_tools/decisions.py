@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tarsy_scoring.analytics.analytics import MOST_SPELLINGS
+from tarsy_scoring.audit import audit
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.queue import audit
-from tarsy_scoring.records.analytics import MOST_SPELLINGS
 
 SaidState = Literal["open", "planned", "built"]
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, Selection, ToolSort, count
-from tarsy_scoring.records.rollups import (
+from tarsy_scoring.analytics.analytics import (
+    CALLED,
+    LATEST_CALLERS,
+    MOST_SPELLINGS,
+    Selection,
+    ToolSort,
+    count,
+)
+from tarsy_scoring.analytics.rollups import (
     FIRST_MONTH,
     days_by_chain,
     missed_in,
@@ -24,7 +28,10 @@ from tarsy_scoring.records.rollups import (
     not_rolled_up,
     selected,
 )
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.missing_tools.tool_year import Asked, Group, Year
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
 MEASURED_DAYS = 365  # older requests are about other agents than today's
 # Rows of one read, some 60 MB in memory. They are combinations of a chain and a set of names or of tools;

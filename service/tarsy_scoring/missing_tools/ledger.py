@@ -15,13 +15,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tarsy_scoring.analytics.analytics import Selection, ToolSort, WantedTool, wanted_tools
 from tarsy_scoring.evaluation.tool_names import Tool, normalise
 from tarsy_scoring.missing_tools.decisions import Decisions, Merge, Saying, read_decisions
 from tarsy_scoring.missing_tools.demand import ToolRequests, read_asked, read_tool_requests, read_year
 from tarsy_scoring.missing_tools.tool_effect import Demand
 from tarsy_scoring.missing_tools.tool_year import Asked, Sides, Year
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import Selection, ToolSort, WantedTool, wanted_tools
 
 State = Literal["open", "planned", "built", "confirmed", "still_missed"]
 

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from tarsy_scoring.analytics.analytics import SELECTED, Selection
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.records.analytics import SELECTED, Selection
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # of a tool

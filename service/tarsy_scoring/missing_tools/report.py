@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC
 from typing import Any
 
+from tarsy_scoring.analytics.analytics import SELECTED, Selection, ToolSort
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
 from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading
 from tarsy_scoring.missing_tools.reasons import Reason, clipped
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
 from tarsy_scoring.timeline.text import one_line
 
 REASONS_PER_TOOL = 3

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import Paused, WaitFor
 from tarsy_scoring.judge.clock import AttemptClock
@@ -31,7 +32,6 @@ from tarsy_scoring.missing_tools.needs import (
     read_notes,
 )
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.masking import masking_of
 

@@ -1,1 +1,1 @@
-"""The life of a score as a row: from an incoming request to a published event."""
+"""The life of a score as a row: from an incoming request to an ended score."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.queue.references import Reference
+from tarsy_scoring.references.model import Reference
 
 Disposition = Literal[
     "accepted",

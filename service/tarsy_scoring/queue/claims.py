@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.limits.rules import Standing, Standings
-from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.outbox.outbox import NewEvent
 
 # A score whose worker was lost so often is a suspect: it may be what ends its workers.
 SUSPECT_LOSSES = 2

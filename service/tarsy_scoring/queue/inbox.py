@@ -13,10 +13,13 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
+from tarsy_scoring.audit import audit
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection, Database, insert_of, together
-from tarsy_scoring.queue import audit, idempotency, outbox, stored_references
+from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.admission import (
     Decision,
     Disposition,
@@ -29,8 +32,8 @@ from tarsy_scoring.queue.admission import (
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
 from tarsy_scoring.queue.on_demand import Answer, decide
-from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.session_states import STATES, state_of, states_of
+from tarsy_scoring.references import store as stored_references
 
 # Like `EMIT`, PostgreSQL plans this and the locks of sessions once.
 KNOWN_REQUESTS = """

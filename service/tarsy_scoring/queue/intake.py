@@ -18,6 +18,9 @@ from uuid import UUID
 import structlog
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.dead_letters import dead_letters
+from tarsy_scoring.dead_letters.letter_states import note_failure, note_understood
+from tarsy_scoring.dead_letters.limit import DeadLetterLimit
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import (
     SOURCE_COMPLETED,
@@ -33,14 +36,11 @@ from tarsy_scoring.events import (
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
-from tarsy_scoring.queue.dead_letter_limit import DeadLetterLimit
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
-from tarsy_scoring.queue.letter_states import note_failure, note_understood
-from tarsy_scoring.queue.references import Reference, reference_of
+from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import traceparent_of

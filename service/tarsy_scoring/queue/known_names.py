@@ -14,12 +14,12 @@ from typing import Any
 
 import asyncpg
 
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import TRACE, USAGE, Lost
-from tarsy_scoring.queue.outbox import NewEvent
 
 # In one order, so that workers do not deadlock.
 ANNOUNCE = """

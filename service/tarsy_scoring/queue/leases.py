@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from tarsy_scoring.audit import audit
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import audit, claims, outbox
+from tarsy_scoring.queue import claims
 from tarsy_scoring.queue.claims import (
     EVERY_CHAIN,
     SUSPECT_LOSSES,
@@ -23,7 +26,6 @@ from tarsy_scoring.queue.claims import (
     progress,
 )
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.outbox import NewEvent
 
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 # Idempotent: after a commit whose reply was lost it finds the attempt begun, and returns false.

@@ -14,7 +14,7 @@ import asyncpg
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
+from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2:

@@ -7,7 +7,7 @@ import asyncpg
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import OpenScore, SessionState
-from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
+from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 # Each session with its open score, its latest score under each criteria and reference, of which the last is
 # the latest of all, its deferred request and its newest reference.

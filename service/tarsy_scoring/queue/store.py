@@ -16,14 +16,14 @@ from uuid import UUID
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection, Database, insert_of
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.queue.score_fields import SET_AT_END
+from tarsy_scoring.scores.fields import SET_AT_END
 
 # Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
 # decides its new stage. Like `EMIT`, PostgreSQL plans it once.

@@ -40,13 +40,13 @@ from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, Leases
-from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
 from tarsy_scoring.queue.store import Ending, Learned, Store
+from tarsy_scoring.scores.fields import SET_AT_END, no_results
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge

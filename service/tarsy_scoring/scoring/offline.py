@@ -15,8 +15,8 @@ from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.judge.verdict import Ask, Question, Turn, Verdict
-from tarsy_scoring.queue.score_parts import Turn as TurnPart
-from tarsy_scoring.scoring.document import document, unstored_row
+from tarsy_scoring.scores.document import document, unstored_row
+from tarsy_scoring.scores.shapes import Turn as TurnPart
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.scoring.score_columns import evidence_columns, judgement_columns, sum_usage

@@ -15,7 +15,7 @@ from tarsy_scoring.evaluation.interaction import LONGEST_NAME
 from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
-from tarsy_scoring.queue.score_parts import Usage
+from tarsy_scoring.scores.shapes import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY, masking_of

@@ -14,7 +14,7 @@ from typing import Literal
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.statistics.calibration import OUTCOME_WORDS, read_outcome
+from tarsy_scoring.labels.calibration import OUTCOME_WORDS, read_outcome
 
 Outcome = Literal["right", "partial", "wrong", "unknown"]
 

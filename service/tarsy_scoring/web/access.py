@@ -15,9 +15,9 @@ import structlog
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.web.addresses import address_of, is_loopback
 from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
 from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized

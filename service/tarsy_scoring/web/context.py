@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from starlette.requests import HTTPConnection
 
+from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.queue.audit import Origin
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.web.places import Places

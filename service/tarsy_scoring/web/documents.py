@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, create_model
 
-from tarsy_scoring.queue.score_fields import SCORE_FIELDS
-from tarsy_scoring.queue.score_parts import Part
+from tarsy_scoring.scores.fields import SCORE_FIELDS
+from tarsy_scoring.scores.shapes import Part
 
 
 class Fault(BaseModel):

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tarsy_scoring.queue import audit
-from tarsy_scoring.queue.audit import Origin
+from tarsy_scoring.audit import audit
+from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.access import Access, is_change
 from tarsy_scoring.web.context import Caller

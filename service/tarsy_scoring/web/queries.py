@@ -29,13 +29,13 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from tarsy_scoring.analytics.analytics import DayOf, Selection, ToolSort
+from tarsy_scoring.dead_letters.letter_states import LetterState
 from tarsy_scoring.drift.findings import MOST_SHOWN
 from tarsy_scoring.missing_tools.built import Excluded
-from tarsy_scoring.queue.latest import Kind
-from tarsy_scoring.queue.letter_states import LetterState
-from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
-from tarsy_scoring.records.export import Chosen, Format, Purpose
-from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort
+from tarsy_scoring.scores.export import Chosen, Format, Purpose
+from tarsy_scoring.scores.latest import Kind
+from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
 

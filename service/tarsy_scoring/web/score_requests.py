@@ -30,7 +30,7 @@ from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
 from tarsy_scoring.queue.on_demand import Answer
-from tarsy_scoring.queue.references import Reference, reference_of
+from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession

@@ -17,9 +17,9 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
 NO_BROKER = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}

@@ -26,7 +26,7 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web import connections, middleware
 from tarsy_scoring.web.app import create_app

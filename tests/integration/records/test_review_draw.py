@@ -11,8 +11,8 @@ import pytest
 
 from builders import Scoring
 from stored import NOON, store_score
+from tarsy_scoring.labels import review
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.records import review
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import pick_for_review
 

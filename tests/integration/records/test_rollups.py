@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 import counted_again
 from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, completion, connected, failure, rescore
 from stored import NOON, store_score
+from tarsy_scoring.analytics import analytics, rollup_keeping
+from tarsy_scoring.analytics.analytics import KINDS, DayOf, Selection, TrendPoint
+from tarsy_scoring.analytics.chain_averages import EveryChain, every_chain
+from tarsy_scoring.analytics.rollup_keeping import KEEPER_LOCK, RollupKeeper
+from tarsy_scoring.analytics.rollups import FIGURES, FIRST_DAY, NO_DAY, count_waiting, cover
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.records import analytics, rollup_keeping
-from tarsy_scoring.records.analytics import KINDS, DayOf, Selection, TrendPoint
-from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools
-from tarsy_scoring.records.chain_averages import EveryChain, every_chain
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.records.retention import Keep, Pruner
-from tarsy_scoring.records.rollup_keeping import KEEPER_LOCK, RollupKeeper
-from tarsy_scoring.records.rollups import FIGURES, FIRST_DAY, NO_DAY, count_waiting, cover
+from tarsy_scoring.retention.erasure import erase
+from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories"

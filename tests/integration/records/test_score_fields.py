@@ -1,7 +1,7 @@
 """A column of a score is declared in one place."""
 
 from builders import Scoring
-from tarsy_scoring.queue.score_fields import SCORE_FIELDS
+from tarsy_scoring.scores.fields import SCORE_FIELDS
 
 # Columns of the queue's own work, which no score document shows.
 WORK_COLUMNS = """

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tables import table
+from tarsy_scoring.analytics.analytics import Selection, Spelling, ToolChain
 from tarsy_scoring.commands.report import report
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying
@@ -26,7 +27,6 @@ from tarsy_scoring.missing_tools.report import (
     plain,
 )
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
-from tarsy_scoring.records.analytics import Selection, Spelling, ToolChain
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 SCORE = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from tarsy_scoring.records.analytics import TrendPoint
+from tarsy_scoring.analytics.analytics import TrendPoint
 from tarsy_scoring.web.pages.charts import (
     LETTER,
     Bar,

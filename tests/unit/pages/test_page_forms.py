@@ -5,8 +5,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.records.session_list import Filters
+from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.scores.session_list import Filters
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from attempting import a_timeline
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.missing_tools.built import BuiltTool
-from tarsy_scoring.missing_tools.decisions import Merge, Saying
-from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
-from tarsy_scoring.missing_tools.reasons import Reason
-from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
-from tarsy_scoring.queue.score_fields import no_results
-from tarsy_scoring.records.analytics import (
+from tarsy_scoring.analytics.analytics import (
     BandCount,
     CategoryAverage,
     ChainShare,
@@ -28,10 +21,17 @@ from tarsy_scoring.records.analytics import (
     ToolChain,
     TrendPoint,
 )
-from tarsy_scoring.records.chain_averages import ChainAverages, ChainStep, EveryChain, Known
-from tarsy_scoring.records.scores import REPLY
-from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
-from tarsy_scoring.scoring.document import NO_USAGE
+from tarsy_scoring.analytics.chain_averages import ChainAverages, ChainStep, EveryChain, Known
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.missing_tools.built import BuiltTool
+from tarsy_scoring.missing_tools.decisions import Merge, Saying
+from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.missing_tools.reasons import Reason
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
+from tarsy_scoring.scores.document import NO_USAGE
+from tarsy_scoring.scores.fields import no_results
+from tarsy_scoring.scores.reader import REPLY
+from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions

@@ -6,7 +6,7 @@ from typing import get_args
 from tarsy_scoring.events import Phase
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import FailureReason
-from tarsy_scoring.queue.score_parts import ERROR_KINDS, FAILURE_REASONS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.scores.shapes import ERROR_KINDS, FAILURE_REASONS, FLAGS, TURN_KINDS, WAITING_FOR
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
-from tarsy_scoring.statistics.calibration import (
+from tarsy_scoring.labels.calibration import (
     Calibration,
     Label,
     LabelledScore,
@@ -16,6 +15,7 @@ from tarsy_scoring.statistics.calibration import (
     calibrate,
     read_labels,
 )
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
 
 OUTCOME_BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 HALVES = bands_of({"bad": (0, 49), "good": (50, 100)})

@@ -8,15 +8,15 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
+from tarsy_scoring.analytics import analytics
+from tarsy_scoring.analytics.analytics import Distribution, FailureTags, MissingTools, Selection
+from tarsy_scoring.analytics.approaches import Approaches, read_approaches
+from tarsy_scoring.analytics.chain_averages import ChainTrends, chain_trends
+from tarsy_scoring.audit import audit
 from tarsy_scoring.missing_tools.built import read_built
-from tarsy_scoring.queue import audit
-from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Selection
-from tarsy_scoring.records.approaches import Approaches, read_approaches
-from tarsy_scoring.records.chain_averages import ChainTrends, chain_trends
-from tarsy_scoring.records.cursors import InvalidCursor
-from tarsy_scoring.records.export import export_scores, written
-from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
+from tarsy_scoring.scores.cursors import InvalidCursor
+from tarsy_scoring.scores.export import export_scores, written
+from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes

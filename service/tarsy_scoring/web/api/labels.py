@@ -8,11 +8,11 @@ from uuid import UUID
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tarsy_scoring.records import labels, review
-from tarsy_scoring.records.known_causes import KnownCauses, known_causes
-from tarsy_scoring.records.labels import NewLabel
+from tarsy_scoring.labels import labels, review
+from tarsy_scoring.labels.calibration import read_outcome
+from tarsy_scoring.labels.labels import NewLabel
+from tarsy_scoring.references.known_causes import KnownCauses, known_causes
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
-from tarsy_scoring.statistics.calibration import read_outcome
 from tarsy_scoring.statistics.sampling import Reason
 from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from tarsy_scoring.analytics.analytics import Selection, ToolSort
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger
-from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of

@@ -8,10 +8,11 @@ from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 
+from tarsy_scoring.audit import audit
 from tarsy_scoring.events import GivenReference, Referring
-from tarsy_scoring.queue import audit, idempotency
-from tarsy_scoring.queue.score_parts import Turn
-from tarsy_scoring.records.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
+from tarsy_scoring.queue import idempotency
+from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
+from tarsy_scoring.scores.shapes import Turn
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from tarsy_scoring.records.approaches import MOST_READ, Approaches, read_approaches
+from tarsy_scoring.analytics.approaches import MOST_READ, Approaches, read_approaches
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.downloads import approach_sheet, csv_file, download_form

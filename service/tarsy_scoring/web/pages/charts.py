@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from markupsafe import Markup
 
-from tarsy_scoring.records.analytics import TrendPoint
-from tarsy_scoring.records.chain_averages import ChainStep
+from tarsy_scoring.analytics.analytics import TrendPoint
+from tarsy_scoring.analytics.chain_averages import ChainStep
 from tarsy_scoring.web.pages.legible import legible
 from tarsy_scoring.web.pages.rendering import templates
 from tarsy_scoring.web.pages.words import Tone

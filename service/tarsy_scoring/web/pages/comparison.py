@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.queue import audit
+from tarsy_scoring.audit import audit
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import no_such_score
 from tarsy_scoring.web.context import context_of

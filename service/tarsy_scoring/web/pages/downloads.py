@@ -8,12 +8,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tarsy_scoring.analytics.analytics import Distribution, FailureTags, TrendPoint
+from tarsy_scoring.analytics.approaches import Approach
+from tarsy_scoring.analytics.chain_averages import ChainAverages
 from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
-from tarsy_scoring.records.analytics import Distribution, FailureTags, TrendPoint
-from tarsy_scoring.records.approaches import Approach
-from tarsy_scoring.records.chain_averages import ChainAverages
-from tarsy_scoring.records.export import csv_lines
+from tarsy_scoring.scores.export import csv_lines
 from tarsy_scoring.web.pages.charts import judge_of, number_judges
 from tarsy_scoring.web.pages.period import Choice, PeriodForm, requested_period
 from tarsy_scoring.web.problems import Problem

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from tarsy_scoring.analytics import analytics
 from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, in_points, read_report
-from tarsy_scoring.records import analytics
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.charts import draw

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.records.session_list import chains_of_sessions
+from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import Problem
 

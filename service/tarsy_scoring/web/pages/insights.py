@@ -8,10 +8,10 @@ from typing import cast
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
+from tarsy_scoring.analytics import analytics
+from tarsy_scoring.analytics.analytics import DayOf, Distribution
+from tarsy_scoring.analytics.chain_averages import EveryChain, every_chain
 from tarsy_scoring.live.signals import INSIGHTS
-from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import DayOf, Distribution
-from tarsy_scoring.records.chain_averages import EveryChain, every_chain
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of

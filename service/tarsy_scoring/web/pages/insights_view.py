@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from tarsy_scoring.analytics.analytics import Distribution, TrendPoint
+from tarsy_scoring.analytics.chain_averages import ChainAverages, EveryChain
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.records.analytics import Distribution, TrendPoint
-from tarsy_scoring.records.chain_averages import ChainAverages, EveryChain
 from tarsy_scoring.web.pages.charts import (
     Bar,
     bar_picture,

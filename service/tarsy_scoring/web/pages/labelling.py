@@ -9,9 +9,9 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.labels import labels, review
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.records import labels, review
-from tarsy_scoring.records.known_causes import known_causes
+from tarsy_scoring.references.known_causes import known_causes
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from tarsy_scoring.analytics.analytics import ToolSort
 from tarsy_scoring.missing_tools.ledger import Ledger, State
 from tarsy_scoring.missing_tools.reasons import read_reasons
 from tarsy_scoring.missing_tools.tool_effect import demand_in_words
-from tarsy_scoring.records.analytics import ToolSort
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest

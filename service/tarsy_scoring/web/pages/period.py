@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import Request
 from starlette.responses import HTMLResponse
 
+from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.missing_tools.built import Excluded, read_built
-from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page

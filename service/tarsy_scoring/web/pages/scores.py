@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.audit import audit
 from tarsy_scoring.events import (
     BOTH_REFERENCES,
     MAX_REFERENCE_CHARACTERS,
@@ -23,7 +24,7 @@ from tarsy_scoring.events import (
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.missing_tools.built import read_marks
-from tarsy_scoring.queue import audit, stored_references
+from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score

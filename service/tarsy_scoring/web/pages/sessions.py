@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.missing_tools.built import Marks, read_marks
-from tarsy_scoring.records.cursors import InvalidCursor
-from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
+from tarsy_scoring.scores.cursors import InvalidCursor
+from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages import words

@@ -12,7 +12,8 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.queue import audit, stored_references
+from tarsy_scoring.audit import audit
+from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import SessionId

@@ -12,16 +12,16 @@ from datetime import UTC, date, datetime, time, timedelta
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
+from tarsy_scoring.analytics.needs_attention import MOST_PENDING, read_failed, read_waiting
+from tarsy_scoring.analytics.week import DAYS, ChainWeek, read_week
+from tarsy_scoring.analytics.week_changes import read_changes
+from tarsy_scoring.dead_letters.letter_states import newest_letters
 from tarsy_scoring.drift.findings import Finding, read_findings
 from tarsy_scoring.drift.report import CAUSES, in_points
+from tarsy_scoring.labels import review
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.missing_tools.decisions import read_decisions
-from tarsy_scoring.queue.letter_states import newest_letters
-from tarsy_scoring.records import review
-from tarsy_scoring.records.scores import Holds
-from tarsy_scoring.records.unscored import MOST_PENDING, read_failed, read_waiting
-from tarsy_scoring.records.week import DAYS, ChainWeek, read_week
-from tarsy_scoring.records.week_changes import read_changes
+from tarsy_scoring.scores.reader import Holds
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tarsy_scoring.events import InteractionTotals
-from tarsy_scoring.queue.score_parts import (
+from tarsy_scoring.scores.shapes import (
     ERROR_KINDS,
     FLAGS,
     WAITING_FOR,

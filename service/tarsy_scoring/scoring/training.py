@@ -20,9 +20,9 @@ from pydantic_core import to_json
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import CallerRefused, SessionNotFound, TimelineUnavailable, Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry
+from tarsy_scoring.labels.labels import last_labels
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.export import ExportedScore
-from tarsy_scoring.records.labels import last_labels
+from tarsy_scoring.scores.export import ExportedScore
 from tarsy_scoring.scoring.budget import context_budget
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence_lines import without_prefixes

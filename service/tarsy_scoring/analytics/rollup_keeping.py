@@ -15,10 +15,7 @@ from datetime import date
 
 import structlog
 
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
-from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
-from tarsy_scoring.records.rollups import (
+from tarsy_scoring.analytics.rollups import (
     FIRST_DAY,
     FOLDED_AT_ONCE,
     NO_DAY,
@@ -27,6 +24,9 @@ from tarsy_scoring.records.rollups import (
     ROLLUPS,
     fold,
 )
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.telemetry.health import unless_stopped
 
 log = structlog.get_logger()

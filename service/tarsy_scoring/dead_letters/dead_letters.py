@@ -22,13 +22,13 @@ from typing import Any
 
 import structlog
 
+from tarsy_scoring.dead_letters.letter_states import note_replay, position_in
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.letter_states import note_replay, position_in
 
 log = structlog.get_logger()
 

@@ -2,7 +2,7 @@
 Figures of every chain at once: totals, outcomes, cost of judging, and tokens, cost and duration of the
 investigations.
 
-A session counts once, by its latest completed score, as in `records.analytics`.
+A session counts once, by its latest completed score, as in `analytics.analytics`.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.records.analytics import (
+from tarsy_scoring.analytics.analytics import (
     KINDS,
     MEASURES,
     DayOf,
@@ -25,7 +24,8 @@ from tarsy_scoring.records.analytics import (
     count,
     trends,
 )
-from tarsy_scoring.records.rollups import FIGURES, FIGURES_SINCE, chain_figures
+from tarsy_scoring.analytics.rollups import FIGURES, FIGURES_SINCE, chain_figures
+from tarsy_scoring.postgres.database import Database
 
 MOST_CHAINS = 500  # of one answer
 STEPS = 30  # of a trend line, about

@@ -18,11 +18,13 @@ from uuid import UUID
 
 import asyncpg
 
+from tarsy_scoring.audit import audit
+from tarsy_scoring.dead_letters.dead_letters import Body, body_of
+from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import audit, idempotency, outbox
-from tarsy_scoring.queue.dead_letters import Body, body_of
+from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.queue.mentions import mentions, session_ids
+from tarsy_scoring.retention.find_ids import mentions, session_ids
 
 Why = Literal["asked", "deleted_upstream"]
 

@@ -14,10 +14,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import audit
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
-from tarsy_scoring.statistics.calibration import (
+from tarsy_scoring.audit import audit
+from tarsy_scoring.labels.calibration import (
     OUTCOME_WORDS,
     Calibration,
     Label,
@@ -25,6 +23,8 @@ from tarsy_scoring.statistics.calibration import (
     band_of_label,
     calibrate,
 )
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
 
 MOST_SHOWN = 500
 CARDS_KEPT = 64

@@ -16,10 +16,10 @@ from pydantic import Field, TypeAdapter
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import is_latest
-from tarsy_scoring.records.cursors import Time, decode_cursor, encode_cursor
-from tarsy_scoring.records.scores import Reader, Wait
-from tarsy_scoring.scoring.document import CurrentHash
+from tarsy_scoring.scores.cursors import Time, decode_cursor, encode_cursor
+from tarsy_scoring.scores.document import CurrentHash
+from tarsy_scoring.scores.latest import is_latest
+from tarsy_scoring.scores.reader import Reader, Wait
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
+from tarsy_scoring.audit import audit
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import audit
-from tarsy_scoring.queue.references import Reference
+from tarsy_scoring.references.model import Reference
 
 ADD_REFERENCES = """
 INSERT INTO {schema}.session_references

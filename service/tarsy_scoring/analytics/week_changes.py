@@ -15,14 +15,14 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
+from tarsy_scoring.analytics.analytics import MOST_SPELLINGS, Selection, count
+from tarsy_scoring.analytics.differences import Counted, Difference, Kind, compare, tally
+from tarsy_scoring.analytics.rollups import count_by_chain, count_tags, missed_in, not_rolled_up
+from tarsy_scoring.analytics.week import DAYS, NAME_SHOWN, ChainWeek, Week, short_name
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import has_no_later, is_completed, is_of_kind
-from tarsy_scoring.records.analytics import MOST_SPELLINGS, Selection, count
-from tarsy_scoring.records.differences import Counted, Difference, Kind, compare, tally
-from tarsy_scoring.records.rollups import count_by_chain, count_tags, missed_in, not_rolled_up
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
-from tarsy_scoring.records.week import DAYS, NAME_SHOWN, ChainWeek, Week, short_name
+from tarsy_scoring.scores.latest import has_no_later, is_completed, is_of_kind
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.timeline.text import cut
 

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from tarsy_scoring.labels.nearby import LabelsNearby
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.queue.known_names import known_to_workers
-from tarsy_scoring.queue.latest import latest_of
-from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
-from tarsy_scoring.records.labels_nearby import LabelsNearby
-from tarsy_scoring.scoring.document import CurrentHash, document
+from tarsy_scoring.scores.document import CurrentHash, document
+from tarsy_scoring.scores.latest import latest_of
+from tarsy_scoring.scores.shapes import AlternativeApproach, MissingTool, Turn
 
 # Age of what documents say about the reasons to wait. A worker reads its limits as often.
 WAITING_S = 1.0

@@ -19,11 +19,11 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.outbox.outbox import IS_UNPUBLISHED
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.idempotency import KEPT_H
-from tarsy_scoring.queue.latest import is_latest
-from tarsy_scoring.queue.outbox import IS_UNPUBLISHED
-from tarsy_scoring.records.erasure import forget_sessions
+from tarsy_scoring.retention.erasure import forget_sessions
+from tarsy_scoring.scores.latest import is_latest
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000

@@ -26,9 +26,9 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
+from tarsy_scoring.outbox import outbox
+from tarsy_scoring.outbox.outbox import OutboxEvent
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import TRACEPARENT
 

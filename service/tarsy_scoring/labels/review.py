@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from tarsy_scoring.labels.labels import UNKNOWN, fetch_bands
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.statistics.sampling import (
     EDGE_POINTS,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.queue.score_fields import SHOWN_COLUMNS, no_results
-from tarsy_scoring.queue.score_parts import Usage
+from tarsy_scoring.scores.fields import SHOWN_COLUMNS, no_results
+from tarsy_scoring.scores.shapes import Usage
 
 CurrentHash = Callable[[str | None, str | None], str | None]
 """The hash that criteria of this name have now for a chain; None if the name is unknown."""

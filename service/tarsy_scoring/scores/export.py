@@ -14,12 +14,12 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import has_no_later
-from tarsy_scoring.queue.score_fields import SCORE_FIELDS
-from tarsy_scoring.queue.stored_references import references_of
-from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
-from tarsy_scoring.records.scores import DOCUMENT, Reader
-from tarsy_scoring.records.session_list import CUSTOM_PLAN, ENDED, Filters, matches
+from tarsy_scoring.references.store import references_of
+from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
+from tarsy_scoring.scores.fields import SCORE_FIELDS
+from tarsy_scoring.scores.latest import has_no_later
+from tarsy_scoring.scores.reader import DOCUMENT, Reader
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN, ENDED, Filters, matches
 
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]

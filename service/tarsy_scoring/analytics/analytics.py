@@ -13,11 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import Kind, is_completed, is_latest, is_of_kind
-from tarsy_scoring.records.built_tools import NO_TOOLS, BuiltTools
-from tarsy_scoring.records.rollups import (
+from tarsy_scoring.analytics.rollups import (
     FILLED_SINCE,
     Measure,
     count_by_chain,
@@ -27,7 +23,11 @@ from tarsy_scoring.records.rollups import (
     read_cover,
     sum_categories,
 )
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
+from tarsy_scoring.scores.latest import Kind, is_completed, is_latest, is_of_kind
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
 
 DayOf = Literal["scored", "ended"]

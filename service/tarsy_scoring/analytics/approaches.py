@@ -20,10 +20,10 @@ from pydantic import Field
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
+from tarsy_scoring.analytics.analytics import SELECTED, Selection
 from tarsy_scoring.evaluation.tool_names import bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.records.analytics import SELECTED, Selection
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
 MOST_READ = 2000
 """Approaches that are compared, the newest ones; the time of a comparison grows with the square of their number."""

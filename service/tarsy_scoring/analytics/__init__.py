@@ -1,0 +1,1 @@
+"""Many scores in few numbers: daily counts, trends, chains and the week."""

@@ -1,1 +1,0 @@
-"""Stored scores: read, listed, analysed, exported, labelled, reviewed and deleted."""

@@ -1,0 +1,1 @@
+"""Causes of incidents that became known after the investigation."""

@@ -1,0 +1,1 @@
+"""Removes what need not be kept: sessions that are erased, persons, and rows beyond their retention."""
