@@ -1,5 +1,5 @@
 """
-Writes the token patterns of gitleaks to `service/tarsy_scoring/timeline/masking/gitleaks.yaml`.
+Writes the token patterns of gitleaks to `service/tarsy_scoring/timeline/clean/masking/gitleaks.yaml`.
 
 `python .ci/gitleaks_rules.py PATH/TO/gitleaks.toml COMMIT`, with the file `config/gitleaks.toml` of a
 checkout.
@@ -11,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-TARGET = Path(__file__).parents[1] / "service/tarsy_scoring/timeline/masking/gitleaks.yaml"
+TARGET = Path(__file__).parents[1] / "service/tarsy_scoring/timeline/clean/masking/gitleaks.yaml"
 HEADER = """\
 # Patterns of tokens that their own shape identifies, and words of software, from gitleaks
 # (https://github.com/gitleaks/gitleaks, config/gitleaks.toml, commit {commit}).

@@ -19,9 +19,9 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.judge.verdict import Message, Question
-from tarsy_scoring.timeline.context import build_context
-from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.render.context import build_context
+from tarsy_scoring.timeline.render.fence import new_nonce
 
 TABLE = """
 CREATE TABLE plain_scores (

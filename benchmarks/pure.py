@@ -15,9 +15,9 @@ from typing import Any
 
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
-from tarsy_scoring.timeline.context import build_context
-from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.timeline.render.context import build_context
 
 EVENTS = 100_000
 CONTEXT_BYTES = 8_000_000

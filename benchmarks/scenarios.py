@@ -28,9 +28,9 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import UNPUBLISHED_EVENTS
 from tarsy_scoring.retention.erasure import forget_sessions
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.scripted_judge import MODEL
 from tarsy_scoring_lab.stack import Stack

@@ -19,8 +19,8 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scoring.offline import score_offline
-from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.files import parse_session
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 Row = dict[str, Any]
 

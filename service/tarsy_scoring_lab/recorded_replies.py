@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from tarsy_scoring.timeline.context import build_context
-from tarsy_scoring.timeline.fence_lines import new_nonce
+from tarsy_scoring.timeline.clean.injection import INSTRUCTION_REMOVED
 from tarsy_scoring.timeline.files import parse_session
-from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED
+from tarsy_scoring.timeline.render.context import build_context
+from tarsy_scoring.timeline.render.fence import new_nonce
 from tarsy_scoring_lab.scripted_replies import Messages, Task, read_transcript
 
 MODEL = "recorded-judgements"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.timeline.fence_lines import fence_lines, without_prefixes
-from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections
+from tarsy_scoring.timeline.clean.injection import INSTRUCTION_REMOVED, find_injections
+from tarsy_scoring.timeline.render.fence import fence_lines, without_prefixes
 from tarsy_scoring.timeline.text import encode
 
 _TEXTS = packaged_yaml(__package__, "scripted_texts.yaml")

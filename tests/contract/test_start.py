@@ -16,7 +16,11 @@ from tarsy_scoring.cli import COMMANDS, HEADINGS, LAB_COMMANDS, cli
 NUMBERS = ("numpy", "scipy")
 HTTP_SERVER = ("fastapi", "starlette", "uvicorn")
 PAGES = ("jinja2", "markdown_it", "nh3")
-RULES_OF_TEXT = ("tarsy_scoring.timeline.fence", "tarsy_scoring.timeline.masking", "tarsy_scoring.timeline.injection")
+RULES_OF_TEXT = (
+    "tarsy_scoring.timeline.clean.sanitizer",
+    "tarsy_scoring.timeline.clean.masking",
+    "tarsy_scoring.timeline.clean.injection",
+)
 FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
 DATABASE_AND_BROKER = ("asyncpg", "aiokafka", "tarsy_scoring.postgres.database", "tarsy_scoring.wiring")
 CALLS = ("aiohttp", "tenacity", "prometheus_client")

@@ -83,9 +83,9 @@ async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
     from tarsy_scoring.evaluation.interaction import measure_interaction
     from tarsy_scoring.judge.criteria import load_criteria
     from tarsy_scoring.scoring.budget import context_budget
-    from tarsy_scoring.timeline.context import build_context
     from tarsy_scoring.timeline.evidence import check_evidence
     from tarsy_scoring.timeline.files import SessionFiles
+    from tarsy_scoring.timeline.render.context import build_context
 
     shipped = load_criteria()
     default_budget = context_budget(ProviderSettings(), shipped.get("investigation-methodology"))

@@ -36,7 +36,7 @@ from tarsy_scoring.judge import llm as llm_module
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Question, Turn
-from tarsy_scoring.timeline.context import estimate_tokens
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 KEY = "sk-test-0123456789"
 PRIVATE = "private words of a transcript"

@@ -16,8 +16,8 @@ from benchmarks.sessions import CALLS, CONTEXT_BYTES, make_session
 from benchmarks.stored import Stored
 from benchmarks.tarsy import EVENTS, make_tarsy_session
 
-from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import parse_session
+from tarsy_scoring.timeline.render.context import build_context
 
 
 def result(

@@ -48,8 +48,8 @@ from tarsy_scoring.scoring.providers import (
     judge,
     most_hopeful,
 )
-from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.timeline.render.context import FittedContext
 
 REGISTRY = load_criteria()
 CRITERIA = REGISTRY.get("investigation-methodology")

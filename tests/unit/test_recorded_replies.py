@@ -9,8 +9,8 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_outcome, extract_total
 from tarsy_scoring.scoring.dry_run import plan_judgement
-from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import parse_session
+from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring_lab.recorded_replies import RecordedReplies, example_sessions
 from tarsy_scoring_lab.scripted_replies import Messages, read_task
 

@@ -15,7 +15,7 @@ from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun, dry_run
-from tarsy_scoring.timeline.context import estimate_tokens
+from tarsy_scoring.timeline.render.context import estimate_tokens
 from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import poisoned, texts_of
 from unit.timeline.sessions import call, event, of_events

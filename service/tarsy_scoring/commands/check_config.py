@@ -26,7 +26,7 @@ from tarsy_scoring.config.changed_defaults import changed_defaults, previous_ver
 from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.timeline.masking import mask_secrets
+from tarsy_scoring.timeline.clean.masking import mask_secrets
 from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice, warn_of_settings
 
 HIDDEN = "***"

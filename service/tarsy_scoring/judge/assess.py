@@ -16,7 +16,7 @@ from tarsy_scoring.judge.failure_tags import find_failure_tags
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
-from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.render.context import FittedContext
 
 Samples = int | Literal["adaptive"]
 

@@ -25,10 +25,10 @@ from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, loca
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
-from tarsy_scoring.timeline.fence_lines import LINE_PREFIX, fence_lines
+from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence_lines
 
 if TYPE_CHECKING:
-    from tarsy_scoring.timeline.context import FittedContext
+    from tarsy_scoring.timeline.render.context import FittedContext
 
 # Appended to every system prompt, so that no criteria file can omit it.
 FENCE_NOTICE = """\
@@ -285,7 +285,7 @@ def _parsed(loader: Any) -> tuple[yaml.Node | None, Any]:
 
 def _estimated(texts: Iterable[str]) -> int:
     # Only a process that judges needs estimates, and the rules of secrets that come with them.
-    from tarsy_scoring.timeline.context import estimate_tokens
+    from tarsy_scoring.timeline.render.context import estimate_tokens
 
     return sum(map(estimate_tokens, texts))
 

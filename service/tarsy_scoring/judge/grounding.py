@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tarsy_scoring.judge.verdict import FailedCitation, Grounding
-from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.render.context import FittedContext
 from tarsy_scoring.timeline.text import one_line, without_invisible
 
 _FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more

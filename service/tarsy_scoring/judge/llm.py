@@ -23,7 +23,7 @@ from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall,
 from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
-from tarsy_scoring.timeline.context import estimate_tokens
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
 JITTER = 0.2  # our own waits vary up and down, a wait that the provider asked for only up

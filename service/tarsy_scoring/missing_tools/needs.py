@@ -21,10 +21,10 @@ from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.json_reply import Model, object_schema, output_schema, say_json
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat
 from tarsy_scoring.postgres.database import Database, DatabaseAway
-from tarsy_scoring.timeline.context import estimate_tokens
-from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.fence_lines import fence, new_nonce
-from tarsy_scoring.timeline.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
+from tarsy_scoring.timeline.render.context import estimate_tokens
+from tarsy_scoring.timeline.render.fence import fence, new_nonce
 from tarsy_scoring.timeline.text import cut
 
 LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first

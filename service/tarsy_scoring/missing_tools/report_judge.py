@@ -32,8 +32,8 @@ from tarsy_scoring.missing_tools.needs import (
     read_notes,
 )
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.timeline.context import estimate_tokens
-from tarsy_scoring.timeline.masking import masking_of
+from tarsy_scoring.timeline.clean.masking import masking_of
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 NO_JUDGE = "its judge is switched off (`judge.enabled`), so no model may be asked"

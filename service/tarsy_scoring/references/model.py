@@ -52,7 +52,7 @@ def reference_of(
         at: Time of arrival, for a reference without `provided_at`; None: now.
     """
     # The rules of secrets take 15 MB, which a process without references saves.
-    from tarsy_scoring.timeline.masking import mask_secrets, masking_of
+    from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 
     masking = masking_of(extra_patterns)
     text = mask_secrets(given.text, masking)

@@ -61,10 +61,10 @@ from tarsy_scoring.scoring.second_opinion import add_second_opinion
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
-from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence, require_events
-from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext
 
 log = structlog.get_logger()
 

@@ -37,9 +37,9 @@ from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.statistics.judge_bench import Sample
-from tarsy_scoring.timeline.fence_lines import new_nonce
-from tarsy_scoring.timeline.masking import masking_of
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.fence import new_nonce
 
 # The nonce of the context that a key is made of. A nonce made for the judgement would give another key each
 # time.

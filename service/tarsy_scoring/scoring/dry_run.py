@@ -16,11 +16,11 @@ from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
 from tarsy_scoring.scoring.budget import context_budget
-from tarsy_scoring.timeline.context import build_context, estimate_tokens
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
-from tarsy_scoring.timeline.fence_lines import new_nonce
-from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import build_context, estimate_tokens
+from tarsy_scoring.timeline.render.fence import new_nonce
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Learned, Step, Store, StoredTurn
 from tarsy_scoring.scoring.layers import Layers
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext
 
 SECOND_TURN: TurnKind = "missing_tools"
 PHASE_OF_TURN: Mapping[TurnKind, str] = {

@@ -21,11 +21,11 @@ from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.scoring.score_columns import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.scoring.second_opinion import add_second_opinion
-from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
-from tarsy_scoring.timeline.fence_lines import new_nonce
-from tarsy_scoring.timeline.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext
+from tarsy_scoring.timeline.render.fence import new_nonce
 
 if TYPE_CHECKING:
     from tarsy_scoring.judge.llm import JudgeClient  # it imports the HTTP client, which only a judge needs

@@ -30,9 +30,9 @@ from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
 from tarsy_scoring.scoring.budget import context_budget, smaller_budget
-from tarsy_scoring.timeline.context import FittedContext, build_context
-from tarsy_scoring.timeline.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext, build_context
 
 log = structlog.get_logger()
 T = TypeVar("T")

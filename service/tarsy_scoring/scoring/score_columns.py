@@ -17,10 +17,10 @@ from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.scores.shapes import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
-from tarsy_scoring.timeline.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
-from tarsy_scoring.timeline.masking import MASKING_POLICY, masking_of
+from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
+from tarsy_scoring.timeline.render.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 
 MOST_TOOLS = 4000  # names in a set; each tool has two
 # Columns of a score that the verdict holds under the same name.

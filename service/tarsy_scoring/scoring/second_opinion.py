@@ -18,8 +18,8 @@ from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Question, SecondOpinion, Turn, Verdict
 from tarsy_scoring.scoring.providers import Judgement, Judges, Render, in_fitting_context
-from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext
 
 log = structlog.get_logger()
 

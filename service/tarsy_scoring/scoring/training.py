@@ -24,10 +24,10 @@ from tarsy_scoring.labels.labels import last_labels
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.export import ExportedScore
 from tarsy_scoring.scoring.budget import context_budget
-from tarsy_scoring.timeline.context import FittedContext, build_context
-from tarsy_scoring.timeline.fence_lines import without_prefixes
-from tarsy_scoring.timeline.masking import masking_of
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
+from tarsy_scoring.timeline.render.context import FittedContext, build_context
+from tarsy_scoring.timeline.render.fence import without_prefixes
 
 READ_TIMEOUT_S = 60.0
 

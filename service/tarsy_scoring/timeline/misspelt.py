@@ -12,7 +12,7 @@ from typing import Any
 
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES
-from tarsy_scoring.timeline.rendering import EVENT_TYPES
+from tarsy_scoring.timeline.render.rendering import EVENT_TYPES
 
 # The keys of each object of a session file, which docs/session-files.md explains.
 KEYS: dict[str, tuple[str, ...]] = {

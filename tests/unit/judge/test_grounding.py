@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tables import table
 from tarsy_scoring.judge.grounding import check_citations, citing_sentences, is_ungrounded
 from tarsy_scoring.judge.verdict import Grounding
-from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.render.context import FittedContext, build_context
 from unit.timeline.sessions import NONCE, PLENTY, RECORDED_DIR, call, event, of_events
 
 TRUE, FALSE, NONE = Grounding(1, 1), Grounding(1, 0), Grounding(0, 0)

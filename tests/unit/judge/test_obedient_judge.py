@@ -15,8 +15,8 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Question, Turn, TurnKind
 from tarsy_scoring.scoring import providers
 from tarsy_scoring.scoring.providers import Judgement, Judges
-from tarsy_scoring.timeline.fence_lines import FENCE_WORD, fence_lines
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.fence import FENCE_WORD, fence_lines
 from unit.timeline.attacks import ATTACKS, CLEAN, PLACES, Attack, as_read, session_with
 from unit.timeline.sessions import NONCE
 

@@ -23,8 +23,8 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Question
 from tarsy_scoring.scoring.providers import Judgement, Judges, judge
-from tarsy_scoring.timeline.context import FittedContext, estimate_tokens
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.timeline.render.context import FittedContext, estimate_tokens
 
 REGISTRY = load_criteria()
 TWO_TURN = "investigation-methodology"

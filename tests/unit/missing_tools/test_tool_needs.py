@@ -23,7 +23,7 @@ from tarsy_scoring.missing_tools.needs import (
 )
 from tarsy_scoring.missing_tools.report_judge import MoneySpent
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.timeline.context import estimate_tokens
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 MEMORY = Note(uuid.uuid4(), "1. **node_memory**: nobody could see the node's memory pressure.\n2. logs")
 LOGS = Note(uuid.uuid4(), "1. tail_logs: the logs of the previous container were gone.")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tarsy_scoring.timeline.fence_lines import without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
+from tarsy_scoring.timeline.render.fence import without_prefixes
 from unit.timeline.sessions import call, event, execution, stage, timeline
 
 

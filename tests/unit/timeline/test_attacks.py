@@ -13,12 +13,12 @@ from sessions import NONCE, PLENTY, call, of_events
 
 from cpu import cpu_s
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.timeline.context import FittedContext, build_context
-from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.fence_lines import LINE_PREFIX, fence_lines, without_prefixes
-from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections, mask_injections
-from tarsy_scoring.timeline.masking import defuse_markers
+from tarsy_scoring.timeline.clean.injection import INSTRUCTION_REMOVED, find_injections, mask_injections
+from tarsy_scoring.timeline.clean.masking import defuse_markers
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.context import FittedContext, build_context
+from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence_lines, without_prefixes
 
 BEGIN, END = fence_lines(NONCE)
 CRITERIA = load_criteria().get("investigation-methodology")

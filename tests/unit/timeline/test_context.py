@@ -11,8 +11,8 @@ from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, ti
 
 from cpu import cpu_s
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.context import REFERENCE_NOTICE, FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
+from tarsy_scoring.timeline.render.context import REFERENCE_NOTICE, FittedContext, build_context, estimate_tokens
 
 
 def context(session: Timeline, budget_tokens: int = PLENTY) -> FittedContext:

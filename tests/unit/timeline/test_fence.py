@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sessions import NONCE
 
-from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.fence_lines import fence, fence_lines, new_nonce
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
+from tarsy_scoring.timeline.render.fence import fence, fence_lines, new_nonce
 
 BEGIN, END = fence_lines(NONCE)
 

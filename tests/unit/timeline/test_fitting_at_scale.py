@@ -15,9 +15,9 @@ import pytest
 from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
 
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
-from tarsy_scoring.timeline.fence_lines import fence_lines, prefix_lines, without_prefixes
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
+from tarsy_scoring.timeline.render.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.render.fence import fence_lines, prefix_lines, without_prefixes
 
 SESSIONS_PER_SHAPE = 60
 SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session

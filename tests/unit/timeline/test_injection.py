@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tarsy_scoring.timeline.injection import find_injections, mask_injections
+from tarsy_scoring.timeline.clean.injection import find_injections, mask_injections
 
 TEXTS: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "injection_texts.json").read_text("utf-8"))
 

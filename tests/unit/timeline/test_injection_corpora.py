@@ -13,8 +13,8 @@ import pytest
 from sessions import NONCE, PLENTY, call, of_events
 
 from cpu import cpu_s
-from tarsy_scoring.timeline.context import build_context
-from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
+from tarsy_scoring.timeline.render.context import build_context
 
 CORPORA = Path(__file__).parent / "corpora"
 FEWEST_FLAGGED, MOST_FALSE_ALARMS = 0.8, 0.02

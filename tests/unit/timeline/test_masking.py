@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_scoring.timeline.masking import mask_secrets
+from tarsy_scoring.timeline.clean.masking import mask_secrets
 
 PEM = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc/def+123==\n-----END RSA " + "PRIVATE KEY-----"
 A20 = "aB3dE6gH9jK2mN5pQ8sT"

@@ -7,9 +7,9 @@ import corpus
 import pytest
 from sessions import NONCE
 
-from tarsy_scoring.timeline.fence import Sanitizer
-from tarsy_scoring.timeline.masking import Masking, find_secrets, mask_secrets
-from tarsy_scoring.timeline.masking.values import Checks
+from tarsy_scoring.timeline.clean.masking import Masking, find_secrets, mask_secrets
+from tarsy_scoring.timeline.clean.masking.values import Checks
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 
 SETS = ("", "_2", "_3", "_4", "_5")
 UNSEEN = (*SETS, "_6", "_7", "_8", "_9")

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from tarsy_scoring.errors import SessionNotTerminal
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
-from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.files import NotASessionFile, parse_session
 from tarsy_scoring.timeline.model import ToolCall
 from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none, tool_call

@@ -2,14 +2,14 @@
 
 import gc
 
-from tarsy_scoring.timeline import fence, injection
-from tarsy_scoring.timeline.masking import harmless
-from tarsy_scoring.timeline.patterns import BytesPattern, BytesSet, compile_bytes
+from tarsy_scoring.timeline.clean import injection, sanitizer
+from tarsy_scoring.timeline.clean.masking import harmless
+from tarsy_scoring.timeline.clean.patterns import BytesPattern, BytesSet, compile_bytes
 
 
 def test_every_shipped_pattern_compiles() -> None:
     """A pattern that few sessions need would otherwise fail a score in production."""
-    assert fence.__name__  # imports all rules, but for these
+    assert sanitizer.__name__  # imports all rules, but for these
     assert [injection.whole_pattern(number) for number in range(len(injection.LETTER_PATTERNS))]
     assert [harmless.reasons_of(group) for group in harmless.REASONS]
     shipped = [found for found in gc.get_objects() if isinstance(found, BytesPattern | BytesSet)]

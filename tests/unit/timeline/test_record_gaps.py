@@ -7,9 +7,9 @@ from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, ti
 
 from cpu import cpu_s
 from tarsy_scoring.scoring.score_columns import evidence_columns
-from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
+from tarsy_scoring.timeline.render.context import build_context
 
 LISTING = "".join(f"pod/geo-{n:x}  1/1  Running  {n}s on node-{n % 7}\n" for n in range(300, 900))
 

@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
-from tarsy_scoring.timeline.fence_lines import new_nonce, without_prefixes
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
+from tarsy_scoring.timeline.render.fence import new_nonce, without_prefixes
 from tarsy_scoring.web.places import NoPlace, Places
 
 if TYPE_CHECKING:
-    from tarsy_scoring.timeline.context import FittedContext
+    from tarsy_scoring.timeline.render.context import FittedContext
 
 T = TypeVar("T")
 
@@ -157,8 +157,8 @@ def show(
 ) -> ShownSession:
     """The parts of a timeline that a page shows. Blocks for a time that grows with the session."""
     # The rules of secrets take 15 MB and a quarter of a second, which an API that shows no session saves.
-    from tarsy_scoring.timeline.context import build_context
-    from tarsy_scoring.timeline.masking import mask_secrets, masking_of
+    from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
+    from tarsy_scoring.timeline.render.context import build_context
 
     masking = masking_of(extra_patterns)
     context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS, masking=masking)

@@ -12,12 +12,12 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from tarsy_scoring.timeline.fence_lines import new_nonce
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.render.fence import new_nonce
 from tarsy_scoring.web.pages.citations import Marks
 
 if TYPE_CHECKING:
-    from tarsy_scoring.timeline.rendering import EntryFacts, Part
+    from tarsy_scoring.timeline.render.rendering import EntryFacts, Part
 
 ENTRIES_SHOWN = 100  # on one page
 TEXT_CHARACTERS, FOLDED_CHARACTERS = 2_000, 3_000  # shown of a text, and of a result that is folded
@@ -162,9 +162,9 @@ def show_timeline(
         extra_patterns: The shapes of the operator's own secrets.
     """
     # The rules of secrets take 15 MB and a quarter of a second, which an API that shows no session saves.
-    from tarsy_scoring.timeline.fence import Sanitizer
-    from tarsy_scoring.timeline.masking import masking_of
-    from tarsy_scoring.timeline.rendering import Rendering
+    from tarsy_scoring.timeline.clean.masking import masking_of
+    from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
+    from tarsy_scoring.timeline.render.rendering import Rendering
 
     sanitizer = Sanitizer(new_nonce(), timeline.agent_models, masking=masking_of(extra_patterns))
     rendering = Rendering(timeline, sanitizer)
@@ -276,7 +276,7 @@ def _texts(facts: "EntryFacts", parts: Sequence["Part"], *, is_opened: bool) -> 
 
 def _labelled(parts: Sequence["Part"]) -> list[tuple[str, str, bool]]:
     """The texts of a call, each with the words in front of it and whether it is folded."""
-    from tarsy_scoring.timeline.rendering import CUT_MARK
+    from tarsy_scoring.timeline.render.rendering import CUT_MARK
 
     texts: list[tuple[str, str, bool]] = []
     words = ""
@@ -296,7 +296,7 @@ def _folds(parts: Sequence["Part"]) -> bool:
     """
     Whether these are a result or a list of tools: long, and rarely read from the first line to the last.
     """
-    from tarsy_scoring.timeline.rendering import Rank
+    from tarsy_scoring.timeline.render.rendering import Rank
 
     is_list = len(parts) > 1 and all(part.inline for part in parts if part.quoted)
     return is_list or any(part.rank in (Rank.RESULT, Rank.SUMMARISED_RESULT) for part in parts)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.values import READERS, STRETCH_BYTES, Checks, Secret, template_end
-from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.values import READERS, STRETCH_BYTES, Checks, Secret, template_end
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 
 
 class _Link(NamedTuple):

@@ -2,7 +2,7 @@
 The lines around session text, and the prefix of its lines.
 
 A fence is a pair of lines that carry a nonce. The authors of a session's text cannot know the nonce, and text
-that looks like a fence line is removed (`fence`). Inside a fence every line that begins with session text
+that looks like a fence line is removed (`clean.sanitizer`). Inside a fence every line that begins with session text
 has a prefix, and no other line has it, so that session text begins no heading and no entry.
 """
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.fence import Injection, Sanitizer
-from tarsy_scoring.timeline.fence_lines import LINE_PREFIX, fence, prefix_lines
-from tarsy_scoring.timeline.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.clean.sanitizer import Injection, Sanitizer
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
+from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence, prefix_lines
+from tarsy_scoring.timeline.render.rendering import Part, Rank, Rendering
 from tarsy_scoring.timeline.text import encode
 
 CONTEXT_POLICY = "4"

@@ -19,12 +19,19 @@ from itertools import accumulate
 
 import re2
 
-from tarsy_scoring.timeline.folding import ESCAPED_PATTERN, fold, fold_text, letters_of, unfold, with_gaps
-from tarsy_scoring.timeline.patterns import BytesPattern, compile_bytes, compile_set, read_rules
-from tarsy_scoring.timeline.statements import NEAR, NEAR_PATTERN, statements_to_judge
+from tarsy_scoring.timeline.clean.folding import (
+    ESCAPED_PATTERN,
+    fold,
+    fold_text,
+    letters_of,
+    unfold,
+    with_gaps,
+)
+from tarsy_scoring.timeline.clean.patterns import BytesPattern, compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.clean.statements import NEAR, NEAR_PATTERN, statements_to_judge
 
 FENCE_REMOVED = "[fence removed]"
-"""Replaces an imitated delimiter; see `fence`."""
+"""Replaces an imitated delimiter; see `sanitizer`."""
 
 INSTRUCTION_REMOVED = "[instruction removed]"
 
@@ -65,7 +72,7 @@ def find_injections(data: bytes, effort: Effort | None = None) -> list[Span]:
     for.
 
     Args:
-        data: Text that `fence.clean` returned; in other text a zero-width space could hide a word.
+        data: Text that `sanitizer.clean` returned; in other text a zero-width space could hide a word.
     """
     effort = effort or Effort()
     if effort.is_used_up:

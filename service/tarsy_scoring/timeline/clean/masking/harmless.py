@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from tarsy_scoring.timeline.masking.values import Value
-from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.masking.values import Value
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 
 
 class Candidate:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tarsy_scoring.timeline.folding import fold_text
-from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.clean.folding import fold_text
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, compile_set, read_rules
 
 _GROUPS: dict[str, dict[str, Any]] = read_rules("injection_words.yaml", "groups")
 _WEIGHTS = [group["weight"] for group in _GROUPS.values()]

@@ -5,8 +5,8 @@ import binascii
 import re
 from collections.abc import Callable, Iterator
 
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret
-from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.masking.values import STRETCH_BYTES, Checks, Secret
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 
 
 def _aligned(word: str) -> Iterator[str]:

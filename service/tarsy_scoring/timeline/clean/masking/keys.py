@@ -6,8 +6,8 @@ encoding.
 import re
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.values import Secret
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.masking.values import Secret
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 _KIND = "private_key"
 _NAME = (

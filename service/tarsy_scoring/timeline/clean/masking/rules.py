@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import re2
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.values import READERS, STRETCH_BYTES, Checks, Secret, Value
-from tarsy_scoring.timeline.patterns import compile_bytes, compile_set, read_rules
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.values import READERS, STRETCH_BYTES, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, compile_set, read_rules
 
 # The escape that may stand before a token: `EDGE` of `secrets.yaml`.
 _EDGE = re.compile(rb"\\+[nrt]|%[0-9A-Fa-f]{2}|\\+u00[0-9a-f]{2}")

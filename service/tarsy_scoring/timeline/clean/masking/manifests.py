@@ -4,9 +4,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value, quoted
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.values import STRETCH_BYTES, Checks, Secret, Value, quoted
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 MANIFEST_PATTERN = (
     r"""(?:\b|\\[nt])kind\\*["']?[ \t]*:[ \t]*\\*["']?Secret(?:List)?\\*["']?\s*(?:[,}\n]|\\+n|\\+r|\z)"""

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.values import STRETCH_BYTES, Checks, Secret
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 _NAME = r"(?i:\b(?:[A-Za-z0-9]+[_-])*(?:tokens|secrets|passwords|passwds|credentials|api_?keys))\\*[\"']?"
 _OBJECT = r"[ \t]*(?:=>|[:=])\s*[\[{]\s*\\*[\"']?[\w./-]+\\*[\"']?\s*(?:=>|[:=])"

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import re2
 
-from tarsy_scoring.timeline.injection import (
+from tarsy_scoring.timeline.clean.injection import (
     FENCE_REMOVED,
     INJECTION_PATTERN,
     INSTRUCTION_REMOVED,
@@ -26,7 +26,7 @@ from tarsy_scoring.timeline.injection import (
     mask_injections,
     steering,
 )
-from tarsy_scoring.timeline.masking import (
+from tarsy_scoring.timeline.clean.masking import (
     ANY_SECRET,
     MARKER_PATTERN,
     SHIPPED,
@@ -34,7 +34,7 @@ from tarsy_scoring.timeline.masking import (
     Masking,
     defuse_markers,
 )
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 MODEL_REMOVED = "[model]"

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Set
 from functools import lru_cache
 from types import MappingProxyType
 
-from tarsy_scoring.timeline.masking.encodings import ENCODED_PATTERN, find_encoded
-from tarsy_scoring.timeline.masking.keys import KEY_PATTERN, find_keys
-from tarsy_scoring.timeline.masking.manifests import MANIFEST_PATTERN, find_manifests
-from tarsy_scoring.timeline.masking.names import NAME_PATTERN, find_named
-from tarsy_scoring.timeline.masking.nearby import NEARBY_PATTERN, find_nearby
-from tarsy_scoring.timeline.masking.nodes import NODE_PATTERN, find_members
-from tarsy_scoring.timeline.masking.rules import (
+from tarsy_scoring.timeline.clean.masking.encodings import ENCODED_PATTERN, find_encoded
+from tarsy_scoring.timeline.clean.masking.keys import KEY_PATTERN, find_keys
+from tarsy_scoring.timeline.clean.masking.manifests import MANIFEST_PATTERN, find_manifests
+from tarsy_scoring.timeline.clean.masking.names import NAME_PATTERN, find_named
+from tarsy_scoring.timeline.clean.masking.nearby import NEARBY_PATTERN, find_nearby
+from tarsy_scoring.timeline.clean.masking.nodes import NODE_PATTERN, find_members
+from tarsy_scoring.timeline.clean.masking.rules import (
     COMMANDS,
     LINES,
     OUTPUTS,
@@ -33,9 +33,9 @@ from tarsy_scoring.timeline.masking.rules import (
     Rule,
     Rules,
 )
-from tarsy_scoring.timeline.masking.tables import TABLE_PATTERN, find_columns
-from tarsy_scoring.timeline.masking.values import Checks, Secret
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.masking.tables import TABLE_PATTERN, find_columns
+from tarsy_scoring.timeline.clean.masking.values import Checks, Secret
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 MASKING_POLICY = "6"
 """Part of the judge's fingerprint: raise it with every change of the rules."""

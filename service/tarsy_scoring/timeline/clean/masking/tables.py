@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.names import HEADING, Level, level_of
-from tarsy_scoring.timeline.masking.values import STRETCH_BYTES, Checks, Secret, Value
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.names import HEADING, Level, level_of
+from tarsy_scoring.timeline.clean.masking.values import STRETCH_BYTES, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 _OWNED = r"(?:(?:[A-Za-z]+ ){1,2}|@@)?"
 _WORD = f"(?:{HEADING})"

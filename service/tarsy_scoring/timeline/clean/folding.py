@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.timeline.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 _ENTITY = rb"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});?"
 _ESCAPES = rb"(?:\\{1,4}u\{?[0-9a-fA-F]{4,6}\}?|\\{1,4}x[0-9a-fA-F]{2}|\\{1,4}U[0-9a-fA-F]{8})+"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
-from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
-from tarsy_scoring.timeline.fence_lines import prefix_lines
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer, imitates_fence
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
+from tarsy_scoring.timeline.render.fence import prefix_lines
 
 
 class Rank(IntEnum):

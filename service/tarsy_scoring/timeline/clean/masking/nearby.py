@@ -9,10 +9,10 @@ characters make a value suspicious, and `harmless.yaml` spares ids, digests, pat
 import re
 from collections.abc import Iterator
 
-from tarsy_scoring.timeline.masking.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.masking.names import level_at
-from tarsy_scoring.timeline.masking.values import Checks, Secret, Value
-from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.masking.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.masking.names import level_at
+from tarsy_scoring.timeline.clean.masking.values import Checks, Secret, Value
+from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 
 NEARBY_PATTERN = f"(?i:{'|'.join(read_rules('masking/names.yaml', 'announcing'))})"
 _ANY = compile_bytes(NEARBY_PATTERN, capture=False)

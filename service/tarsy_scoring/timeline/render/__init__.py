@@ -1,0 +1,1 @@
+"""A session as fenced text that fits the window of the judge."""
