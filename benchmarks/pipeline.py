@@ -14,10 +14,10 @@ from typing import Self
 import asyncpg
 
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.read.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.render.context import build_context

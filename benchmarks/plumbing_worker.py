@@ -7,7 +7,7 @@ Its arguments are those of `python -m tarsy_scoring`.
 from typing import Any
 
 from tarsy_scoring.cli import main
-from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.verdict import Question, Turn
 
 _PROSE = "The agent looked at pods, logs and metrics before it concluded, and said what it could not verify. " * 20

@@ -18,8 +18,8 @@ from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.config.watched_secret import database_url_source, read_api_key
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates import sandbox
+from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
-from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.limits.budgets import require_affordable
 from tarsy_scoring.limits.fleet import Limits

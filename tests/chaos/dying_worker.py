@@ -16,7 +16,7 @@ from typing import Any, Literal
 from aiokafka import AIOKafkaProducer
 
 from tarsy_scoring.cli import main
-from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.kafka.consumer import Consumer
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.outbox import outbox

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.claims import ClaimedScore

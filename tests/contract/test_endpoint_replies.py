@@ -28,10 +28,10 @@ from tarsy_scoring.errors import (
     Refused,
     ScoringError,
 )
-from tarsy_scoring.judge import endpoint as endpoint_module
+from tarsy_scoring.judge.ask import endpoint as endpoint_module
+from tarsy_scoring.judge.ask.client import JITTER, RETRY_WAITS_S, JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.llm import JITTER, RETRY_WAITS_S, JudgeClient
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question
 
 KEY = "sk-planted-judge-key"

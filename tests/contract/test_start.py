@@ -25,7 +25,11 @@ FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy",
 DATABASE_AND_BROKER = ("asyncpg", "aiokafka", "tarsy_scoring.postgres.database", "tarsy_scoring.wiring")
 CALLS = ("aiohttp", "tenacity", "prometheus_client")
 LOGGERS = ("structlog", "rich", "tarsy_scoring.telemetry.logging")
-READERS_OF_REPLIES = ("tarsy_scoring.judge.assess", "tarsy_scoring.judge.grounding", "tarsy_scoring.judge.failure_tags")
+READERS_OF_REPLIES = (
+    "tarsy_scoring.judge.assess",
+    "tarsy_scoring.judge.read.grounding",
+    "tarsy_scoring.judge.read.failure_tags",
+)
 RESULTS = ("tarsy_scoring.scoring.offline", "tarsy_scoring.evaluation.interaction", "tarsy_scoring.queue", "uvloop")
 ERRORS_ONLY = ("difflib",)
 DRY_RUN = (*PAGES, *LOGGERS, *READERS_OF_REPLIES, *RESULTS, *ERRORS_ONLY)

@@ -14,7 +14,7 @@ from builders import Scoring
 from stored import NOON, store_score
 from tarsy_scoring.analytics import approaches
 from tarsy_scoring.cli import cli
-from tarsy_scoring.judge.extraction import tool_of_step
+from tarsy_scoring.judge.read.extraction import tool_of_step
 
 AS_BROWSER = {"Accept": "text/html"}
 LOGS = ("kubernetes.pods_log: the container before its restart", "kubernetes.events_list: around the restart")

@@ -11,7 +11,7 @@ import pytest
 from attempting import a_timeline, open_service, watched
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import wait_until
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import Connection, DatabaseAway

@@ -30,7 +30,7 @@ from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.scoring.attempt import Finished
-from tarsy_scoring.scoring.contact import Contact
+from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
@@ -216,7 +216,7 @@ async def test_a_score_failed_by_a_lost_worker_is_counted(service: Service, monk
     metrics = Metrics(["k"])
     settings = service.settings.model_copy(update={"max_attempts": 1})
     worker, _ = a_worker(service, settings, None, metrics)
-    monkeypatch.setattr(Contact, "is_settled", lambda *_: True)
+    monkeypatch.setattr(TakeoverGuard, "is_settled", lambda *_: True)
     await service.request()
     await service.claim()
     lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 s'"

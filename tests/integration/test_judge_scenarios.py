@@ -15,7 +15,7 @@ import pytest
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.scoring.attempt import Finished, Scorer

@@ -31,10 +31,10 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge import endpoint as endpoint_module
-from tarsy_scoring.judge import llm as llm_module
+from tarsy_scoring.judge.ask import client as llm_module
+from tarsy_scoring.judge.ask import endpoint as endpoint_module
+from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.timeline.render.context import estimate_tokens
 

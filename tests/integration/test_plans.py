@@ -12,7 +12,8 @@ from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.deliveries import tables as deliveries
-from tarsy_scoring.limits import fleet, spent_budgets, tables
+from tarsy_scoring.limits import fleet, spent_budgets
+from tarsy_scoring.limits import ledger as tables
 from tarsy_scoring.live import stored
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.queue import (

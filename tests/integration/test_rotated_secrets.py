@@ -11,8 +11,8 @@ from builders import connected
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.watched_secret import database_url_source
 from tarsy_scoring.errors import KeyRejected
+from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.tarsy.database import TarsyPool

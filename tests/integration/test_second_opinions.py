@@ -14,7 +14,7 @@ from fakes import FakeJudge
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.scoring.attempt import Scorer

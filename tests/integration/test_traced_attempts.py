@@ -22,7 +22,7 @@ from fakes import FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import OutboxEvent

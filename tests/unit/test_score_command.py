@@ -227,7 +227,7 @@ def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
         judge.provider = "main"
         return {"main": judge}
 
-    monkeypatch.setattr("tarsy_scoring.judge.llm.create_clients", judging)
+    monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
 
     document, text = json.loads(run(session, "--json").stdout), run(session).stdout
 
@@ -272,7 +272,7 @@ def test_the_nearest_threshold_decides(
         judge.provider = "main"
         return {"main": judge}
 
-    monkeypatch.setattr("tarsy_scoring.judge.llm.create_clients", judging)
+    monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
     settings: dict[str, Any] = {"chain": {"criteria": "cli-tool-use"} | default, "k": chain}
 
     ended = run(SESSION, "--chain", "k", "--json", **settings)
@@ -343,7 +343,7 @@ def test_answer_is_judged_against_a_reference(run: Run, tmp_path: Path, monkeypa
         judges[-1].provider = "main"
         return {"main": judges[-1]}
 
-    monkeypatch.setattr("tarsy_scoring.judge.llm.create_clients", judging)
+    monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
     monkeypatch.setenv("USER", "ada")
     reference = tmp_path / "cause.txt"
     reference.write_text("The disk was full. password=hunter2hunter2\n", encoding="utf-8")

@@ -24,7 +24,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.drift.report import markdown as drift_markdown
 from tarsy_scoring.drift.report import read_report
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.missing_tools.report import (
     ToolReport,
     document_of,

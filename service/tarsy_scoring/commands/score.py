@@ -28,7 +28,7 @@ from tarsy_scoring.timeline.text import storable
 # A dry run is waited for at a prompt, so functions import what only a score, a reference or a failure needs.
 if TYPE_CHECKING:
     from tarsy_scoring.events import GivenReference
-    from tarsy_scoring.judge.llm import JudgeClient
+    from tarsy_scoring.judge.ask.client import JudgeClient
 
 
 @click.command()
@@ -148,7 +148,7 @@ def _score(
     async def work() -> dict[str, Any]:
         clients: dict[str, JudgeClient] = {}
         if with_judge:
-            from tarsy_scoring.judge.llm import create_clients
+            from tarsy_scoring.judge.ask.client import create_clients
 
             clients = create_clients(settings)
         try:

@@ -16,7 +16,7 @@ from tarsy_scoring.deliveries.loop import Deliveries
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.gates.containment import contain_commands
-from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.outbox.relay import Relay

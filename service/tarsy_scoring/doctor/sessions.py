@@ -9,9 +9,9 @@ from pydantic import SecretStr
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
+from tarsy_scoring.judge.ask.official import ask_officially
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.llm import JudgeClient, create_clients
-from tarsy_scoring.judge.official import ask_officially
 from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.postgres.url import place_of
 from tarsy_scoring.tarsy.write_back import open_write_back_tarsy

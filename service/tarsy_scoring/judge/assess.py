@@ -12,8 +12,8 @@ from tarsy_scoring.config.settings import MOST_ADAPTIVE_SAMPLES, ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.failure_tags import find_failure_tags
-from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
+from tarsy_scoring.judge.read.failure_tags import find_failure_tags
+from tarsy_scoring.judge.read.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
 from tarsy_scoring.timeline.render.context import FittedContext

@@ -24,6 +24,7 @@ import structlog
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
 from tarsy_scoring.limits.budgets import NO_PRICE, exact_usd, state_of_budget
+from tarsy_scoring.limits.ledger import LimitTables
 from tarsy_scoring.limits.rules import (
     NEVER,
     NEW_BUDGET,
@@ -41,7 +42,6 @@ from tarsy_scoring.limits.rules import (
 )
 from tarsy_scoring.limits.second_turns import is_learned, reservation_usd, second_turn_share, with_share
 from tarsy_scoring.limits.spent_budgets import SpentBudget, spent_budgets
-from tarsy_scoring.limits.tables import LimitTables
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import Connection, Database

@@ -18,7 +18,7 @@ from tarsy_scoring.analytics.analytics import SELECTED, Selection
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.json_reply import Model, object_schema, output_schema, say_json
+from tarsy_scoring.judge.read.json_reply import Model, object_schema, output_schema, say_json
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking

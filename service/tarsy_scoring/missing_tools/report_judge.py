@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import Paused, WaitFor
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import PAUSE_DUE_S, Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
@@ -90,7 +90,7 @@ class ReportJudge:
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> tuple[Permit, float]:
         """
-        See `llm.Permits`.
+        See `ask.client.Permits`.
 
         Raises:
             MoneySpent: The call could cost more than the rest of the budget.
@@ -114,7 +114,7 @@ class ReportJudge:
         return permit, most_usd
 
     async def settle(self, permit: tuple[Permit, float], **result: Any) -> None:
-        """See `llm.Permits`."""
+        """See `ask.client.Permits`."""
         of_fleet, most_usd = permit
         settled = Result(**result)
         if settled.cost_usd is not None:

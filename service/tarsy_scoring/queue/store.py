@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.judge.extraction import tool_of_step
+from tarsy_scoring.judge.read.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent

@@ -35,9 +35,9 @@ from tarsy_scoring.errors import (
     WaitingFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.outbox.outbox import NewEvent

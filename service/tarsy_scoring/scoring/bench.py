@@ -29,9 +29,9 @@ from tarsy_scoring.errors import (
     Unscorable,
     WaitFor,
 )
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
 from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash

@@ -11,8 +11,8 @@ from typing import Any
 
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
+from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
-from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
 from tarsy_scoring.scoring.budget import context_budget

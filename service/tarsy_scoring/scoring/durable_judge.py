@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
@@ -161,7 +161,7 @@ class DurableAsk:
 
 @dataclass(frozen=True, slots=True)
 class ScorePermits:
-    """The limits of the fleet for the calls of one turn; see `llm.Permits`."""
+    """The limits of the fleet for the calls of one turn; see `ask.client.Permits`."""
 
     limits: Limits
     claimed: ClaimedScore

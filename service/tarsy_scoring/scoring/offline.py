@@ -28,7 +28,9 @@ from tarsy_scoring.timeline.render.context import FittedContext
 from tarsy_scoring.timeline.render.fence import new_nonce
 
 if TYPE_CHECKING:
-    from tarsy_scoring.judge.llm import JudgeClient  # it imports the HTTP client, which only a judge needs
+    from tarsy_scoring.judge.ask.client import (
+        JudgeClient,  # it imports the HTTP client, which only a judge needs
+    )
 
 
 async def score_offline(

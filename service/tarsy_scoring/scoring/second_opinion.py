@@ -14,7 +14,7 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
+from tarsy_scoring.judge.doubt import agree, needs_second_opinion
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Question, SecondOpinion, Turn, Verdict
 from tarsy_scoring.scoring.providers import Judgement, Judges, Render, in_fitting_context

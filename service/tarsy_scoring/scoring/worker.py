@@ -30,8 +30,8 @@ from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore, suspect_losses
 from tarsy_scoring.queue.known_names import announce, fail_unknown
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.scoring.contact import Contact
-from tarsy_scoring.scoring.eagerness import Eagerness
+from tarsy_scoring.scoring.claim_backoff import ClaimBackoff
+from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
@@ -93,11 +93,11 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
-        self._contact = Contact(self.settings.lease_s)
-        self._eagerness = Eagerness()
-        self._database.heed("scores", self._eagerness.reacts)
+        self._takeover_guard = TakeoverGuard(self.settings.lease_s)
+        self._claim_backoff = ClaimBackoff()
+        self._database.heed("scores", self._claim_backoff.reacts)
         # As with leases: after an outage each worker has the grace to announce its names again.
-        self._announced = Contact(self.settings.unknown_criteria_grace_s)
+        self._announced = TakeoverGuard(self.settings.unknown_criteria_grace_s)
         self._topics = {
             SOURCE_COMPLETED: self.settings.topic_session_completed,
             SOURCE_RESCORE: self.settings.topic_rescore_requested,
@@ -152,12 +152,12 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed, has_reacted, self._waits_for_an_end = 0, self._eagerness.starts_claim(), True
+            claimed, has_reacted, self._waits_for_an_end = 0, self._claim_backoff.starts_claim(), True
             with patience:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
-                    self._eagerness.learn(has_reacted, claimed)
+                    self._claim_backoff.learn(has_reacted, claimed)
             if claimed < free or free <= 0:  # a notification wakes us, or the end of an attempt
                 self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
                 # Of unequal length, so that the workers of a fleet do not poll in step.
@@ -305,7 +305,7 @@ class Worker:
         """
         before = list(self._running.values())
         kept = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
-        self._contact.renewed(time.monotonic())
+        self._takeover_guard.renewed(time.monotonic())
         self._locked = [r.claimed for r in before if r.claimed.lease_token in kept.locked]
         if self._locked:
             self._has_locked.set()
@@ -339,11 +339,11 @@ class Worker:
             await asyncio.sleep(began + RETRY_MIN_S - time.monotonic())
 
     async def take_back_expired(self) -> None:
-        """Take scores back from workers that stopped renewing; none soon after an outage, see `Contact`."""
+        """Take scores back from workers that stopped renewing; none soon after an outage, see `TakeoverGuard`."""
         lost = await self.leases.take_back_expired(
             self.settings.max_attempts,
             self.settings.deadline_s,
-            may_take=lambda: self._contact.is_settled(time.monotonic()),
+            may_take=lambda: self._takeover_guard.is_settled(time.monotonic()),
             running=self._running.keys(),
         )
         for score in lost:

@@ -8,11 +8,11 @@ import pytest
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
+from tarsy_scoring.judge.ask.client import JudgeClient
+from tarsy_scoring.judge.ask.connection import Reply
+from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, Outcome
+from tarsy_scoring.judge.ask.response import join_chunks
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.connection import Reply
-from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, Outcome
-from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.response import join_chunks
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
 
 FORMAT = ReplyFormat("verdict", {"type": "object"})

@@ -3,7 +3,7 @@
 import time
 
 from tables import table
-from tarsy_scoring.judge.extraction import analysis_of, extract_breakdown, extract_missing_tools, extract_total
+from tarsy_scoring.judge.read.extraction import analysis_of, extract_breakdown, extract_missing_tools, extract_total
 from tarsy_scoring.judge.verdict import MissingTool
 
 CATEGORIES = {"logical_flow": 25, "consistency": 25}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cpu import cpu_s
 from tables import table
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.judge.failure_tags import find_failure_tags
+from tarsy_scoring.judge.read.failure_tags import find_failure_tags
 
 CORPUS = yaml.safe_load(Path(__file__).with_name("failure_tags.yaml").read_text(encoding="utf-8"))
 VOCABULARY: list[str] = CORPUS["vocabulary"]

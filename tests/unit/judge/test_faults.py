@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.judge.provider_errors import ErrorResponse
+from tarsy_scoring.judge.ask.errors import ErrorResponse
 
 
 def fault(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tables import table
-from tarsy_scoring.judge.grounding import check_citations, citing_sentences, is_ungrounded
+from tarsy_scoring.judge.read.grounding import check_citations, citing_sentences, is_ungrounded
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.render.context import FittedContext, build_context

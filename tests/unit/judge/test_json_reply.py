@@ -15,7 +15,7 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.json_reply import REMINDER, find_objects, parse
+from tarsy_scoring.judge.read.json_reply import REMINDER, find_objects, parse
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Verdict
 
 CRITERIA = load_criteria().get("investigation-structured")

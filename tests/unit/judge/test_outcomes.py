@@ -19,7 +19,7 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.extraction import extract_outcome
+from tarsy_scoring.judge.read.extraction import extract_outcome
 from tarsy_scoring.judge.strategies import structured, two_turn
 from tarsy_scoring.judge.verdict import Turn, Verdict
 

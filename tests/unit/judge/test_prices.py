@@ -6,7 +6,7 @@ import pytest
 
 from tables import table
 from tarsy_scoring.config.settings import ProviderSettings
-from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.ask.prices import Prices
 
 
 def prices(**settings: Any) -> Prices:

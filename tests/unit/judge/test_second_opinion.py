@@ -6,7 +6,7 @@ import pytest
 
 from scripted import answer
 from tarsy_scoring.config.settings import ChainSettings
-from tarsy_scoring.judge.second_opinion import agree, needs_second_opinion
+from tarsy_scoring.judge.doubt import agree, needs_second_opinion
 from tarsy_scoring.judge.verdict import Verdict
 
 BANDS = {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}

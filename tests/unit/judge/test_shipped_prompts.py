@@ -13,8 +13,8 @@ import pytest
 
 from tables import table
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.extraction import extract_breakdown, extract_missing_tools, extract_outcome, extract_total
-from tarsy_scoring.judge.failure_tags import find_failure_tags
+from tarsy_scoring.judge.read.extraction import extract_breakdown, extract_missing_tools, extract_outcome, extract_total
+from tarsy_scoring.judge.read.failure_tags import find_failure_tags
 
 REGISTRY = load_criteria()
 INVESTIGATION, METHODOLOGY, OUTCOME, STRUCTURED, CLI = (

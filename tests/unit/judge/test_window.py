@@ -17,10 +17,10 @@ from scripted import rubric_reply, structured_reply
 from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
+from tarsy_scoring.judge.ask.client import JudgeClient
+from tarsy_scoring.judge.ask.connection import Reply as HttpReply
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.connection import Reply as HttpReply
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Question
 from tarsy_scoring.scoring.providers import Judgement, Judges, judge
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall

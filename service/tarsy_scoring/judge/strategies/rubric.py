@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, create_model
 from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
-from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Definition, RubricItem
+from tarsy_scoring.judge.read import json_reply
 from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import ReplyFormat, RubricReading, TurnKind, Verdict
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
 from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
-from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
+from tarsy_scoring.judge.read import json_reply
 from tarsy_scoring.judge.strategies.contradictions import repair
 from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, ReplyFormat, Turn, TurnKind, Verdict

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tarsy_scoring.errors import NoScoreInAnswer
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
-from tarsy_scoring.judge.extraction import (
+from tarsy_scoring.judge.read.extraction import (
     analysis_of,
     category_title,
     extract_breakdown,

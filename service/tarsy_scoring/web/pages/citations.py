@@ -43,7 +43,7 @@ def texts_of(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 def marks_of(document: Mapping[str, Any] | None) -> dict[str, Marks]:
     """By entry id, what a score says about the entry. Empty without a score."""
-    from tarsy_scoring.judge.grounding import citing_sentences  # loads the rules of secrets
+    from tarsy_scoring.judge.read.grounding import citing_sentences  # loads the rules of secrets
 
     if document is None:
         return {}

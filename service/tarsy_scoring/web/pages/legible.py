@@ -7,7 +7,7 @@ from tarsy_scoring.timeline.text import without_invisible
 MAX_CHARACTERS = (
     50_000  # parses in under a second in the worst case; a reply of 8,000 tokens has about 32,000
 )
-# Not inside words, versions or paths. `judge.grounding` accepts more forms of citations.
+# Not inside words, versions or paths. `judge.read.grounding` accepts more forms of citations.
 CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Contact:
+class TakeoverGuard:
     """
     How long a worker has renewed leases without a break.
 

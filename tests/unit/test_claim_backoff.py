@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tarsy_scoring.scoring.eagerness import Eagerness
+from tarsy_scoring.scoring.claim_backoff import ClaimBackoff
 
 SCORES = 2_000
 
@@ -18,7 +18,7 @@ def _repeatable() -> Iterator[None]:
     random.setstate(state)
 
 
-def claims_of(fleet: list[Eagerness], announced: int = 1) -> int:
+def claims_of(fleet: list[ClaimBackoff], announced: int = 1) -> int:
     """Claims after each announcement; the first finds a score, or the first poll if no worker claims."""
     claims = 0
     for _ in range(SCORES):
@@ -32,22 +32,22 @@ def claims_of(fleet: list[Eagerness], announced: int = 1) -> int:
 
 @pytest.mark.parametrize("size", [2, 16, 100])
 def test_a_fleet_claims_a_few_times_per_score(size: int) -> None:
-    assert claims_of([Eagerness() for _ in range(size)]) < 3 * SCORES
+    assert claims_of([ClaimBackoff() for _ in range(size)]) < 3 * SCORES
 
 
 def test_a_lone_worker_claims_for_every_score() -> None:
-    assert claims_of([Eagerness()]) == SCORES
+    assert claims_of([ClaimBackoff()]) == SCORES
 
 
 def test_many_scores_make_many_workers_claim() -> None:
-    fleet = [Eagerness() for _ in range(16)]
+    fleet = [ClaimBackoff() for _ in range(16)]
     claims_of(fleet)
 
     assert sum(worker.reacts(1_000) for worker in fleet) == 16
 
 
 def test_a_worker_whose_poll_finds_a_score_claims_for_every_score_again() -> None:
-    worker = Eagerness()
+    worker = ClaimBackoff()
     while worker.share > 0.01:
         assert worker.reacts(1_000)
         worker.learn(worker.starts_claim(), 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.scoring.contact import Contact
+from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
 
 LEASE_S = 60
 
@@ -25,7 +25,7 @@ LEASE_S = 60
 def test_contact_is_settled_one_lease_after_its_last_break(
     renewed_at: list[float], asked_at: float, settled: bool
 ) -> None:
-    contact = Contact(LEASE_S)
+    contact = TakeoverGuard(LEASE_S)
     for at in renewed_at:
         contact.renewed(at)
 

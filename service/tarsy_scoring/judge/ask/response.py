@@ -7,7 +7,7 @@ The content of an endpoint's answer: its text, how it ended, and the tokens it t
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tarsy_scoring.judge.provider_errors import as_count, as_mapping
+from tarsy_scoring.judge.ask.errors import as_count, as_mapping
 from tarsy_scoring.judge.verdict import Turn, TurnKind
 from tarsy_scoring.timeline.text import storable
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from tarsy_scoring.judge.error_texts import (
+from tarsy_scoring.judge.ask.error_words import (
     LARGER_THAN_RATE,
     MEANINGS,
     PROMPT,
@@ -104,7 +104,7 @@ class ErrorResponse:
 
     @property
     def meaning(self) -> Meaning:
-        """The reaction that the response calls for; see `llm.JudgeClient.ask`."""
+        """The reaction that the response calls for; see `ask.client.JudgeClient.ask`."""
         if self.says_prompt_is_too_long():
             return "too_long"
         if self.status == 402 or self.words & _NO_QUOTA:
@@ -172,7 +172,7 @@ class ErrorResponse:
         large.
 
         Args:
-            sent: Names of parameters, and of other parts (`error_texts.Refusable`).
+            sent: Names of parameters, and of other parts (`error_words.Refusable`).
         """
         if self.status not in (400, 422) or self.says_prompt_is_too_long():
             return None

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tarsy_scoring.judge import cues
-from tarsy_scoring.judge.cues import TERM, X
+from tarsy_scoring.judge.read import cues
+from tarsy_scoring.judge.read.cues import TERM, X
 from tarsy_scoring.timeline.text import without_invisible
 
 

@@ -28,10 +28,10 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge.connection import Connection, Reply, UnreadableReply
-from tarsy_scoring.judge.prices import Prices
-from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
-from tarsy_scoring.judge.response import Usage, join_chunks, read_turn, unusable_counts
+from tarsy_scoring.judge.ask.connection import Connection, Reply, UnreadableReply
+from tarsy_scoring.judge.ask.errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
+from tarsy_scoring.judge.ask.prices import Prices
+from tarsy_scoring.judge.ask.response import Usage, join_chunks, read_turn, unusable_counts
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin

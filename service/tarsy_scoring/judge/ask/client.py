@@ -18,9 +18,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.config.watched_secret import WatchedSecret, read_api_key
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
+from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
+from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
-from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.render.context import estimate_tokens

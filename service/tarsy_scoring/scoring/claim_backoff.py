@@ -7,7 +7,7 @@ LEAST_SHARE = 1 / 256
 
 
 @dataclass(slots=True)
-class Eagerness:
+class ClaimBackoff:
     """
     The share of announced scores for which a worker claims; learnt from what its claims find.
 

@@ -1,0 +1,1 @@
+"""Reads the replies of a judge: totals, JSON, citations and failure tags."""
