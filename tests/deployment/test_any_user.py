@@ -4,10 +4,10 @@ import os
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
-from test_dockerfile import argument
 
 from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service, service
@@ -15,6 +15,7 @@ from processes import PATIENCE_S, Process, Service, service
 __all__ = ["service"]
 
 UID = 1_000_710_000
+DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
 # The user may read all files, as those of the image can be read by all, and has no other right of root: the
 # interpreter of the tests may be installed in a folder of root.
 CAPABILITIES = "-all,+dac_read_search"
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.skipif(
 
 def start(service: Service, *command: str, **env: str) -> Process:
     """Start a command under the user id, with the variables of the image and those of the installation alone."""
-    image = dict(re.findall(r"(\w+)=(\S+)", argument("ENV"))) | {"PATH": os.defpath}
+    image = dict(
+        re.findall(r"(\w+)=(\S+)", DOCKERFILE.read_text("utf-8").rpartition("\nENV ")[2].partition("\n\n")[0])
+    ) | {"PATH": os.defpath}
     here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = Process(
         [*AS_ANY_USER, sys.executable, "-m", "tarsy_scoring", *command],

@@ -2,12 +2,11 @@
 
 from datetime import UTC, datetime
 
-from tarsy_scoring.timeline.render.fence_lines import new_nonce
-
 from builders import connected
 from tarsy_scoring.judge.assess import TAMPERING_POINTS
 from tarsy_scoring.timeline.files import parse_session
 from tarsy_scoring.timeline.render.context import build_context
+from tarsy_scoring.timeline.render.fence import new_nonce
 from tarsy_scoring_lab.history import COLUMNS, DAYS, fill, read
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
