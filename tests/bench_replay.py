@@ -20,13 +20,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.commands.judge_bench import document_of, plan_all, read_bench
 from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Ask, Question, Turn
-from tarsy_scoring.scoring.bench import Job, Recording, Recordings, judge_all
 from tarsy_scoring.statistics.known_outcomes import read_known_outcomes
+from tarsy_scoring.studies.bench import Job, Recording, Recordings, judge_all
+from tarsy_scoring.studies.commands.judge_bench import document_of, plan_all, read_bench
 from tarsy_scoring.timeline.files import SessionFiles
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,10 +5,9 @@ from typing import Any
 
 from builders import Scoring
 from tarsy_scoring.analytics.analytics import DayOf, Selection
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS, Band
 from tarsy_scoring.scores.built_tools import has_no_built_tool
 from tarsy_scoring.scores.latest import has_no_later, is_completed
-from tarsy_scoring.statistics.agreement import Band
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 _CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2) AND <has_no_built_tool>"
 _IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"

@@ -13,6 +13,7 @@ import click
 
 from tarsy_scoring import __version__
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
+from tarsy_scoring.config.studies_extra import has_studies
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 LAB_COMMANDS = {
     "demo": "Run the whole service here and score ten example sessions.",
     "stack": "Start PostgreSQL, a broker and a scripted judge to try it.",
+}
+STUDIES = {
+    "anchors": "Sessions that every judge judges, to detect a changed judge.",
+    "compare": "Compare two versions of the agents, or two criteria.",
+    "consistency": "Have one session judged several times and show the spread.",
+    "judge-bench": "Measure how well judges tell right conclusions from wrong.",
 }
 HEADINGS = {
     "Run the service": LAB_COMMANDS
@@ -39,12 +46,10 @@ HEADINGS = {
     },
     "Ask again": {
         "rescore": "Request new scores of sessions, by name or by selection.",
-        "consistency": "Have one session judged several times and show the spread.",
     },
     "Look at scores": {
         "export": "Write scores to standard output, newest first.",
         "report": "Documents that summarise many scores.",
-        "compare": "Compare two versions of the agents, or two criteria.",
         "calibrate": "Measure how well the judge agrees with labels.",
         "criteria": "List, show, compare and validate criteria of the judge.",
         "tools": "Missing tools: which names are one tool, and their states.",
@@ -61,13 +66,13 @@ HEADINGS = {
         "prune": "Delete expired rows.",
     },
     "Rarely needed": {
-        "anchors": "Sessions that every judge judges, to detect a changed judge.",
         "completion": "Print the script that completes commands in bash, zsh or fish.",
         "insights": "Publish rolling figures of every chain, until SIGTERM.",
-        "judge-bench": "Measure how well judges tell right conclusions from wrong.",
         "rollups": "Daily counts of scores that pages and reports read.",
     },
 }
+if has_studies():
+    HEADINGS["Study judges and agents"] = STUDIES
 COMMANDS = {
     name: summary
     for group in HEADINGS.values()
@@ -168,7 +173,8 @@ class CommandsOnDemand(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        module = import_module(f"tarsy_scoring.commands.{MODULE_OF.get(name, name)}")
+        room = "studies.commands" if cmd_name in STUDIES else "commands"
+        module = import_module(f"tarsy_scoring.{room}.{MODULE_OF.get(name, name)}")
         return cast(click.Command, getattr(module, name))
 
 

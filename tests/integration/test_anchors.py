@@ -14,11 +14,11 @@ from drift_rows import plant_judgements, plant_scores, totals
 from stored import store_score, store_session
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.drift import anchors
-from tarsy_scoring.drift.anchors import Anchor
-from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.retention.erasure import erase
+from tarsy_scoring.studies import anchors
+from tarsy_scoring.studies.anchors import Anchor
+from tarsy_scoring.studies.drift_loop import DriftLoop
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

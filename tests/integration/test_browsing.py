@@ -15,13 +15,13 @@ from infrastructure import Postgres
 from tarsy_scoring.analytics import analytics, chain_averages
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.analytics.rollups import FIRST_DAY, NO_DAY
-from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores import export, session_list
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.scores.session_list import Filters
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.studies import anchors, findings
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}
 NOW = datetime.now(UTC)

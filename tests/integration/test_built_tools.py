@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from api_site import Api, open_api
 from stored import NOON, store_score
-from tarsy_scoring.commands.compare import compare
 from tarsy_scoring.commands.export import export
+from tarsy_scoring.studies.commands.compare import compare
 
 DAY = timedelta(days=1)
 BUILT = NOON + 2 * DAY

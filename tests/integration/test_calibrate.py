@@ -15,7 +15,7 @@ from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.labels.calibration import LabelledScore
 from tarsy_scoring.labels.judgements import SCORES_BY_JUDGE, known_criteria, scores_by_judge
 from tarsy_scoring.references.known_causes import KnownCauses, known_causes
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KEEP_SESSION = "INSERT INTO sessions (session_id) VALUES ($1) ON CONFLICT DO NOTHING"

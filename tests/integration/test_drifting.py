@@ -13,10 +13,6 @@ from infrastructure import Topics, wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.drift import anchors, findings
-from tarsy_scoring.drift import loop as loop_module
-from tarsy_scoring.drift.detection import Situation
-from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Record
@@ -26,6 +22,10 @@ from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres import leader as leader_module
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.studies import anchors, findings
+from tarsy_scoring.studies import drift_loop as loop_module
+from tarsy_scoring.studies.detection import Situation
+from tarsy_scoring.studies.drift_loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

@@ -19,11 +19,11 @@ from builders import (
     rescore,
     session_completed,
 )
-from tarsy_scoring.commands.judging import Judgement, wait_for
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.studies.commands.judging import Judgement, wait_for
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 THREE = [Order("session-1", "consistency", DEFAULT_CRITERIA, n) for n in (1, 2, 3)]

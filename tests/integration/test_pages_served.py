@@ -619,10 +619,9 @@ async def test_files_have_the_numbers_of_their_page(api: Api) -> None:
         ],
         "/missing-tools.csv": [{"tool": "'=1+1", "sessions": "1", "points_lost": "58", "chain": "kubernetes"}],
         "/failure-tags.csv": [{"failure_tag": "'=wrong()", "scores": "1", "chain_share": "1.0"}],
-        "/drift/totals.csv": [{"day": day, "average": "42.0"}],
     }
     found = {}
-    for path in (*PAGES, "/drift"):
+    for path in PAGES:
         page = await look(api, f"{path}?chain=kubernetes")
         for link in [str(a["href"]) for a in page.all("a") if "download" in a]:
             found[link.partition("?")[0]] = await rows_of(api, link)
@@ -645,7 +644,6 @@ async def rows_of(api: Api, link: str) -> list[dict[str, str]]:
 async def test_a_file_with_a_wrong_filter_is_refused(api: Api) -> None:
     """A file without the filter would pass for the filtered one."""
     assert "expected a day" in (await look(api, "/trends.csv?since=yesterday", 422)).text
-    assert "no such field" in (await look(api, "/drift.csv?colour=red", 422)).text
 
 
 # --- static files --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.cli import cli
 from tarsy_scoring.events import SOURCE_RESCORE, GivenReference
 from tarsy_scoring.references.model import Reference, reference_of
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.timeline.model import FoundSession
 
 ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tarsy_scoring.commands import compare, consistency, rescore
-from tarsy_scoring.commands.judging import Judgement
+from tarsy_scoring.commands import rescore
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
 from tarsy_scoring.doctor.checks import Result, failure
-from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.labels.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.selection import Amount, Estimate
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.fields import no_results
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
+from tarsy_scoring.studies.commands import compare, consistency
+from tarsy_scoring.studies.commands.judging import Judgement
+from tarsy_scoring.studies.drift_report import STATES
 
 EXAMPLES = Path(__file__).parents[2] / "service" / "tarsy_scoring_lab" / "examples"
 
@@ -32,7 +33,8 @@ def judgement(session_id: str, total: int | None, status: str = "completed", **c
 
 
 def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str, Any]) -> list[str]:
-    print_text(template, document)
+    is_study = template in ("anchors.txt", "consistency.txt", "criteria_pairs.txt", "judge_bench.txt", "versions.txt")
+    print_text(template, document, room="studies.commands" if is_study else "commands")
     return capsys.readouterr().out.splitlines()
 
 

@@ -41,7 +41,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param(["dead-letters", "s"], ["show"], id="commands of a group"),
         pytest.param(["prune", "--k"], ["--keep"], id="options"),
         pytest.param(["pause", "--provider", "c"], ["careful", "cheap"], id="providers"),
-        pytest.param(["report", "drift", "--chain", ""], ["kubernetes", "network"], id="chains"),
+        pytest.param(["report", "approaches", "--chain", ""], ["kubernetes", "network"], id="chains"),
         pytest.param(["criteria", "show", "cli-"], ["cli-tool-use"], id="criteria"),
         pytest.param(["completion", "z"], ["zsh"], id="shells"),
     ],

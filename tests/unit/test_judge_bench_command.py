@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scripted import answer
-from tarsy_scoring.commands import judge_bench as command
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable
 from tarsy_scoring.judge.verdict import Ask, Question, Turn
-from tarsy_scoring.scoring.bench import Job
+from tarsy_scoring.studies.bench import Job
+from tarsy_scoring.studies.commands import judge_bench as command
 
 PROVIDER = {
     "base_url": "http://127.0.0.1:9/v1",
@@ -209,15 +209,6 @@ def test_the_text_names_the_sessions_in_the_wrong_order(run: Run) -> None:
     assert lines[0] == "4 sessions judged: 2 right, 2 wrong; 4 incidents of 1 source"
     assert lines[1] == "left out: 1 partial, 1 unknown"
     assert "  ranked wrongly     right-2: right, total 40, loses 0.5 of 2 pairs" in lines
-
-
-def test_the_page_is_written_beside_the_text(run: Run, tmp_path: Path) -> None:
-    ended = run(Reader(), "--yes", "--html", str(tmp_path / "bench.html"))
-    assert ended.exit_code == 0
-    assert "<svg" in (tmp_path / "bench.html").read_text(encoding="utf-8")
-    refused = run(Reader(), "--html", str(tmp_path / "nowhere" / "bench.html")).exception
-    assert isinstance(refused, ConfigurationError)
-    assert "name another --html FILE" in str(refused)
 
 
 @pytest.mark.parametrize(("said", "asked"), [("y\n", 8), ("n\n", 0)])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tarsy_scoring.commands import compare, consistency
-from tarsy_scoring.commands.judging import Cost, Judgement, Run, cost_of, status_of
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.studies.commands import compare, consistency
+from tarsy_scoring.studies.commands.judging import Cost, Judgement, Run, cost_of, status_of
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 USAGE = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.01}

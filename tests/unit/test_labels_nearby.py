@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.labels.nearby import count_labels
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, bands_of
 
 BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.labels.review import candidate
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import reasons_to_review
 
 OUTCOMES = bands_of({"correct": (60, 100), "wrong": (0, 59)})

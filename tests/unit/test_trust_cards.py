@@ -7,7 +7,7 @@ import pytest
 
 from tarsy_scoring.labels import labels
 from tarsy_scoring.labels.labels import card_of, contradicted
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, bands_of
 
 BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
 

@@ -25,10 +25,10 @@ from tarsy_scoring.analytics.rollups import (
 )
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import Band
 from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
 from tarsy_scoring.scores.latest import Kind, is_completed, is_latest, is_of_kind
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
-from tarsy_scoring.statistics.agreement import Band
 
 DayOf = Literal["scored", "ended"]
 ToolSort = Literal["sessions", "points_lost"]

@@ -15,9 +15,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.scores.built_tools import asked_before, requests_of
 from tarsy_scoring.scores.latest import Kind, has_no_later, is_completed, is_of_kind
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 
 Measure = Literal["made", "latest", "ended", "missed"]
 """

@@ -15,7 +15,7 @@ from typing import Any
 from tarsy_scoring.analytics.analytics import Selection, count
 from tarsy_scoring.analytics.rollups import FIGURES_SINCE, chain_figures, count_totals_by_chain
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.statistics.change import Change, Moments, chance_of_change, change_of_moments
 from tarsy_scoring.timeline.text import cut
 

@@ -21,9 +21,9 @@ from tarsy_scoring.analytics.rollups import count_by_chain, count_tags, missed_i
 from tarsy_scoring.analytics.week import DAYS, NAME_SHOWN, ChainWeek, Week, short_name
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.scores.latest import has_no_later, is_completed, is_of_kind
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.timeline.text import cut
 
 MOST_EXPLAINED = 5  # chains

@@ -22,7 +22,7 @@ from tarsy_scoring.labels import calibration
 from tarsy_scoring.labels.calibration import COLUMNS, Calibration, Label, LabelledScore, read_labels
 from tarsy_scoring.labels.judgements import known_criteria, scores_by_judge
 from tarsy_scoring.references.known_causes import read_pairs
-from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.scores.bands import Band
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

@@ -22,8 +22,6 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     settings_of_environment,
 )
-from tarsy_scoring.drift.report import markdown as drift_markdown
-from tarsy_scoring.drift.report import read_report
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.missing_tools.report import (
     ToolReport,
@@ -41,32 +39,6 @@ if TYPE_CHECKING:
 @click.group(no_args_is_help=True)
 def report() -> None:
     """Documents that summarise many scores."""
-
-
-@report.command("drift")
-@click.option(
-    "--chain", shell_complete=chain_names, metavar="NAME", help="Only this chain, with its current state."
-)
-@click.option("--since", type=moment, metavar="TIME", help="Only findings since then (RFC 3339, or a date).")
-@click.option(
-    "--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of findings."
-)
-@json_option
-def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
-    """
-    Report whether the agents or the judge changed.
-
-    In Markdown. Shows the findings of workers. They check within five minutes after a new judge has judged
-    the anchors, again when it has given enough scores, and once a day under one judge. See `tarsy-scoring
-    anchors`.
-    """
-    found = run_on_parts(
-        lambda parts: read_report(parts.database, parts.inbox.policy, chain, since=since, limit=limit)
-    )
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(drift_markdown(found), nl=False)
 
 
 @report.command("approaches")

@@ -152,14 +152,14 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text))
 
 
-def print_text(template: str, document: Mapping[str, Any]) -> None:
+def print_text(template: str, document: Mapping[str, Any], *, room: str = "commands") -> None:
     """
     Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     texts = Environment(
-        loader=PackageLoader("tarsy_scoring.commands", "texts"),
+        loader=PackageLoader(f"tarsy_scoring.{room}", "texts"),
         autoescape=False,  # noqa: S701  # no HTML
         undefined=StrictUndefined,
         trim_blocks=True,

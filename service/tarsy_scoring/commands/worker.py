@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from typing import Any
 
 import click
@@ -11,9 +12,9 @@ from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 from tarsy_scoring.analytics.rollups import count_waiting
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
 from tarsy_scoring.config.settings import Processes, Settings
+from tarsy_scoring.config.studies_extra import load_studies
 from tarsy_scoring.deliveries.destinations import open_destinations
 from tarsy_scoring.deliveries.loop import Deliveries
-from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.ask.client import create_clients
@@ -219,9 +220,7 @@ async def _run_roles(
             deliveries = Deliveries(parts.settings, parts.database, parts.limits, destinations, parts.metrics)
             ending.append(service.create_task(deliveries.run(judged)))
         if "relay" in roles:
-            ending.append(
-                service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
-            )
+            ending += map(service.create_task, _studies(parts, stopping))
             ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))
         tracing = OFF
         if "judging" in roles:
@@ -241,6 +240,12 @@ async def _run_roles(
             )
         for task in background:
             task.cancel()
+
+
+def _studies(parts: Parts, stopping: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+    """The background tasks of the studies; none without their extra."""
+    drift = load_studies("drift_loop")
+    return [drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)] if drift else []
 
 
 async def _ended(siblings: Siblings | None, settings: Settings, stopping: asyncio.Event) -> None:

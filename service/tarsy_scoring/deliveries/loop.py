@@ -26,10 +26,10 @@ from tarsy_scoring.deliveries.destinations import Destination
 from tarsy_scoring.deliveries.notices import Notice
 from tarsy_scoring.deliveries.sender import LONGEST_WAIT_S, DestinationAway, MessageRefused
 from tarsy_scoring.deliveries.tables import HOLD_S, STREAMS, Stream
-from tarsy_scoring.drift.findings import events_since
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.outage import Outage
+from tarsy_scoring.studies.findings import events_since
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 

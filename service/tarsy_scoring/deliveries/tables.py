@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from tarsy_scoring.deliveries.notices import Notice, notice_of_score
-from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.limits.spent_budgets import SpentBudget
 from tarsy_scoring.postgres.database import Connection, Database, insert_of
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.studies.findings import Finding
 
 Stream = Literal["position", "notice_id"]  # the column of the bookmark
 STREAMS: tuple[Stream, ...] = ("position", "notice_id")

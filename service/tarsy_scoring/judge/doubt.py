@@ -6,7 +6,7 @@ Decides whether a judgement needs a second opinion, and whether the two judgemen
 
 from tarsy_scoring.judge.definition import Bands
 from tarsy_scoring.judge.verdict import Verdict
-from tarsy_scoring.statistics.agreement import band_of, bands_of
+from tarsy_scoring.scores.bands import band_of, bands_of
 
 # The noise of one judgement: two readers of each of 16 recorded sessions, under two wordings of the outcome
 # criteria, differed as two judgements with a standard deviation of 6.1 points do. With that noise another

@@ -17,7 +17,8 @@ from typing import Literal
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Estimate, band_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of
+from tarsy_scoring.statistics.agreement import HALF_WIDTH, Estimate
 from tarsy_scoring.statistics.sentences import sentence
 from tarsy_scoring.statistics.trust_card import ASSUMED_KAPPA, Rating, TrustCard
 

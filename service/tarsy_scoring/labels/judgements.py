@@ -10,10 +10,10 @@ from uuid import UUID
 from tarsy_scoring.labels.calibration import LabelledScore
 from tarsy_scoring.labels.labels import labelled_score
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, latest_of
 from tarsy_scoring.scores.reader import Reader
-from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.statistics.comparison import ScoredSession
 
 _COMPARED = latest_of(

@@ -24,7 +24,7 @@ from tarsy_scoring.labels.calibration import (
     calibrate,
 )
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of, bands_of
 
 MOST_SHOWN = 500
 CARDS_KEPT = 64

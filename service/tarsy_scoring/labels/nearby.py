@@ -18,7 +18,7 @@ from uuid import UUID
 from tarsy_scoring.labels.calibration import band_of_label
 from tarsy_scoring.labels.labels import BANDS, label_of
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.statistics.agreement import Band, bands_of
+from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.statistics.proportion import share_of
 
 POINTS = 5  # to either side

@@ -16,7 +16,7 @@ from typing import Any
 
 from tarsy_scoring.labels.labels import UNKNOWN, fetch_bands
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.statistics.sampling import (
     EDGE_POINTS,
     SAMPLES_APART_POINTS,

@@ -14,8 +14,8 @@ from typing import Any
 from tarsy_scoring.labels.calibration import Label, LabelledScore
 from tarsy_scoring.labels.labels import fetch_bands, labelled_score
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.scores.latest import NEWEST_FIRST, has_no_later, is_completed
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
 
 # The latest score with a reference of each session, beside the latest one without by each judge under the
 # same criteria ($1 name of criteria, $2 fingerprint of the judge without a reference).

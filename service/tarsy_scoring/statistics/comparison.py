@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
 from tarsy_scoring.statistics.change import change_within, weighted_change
 from tarsy_scoring.statistics.drift import AnchorJudgement
@@ -32,9 +33,6 @@ from tarsy_scoring.statistics.pairing import (
     pair_values,
 )
 from tarsy_scoring.statistics.sentences import sentence
-
-# Totals with these flags contradict the judge's own outcome or may be manipulated; they measure no version.
-DOUBTFUL_FLAGS = frozenset({"outcome_score_mismatch", "tampering_suspected"})
 
 Verdict = Literal["higher", "lower", "no difference shown", "too few"]
 PLAIN_METHOD = "plain difference"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.scores.bands import Band
 
 Reason = Literal["second opinion", "contradiction", "flag", "samples apart", "band edge"]
 

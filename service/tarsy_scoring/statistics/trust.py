@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tarsy_scoring.scores.bands import Band
 from tarsy_scoring.statistics.agreement import (
     CONFIDENCE,
     HALF_WIDTH,
-    Band,
     Confusion,
     Estimate,
     LabelsNeeded,

@@ -31,7 +31,6 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.analytics.analytics import DayOf, Selection, ToolSort
 from tarsy_scoring.dead_letters.letter_states import LetterState
-from tarsy_scoring.drift.findings import MOST_SHOWN
 from tarsy_scoring.missing_tools.built import Excluded
 from tarsy_scoring.scores.export import Chosen, Format, Purpose
 from tarsy_scoring.scores.latest import Kind
@@ -74,7 +73,7 @@ OptionalWord = Word | SkipJsonSchema[None]
 Label = Annotated[str, Field(min_length=2, max_length=1000, pattern=r"^[^\x00=]+=[^\x00]*$")]
 
 
-class _Parameters(BaseModel):
+class Parameters(BaseModel):
     """Base of all query models: an unknown parameter is an error, and an error never quotes the value."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -88,7 +87,7 @@ Exclude = Annotated[
 ]
 
 
-class _Range(_Parameters):
+class _Range(Parameters):
     """A chain, criteria and a time range. Each model documents which time the range applies to."""
 
     chain: OptionalWord = Field(None, description="Name of a chain.", examples=["kubernetes"])
@@ -257,27 +256,14 @@ class ApproachesQuery(SelectionQuery):
     limit: int = Field(50, ge=1, le=200, description="Number of approaches.")
 
 
-class DeadLettersQuery(_Parameters):
+class DeadLettersQuery(Parameters):
     """Filters of dead letters."""
 
     state: LetterState | SkipJsonSchema[None] = Field(None, description="What came of the last replay.")
     limit: int = Field(50, ge=1, le=200, description="Number of dead letters.")
 
 
-class DriftQuery(_Parameters):
-    """Filters of findings."""
-
-    chain: OptionalWord = Field(
-        None,
-        description="Name of a chain; `chain` of the answer then has its current state.",
-        examples=["k8s"],
-    )
-    criteria: OptionalWord = Field(None, description="Under criteria of this name.")
-    since: OptionalMoment = Field(None, description="Found from this time on (RFC 3339).")
-    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Number of findings.")
-
-
-class HistoryQuery(_Parameters):
+class HistoryQuery(Parameters):
     """A page of the scores of one session."""
 
     limit: int = Field(50, ge=1, le=200)
@@ -287,7 +273,7 @@ class HistoryQuery(_Parameters):
     )
 
 
-class TimelineQuery(_Parameters):
+class TimelineQuery(Parameters):
     """Which entries of a timeline are shown, and the score whose citations they are marked with."""
 
     score: UUID | None = Field(None, description="A score of the session; default: its latest completed one.")
@@ -299,20 +285,20 @@ class TimelineQuery(_Parameters):
     at: str | None = Field(None, pattern=r"^E[1-9][0-9]{0,5}$", description="The entry to open.")
 
 
-class CompareQuery(_Parameters):
+class CompareQuery(Parameters):
     """Two scores of one session."""
 
     a: UUID = Field(description="The score on the left.")
     b: UUID = Field(description="The score on the right.")
 
 
-class ReviewQuery(_Parameters):
+class ReviewQuery(Parameters):
     """Filters of the review queue."""
 
     criteria: OptionalWord = Field(None, description="Only scores under criteria of this name.")
 
 
-class TrustQuery(_Parameters):
+class TrustQuery(Parameters):
     """Filters of trust cards."""
 
     criteria: OptionalWord = Field(None, description="Only judges under criteria of this name.")
@@ -344,7 +330,7 @@ async def known_parameters_once(request: Request) -> None:
 
 # --- forms of the pages --------------------------------------------------------------------------------
 
-Q = TypeVar("Q", bound=_Parameters)
+Q = TypeVar("Q", bound=Parameters)
 DAYS = ("since", "until")
 
 

@@ -13,9 +13,9 @@ from tarsy_scoring.labels.judgements import scores_by_judge, scores_by_label
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
 from tarsy_scoring.retention import pruning as retention
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.export import Chosen, export_scores
 from tarsy_scoring.scores.session_list import Filters, list_sessions
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 LATEST, SAME_TIME, OLDER = (UUID(int=n) for n in (2, 3, 1))
 SESSION = {"labels": {"guidance": "v1"}}

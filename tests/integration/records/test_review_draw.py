@@ -13,7 +13,7 @@ from builders import Scoring
 from stored import NOON, store_score
 from tarsy_scoring.labels import review
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import pick_for_review
 
 DAY, MIDNIGHT = NOON.date(), NOON.replace(hour=0)

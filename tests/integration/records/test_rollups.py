@@ -24,8 +24,8 @@ from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories"
 FIGURES_GROUP = "by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful"

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from tables import table
-from tarsy_scoring.drift.anchors import State, draw_alike, judges_of, state_of
+from tarsy_scoring.studies.anchors import State, draw_alike, judges_of, state_of
 
 
 @table

@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tables import table
-from tarsy_scoring.drift.detection import (
+from tarsy_scoring.statistics.agreement import Estimate
+from tarsy_scoring.statistics.drift import AnchorJudgement, Cause
+from tarsy_scoring.studies.detection import (
     FEW,
     TENURE,
     ChainScore,
@@ -16,8 +18,6 @@ from tarsy_scoring.drift.detection import (
     is_news,
     size_of,
 )
-from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.drift import AnchorJudgement, Cause
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

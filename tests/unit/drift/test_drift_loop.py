@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from fakes import UnaskedInbox
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.drift import loop as loop_module
-from tarsy_scoring.drift.loop import LOOK_EVERY_S, DriftLoop
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.studies import drift_loop as loop_module
+from tarsy_scoring.studies.drift_loop import LOOK_EVERY_S, DriftLoop
 from tarsy_scoring.telemetry.metrics import Metrics
 
 

@@ -11,15 +11,15 @@ from pydantic_core import to_json
 
 from tables import table
 from tarsy_scoring.cli import cli
-from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
-from tarsy_scoring.drift.findings import Finding, event_of
-from tarsy_scoring.drift.loop import message_of
-from tarsy_scoring.drift.report import DriftReport, in_points, markdown, standing_of
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.signals.publisher import DRIFT_KEY
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.web.pages.drift import parts_picture
+from tarsy_scoring.studies.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
+from tarsy_scoring.studies.drift_loop import message_of
+from tarsy_scoring.studies.drift_page import parts_picture
+from tarsy_scoring.studies.drift_report import in_points, standing_of
+from tarsy_scoring.studies.findings import Finding, event_of
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -53,30 +53,6 @@ def a_finding(**changes: Any) -> Finding:
         published_at=None,
     )
     return replace(found, **changes)
-
-
-def report_text(*findings: Finding) -> str:
-    return markdown(DriftReport(list(findings), None, {"judged": 39, "gone": 1}, []))
-
-
-def test_report_states_each_finding_and_the_anchors() -> None:
-    text = report_text(a_finding())
-
-    assert "## 2026-03-10 12:00 kubernetes: the judge changed\n" in text
-    assert "- The judge changed." in text
-    assert "judge's part -8.0 (-9.5 to -6.5); agents' part +1.0 (-3.0 to +5.0)" in text
-    assert "judge aaaaaaaaaaaa -> bbbbbbbbbbbb" in text
-    assert "Anchors: 39 judged by the current judge, 1 gone: the source no longer has it." in text
-    assert "40 anchors, 400 sessions before and 300 after" in text
-    assert "40 anchors, sessions left out\n" in report_text(
-        a_finding(look="anchors", compared_before=0, compared_after=0)
-    )
-    assert "the agents changed, probably" in report_text(a_finding(cause="agents", is_clear=False))
-    assert "undecided" in report_text(a_finding(cause=None, is_clear=False))
-    empty = markdown(DriftReport([], None, {}, []))
-    assert "There are no anchors" in empty
-    assert "No findings yet." in empty
-    assert "\n# Sold" not in report_text(a_finding(chain_id="k\n# Sold"))
 
 
 def test_event_key_is_a_drift_key() -> None:
@@ -129,27 +105,6 @@ def test_standing_says_what_the_next_look_waits_for(
 
     assert says in meaning
     assert is_silent_about not in meaning, meaning
-
-
-def test_anchors_of_other_chains_do_not_contradict_a_chain_without_its_own() -> None:
-    """The state says whose anchors both judges judged, and the list of anchors that others are used."""
-    lent = [AnchorJudgement(f"o-{n}", judge, 60.0, "other") for n in range(40) for judge in "ab"]
-    for own, says in ((0, "(none of this chain; 40 of other chains are used)"), (5, "(5 of this chain; 40 of other")):
-        found = situation(own)
-        stands = standing_of(replace(found, judgements=[*found.judgements, *lent]), [], NOON)
-        assert f"{own + 40} anchors were judged by both judges {says}" in stands.meaning
-    text = markdown(DriftReport([], stands, {}, []))
-    assert "This chain has no anchors of its own; those of other chains are used." in text
-    assert "There are no anchors" not in text
-    alone = standing_of(situation(0), [], NOON)
-    assert "There are no anchors of this chain, so" in markdown(DriftReport([], alone, {}, []))
-
-
-def test_a_finding_under_one_judge_mentions_no_anchors() -> None:
-    text = report_text(a_finding(old_fingerprint=None, cause="agents", anchors=0))
-
-    assert "one judge, 400 sessions before and 300 after" in text
-    assert "0 anchors" not in text
 
 
 def test_anchors_of_other_chains_are_mentioned_where_they_count() -> None:

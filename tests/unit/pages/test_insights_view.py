@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from tarsy_scoring.analytics.analytics import BandCount, CategoryAverage, Distribution, TrendPoint
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.web.pages.insights_view import DistributionView, distribution_view, meanings, trend_view
 from tarsy_scoring.web.pages.period import PeriodForm, read_period_form
 

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 
 from tarsy_scoring.labels.calibration import Calibration, Label, LabelledScore, calibrate
-from tarsy_scoring.statistics.agreement import bands_of
+from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.pages.words import REVIEW_REASONS as REASONS

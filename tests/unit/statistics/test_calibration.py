@@ -15,7 +15,7 @@ from tarsy_scoring.labels.calibration import (
     calibrate,
     read_labels,
 )
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, bands_of
 
 OUTCOME_BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 HALVES = bands_of({"bad": (0, 49), "good": (50, 100)})

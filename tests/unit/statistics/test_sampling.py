@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
 from tarsy_scoring.statistics.sampling import Candidate, Pick, Reason, pick_for_review, reasons_to_review
 
 FLAGGED = Candidate("flagged", 62, is_flagged=True)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, Estimate
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
+from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.trust import Rating, TrustCard, assumed_error, labels_needed, trust_card
 
 LOW, MIDDLE, HIGH = IDS = tuple(b.id for b in DEFAULT_BANDS)

@@ -1,13 +1,16 @@
 """Routes of the JSON API. A new module of routes is one more entry in `ROUTERS`."""
 
-from tarsy_scoring.web.api import browse, dead_letters, drift, labels, ledger, live, probes, scores, tarsy
+from tarsy_scoring.config.studies_extra import load_studies
+from tarsy_scoring.web.api import browse, dead_letters, labels, ledger, live, probes, scores, tarsy
+
+_studies = load_studies("drift_api")
 
 ROUTERS = (
     scores.router,
     browse.router,
     browse.figures,
     dead_letters.router,
-    drift.router,
+    *((_studies.router,) if _studies else ()),
     ledger.router,
     labels.router,
     probes.router,

@@ -14,10 +14,10 @@ from tarsy_scoring.analytics.approaches import Approaches, read_approaches
 from tarsy_scoring.analytics.chain_averages import ChainTrends, chain_trends
 from tarsy_scoring.audit import audit
 from tarsy_scoring.missing_tools.built import read_built
+from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
-from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.api.ledger import look_up

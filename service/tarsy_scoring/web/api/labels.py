@@ -12,7 +12,8 @@ from tarsy_scoring.labels import labels, review
 from tarsy_scoring.labels.calibration import read_outcome
 from tarsy_scoring.labels.labels import NewLabel
 from tarsy_scoring.references.known_causes import KnownCauses, known_causes
-from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
+from tarsy_scoring.scores.bands import Band
+from tarsy_scoring.statistics.agreement import Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.sampling import Reason
 from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (

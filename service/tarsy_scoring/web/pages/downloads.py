@@ -11,7 +11,6 @@ from starlette.responses import Response
 from tarsy_scoring.analytics.analytics import Distribution, FailureTags, TrendPoint
 from tarsy_scoring.analytics.approaches import Approach
 from tarsy_scoring.analytics.chain_averages import ChainAverages
-from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
 from tarsy_scoring.scores.export import csv_lines
 from tarsy_scoring.web.pages.charts import judge_of, number_judges
@@ -160,25 +159,6 @@ def tool_sheet(entries: Sequence[LedgerEntry]) -> Sheet:
 
     columns = "tool state exists spellings sessions points_lost chain chain_sessions"
     return Sheet(columns.split(), rows())
-
-
-def finding_sheet(findings: Sequence[Finding]) -> Sheet:
-    """Findings, newest first. Changes are in points, with the ends of their 98 % confidence intervals."""
-    parts = ("whole", "judge", "agents")
-    columns = ["found_at", "chain", "criteria", "cause", "is_clear"]
-    columns += [name for part in parts for name in (part, f"{part}_low", f"{part}_high")]
-    columns += ["old_fingerprint", "new_fingerprint"]
-    return Sheet(
-        columns,
-        (
-            (
-                *(f.found_at, f.chain_id, f.criteria, f.cause, f.is_clear),
-                *(getattr(getattr(f, part), end) for part in parts for end in ("value", "low", "high")),
-                *(f.old_fingerprint, f.new_fingerprint),
-            )
-            for f in findings
-        ),
-    )
 
 
 def approach_sheet(found: Sequence[Approach]) -> Sheet:

@@ -12,7 +12,7 @@ from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import DayOf, Distribution
 from tarsy_scoring.analytics.chain_averages import EveryChain, every_chain
 from tarsy_scoring.live.signals import INSIGHTS
-from tarsy_scoring.statistics.agreement import bands_of
+from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages import insights_view

@@ -5,6 +5,8 @@ from importlib import import_module
 
 from fastapi import APIRouter
 
+from tarsy_scoring.config.studies_extra import has_studies
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -32,7 +34,11 @@ PAGES = [
     Page("/failure-tags", "Failure tags", f"{_HERE}.insights"),
     Page("/review", "Review", f"{_HERE}.labelling"),
     Page("/distribution", "Distribution", f"{_HERE}.insights", is_under_more=True),
-    Page("/drift", "Drift", f"{_HERE}.drift", is_under_more=True),
+    *(
+        [Page("/drift", "Drift", "tarsy_scoring.studies.drift_page", is_under_more=True)]
+        if has_studies()
+        else []
+    ),
     Page("/approaches", "Better approaches", f"{_HERE}.approaches", is_under_more=True),
     Page("/dead-letters", "Dead letters", f"{_HERE}.dead_letters", is_under_more=True),
 ]

@@ -169,12 +169,14 @@ def _static(name: str) -> str:
 @cache
 def templates() -> "Environment":
     """The template environment of all pages; the first call loads its libraries."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     from tarsy_scoring.web.pages.markdown import render
 
     environment = Environment(
-        loader=PackageLoader("tarsy_scoring.web.pages"),
+        loader=ChoiceLoader(
+            [PackageLoader("tarsy_scoring.web.pages"), PackageLoader("tarsy_scoring.studies")]
+        ),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,

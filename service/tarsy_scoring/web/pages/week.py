@@ -16,14 +16,14 @@ from tarsy_scoring.analytics.needs_attention import MOST_PENDING, read_failed, r
 from tarsy_scoring.analytics.week import DAYS, ChainWeek, read_week
 from tarsy_scoring.analytics.week_changes import read_changes
 from tarsy_scoring.dead_letters.letter_states import newest_letters
-from tarsy_scoring.drift.findings import Finding, read_findings
-from tarsy_scoring.drift.report import CAUSES, in_points
 from tarsy_scoring.labels import review
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.missing_tools.decisions import read_decisions
+from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.scores.reader import Holds
-from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.loading import begin_to_load
+from tarsy_scoring.studies.drift_report import CAUSES, in_points
+from tarsy_scoring.studies.findings import Finding, read_findings
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.rendering import page

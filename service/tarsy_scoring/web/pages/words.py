@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.errors import SessionNotFound
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
 
 Tone = Literal["weak", "fair", "good", "plain"]
 """A colour, by its CSS class. The word or the number beside it says the same."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tarsy_scoring.commands.completion import chain_names
-from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
 from tarsy_scoring.commands.shared import (
     asker,
@@ -17,15 +16,16 @@ from tarsy_scoring.commands.shared import (
     counted,
     json_option,
     print_json,
-    print_text,
     run_on_parts,
     sessions_argument,
     settings_of_environment,
 )
-from tarsy_scoring.drift import anchors as anchor_sessions
-from tarsy_scoring.drift.anchors import Anchor, State
-from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
+from tarsy_scoring.studies import anchors as anchor_sessions
+from tarsy_scoring.studies.anchors import Anchor, State
+from tarsy_scoring.studies.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
+from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.drift_report import STATES
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
@@ -124,7 +124,7 @@ def list_anchors(as_json: bool) -> None:
     if as_json:
         print_json(document)
     elif found.anchors:
-        print_text("anchors.txt", document | {"states": STATES})
+        print_study("anchors.txt", document | {"states": STATES})
     else:
         click.echo("there are no anchors; draw some with `tarsy-scoring anchors add --sample 40`")
 

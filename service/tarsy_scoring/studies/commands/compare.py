@@ -13,14 +13,12 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from tarsy_scoring.commands.completion import chain_names, criteria_names
-from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     counted,
     exclude_option,
     json_option,
     moment,
     print_json,
-    print_text,
     require_criteria,
     run,
     run_on_parts,
@@ -28,7 +26,6 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.labels.judgements import scores_by_label, session_labels
@@ -37,6 +34,9 @@ from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.statistics.agreement import spread
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
+from tarsy_scoring.studies import anchors
+from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
+from tarsy_scoring.studies.commands.texts import print_study
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
@@ -182,7 +182,7 @@ def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
         if all_metrics or m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")
     ]
     others = [m["metric"] for m in metrics if m not in printed]
-    print_text("versions.txt", {**document, "metrics": printed, "tested": len(metrics), "others": others})
+    print_study("versions.txt", {**document, "metrics": printed, "tested": len(metrics), "others": others})
 
 
 async def _read_label(
@@ -269,7 +269,7 @@ def _compare_criteria(
     if as_json:
         print_json(document)
     else:
-        print_text("criteria_pairs.txt", document | {"cost_in_words": str(cost_of(judgements.values()))})
+        print_study("criteria_pairs.txt", document | {"cost_in_words": str(cost_of(judgements.values()))})
     sys.exit(status_of(judgements.values()))
 
 

@@ -7,15 +7,14 @@ from operator import attrgetter
 
 from fastapi import APIRouter, Request
 from markupsafe import Markup
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.drift.findings import Finding
-from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, in_points, read_report
+from tarsy_scoring.studies.drift_report import CAUSES, STATES, DriftReport, in_points, read_report
+from tarsy_scoring.studies.findings import Finding
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.charts import draw
-from tarsy_scoring.web.pages.downloads import csv_file, download_form, finding_sheet, trend_sheet
 from tarsy_scoring.web.pages.insights_view import trend_view
 from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 from tarsy_scoring.web.pages.words import Tone
@@ -58,21 +57,6 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
         tones=TONES,
         in_points=in_points,
     )
-
-
-@router.get(f"{PAGE}.csv")
-async def findings_file(request: Request, _: Analysing) -> Response:
-    """The findings of the page, with the parts of each change, as CSV."""
-    report = await _read(context_of(request), download_form(request))
-    return csv_file("drift", finding_sheet(report.findings))
-
-
-@router.get(f"{PAGE}/totals.csv")
-async def totals_file(request: Request, _: Analysing) -> Response:
-    """The totals per day of the chosen chain, else of all scores, as CSV; every score counts."""
-    form = download_form(request)
-    points = await analytics.totals_made(context_of(request).analytics.database, form.selection)
-    return csv_file("totals", trend_sheet(points))
 
 
 async def _read(context: AppContext, form: PeriodForm) -> DriftReport:

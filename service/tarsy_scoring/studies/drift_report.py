@@ -8,15 +8,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tarsy_scoring.drift import anchors, detection, findings
-from tarsy_scoring.drift.anchors import Anchor, Standing, State
-from tarsy_scoring.drift.detection import DAYS_TO_LOOK, TENURE, Look, Situation
-from tarsy_scoring.drift.findings import MOST_SHOWN, Finding
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.drift import Cause
-from tarsy_scoring.timeline.text import one_line
+from tarsy_scoring.studies import anchors, detection, findings
+from tarsy_scoring.studies.anchors import Anchor, Standing, State
+from tarsy_scoring.studies.detection import DAYS_TO_LOOK, TENURE, Look, Situation
+from tarsy_scoring.studies.findings import MOST_SHOWN, Finding
 
 MOST_ANCHORS_SHOWN = 100
 CAUSES: Mapping[Cause | None, str] = {
@@ -193,14 +192,3 @@ def in_points(estimate: Estimate) -> str:
     if estimate.low == estimate.high:
         return f"{estimate.value:+.1f}"
     return f"{estimate.value:+.1f} ({estimate.low:+.1f} to {estimate.high:+.1f})"
-
-
-def markdown(report: DriftReport) -> str:
-    """Render the report as Markdown."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # the API reads reports as data
-
-    environment = Environment(  # noqa: S701 - no HTML
-        loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"one_line": one_line, "in_points": in_points}
-    return environment.get_template("report.md.jinja").render(report=report, states=STATES, causes=CAUSES)

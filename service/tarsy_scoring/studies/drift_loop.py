@@ -17,9 +17,6 @@ import structlog
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.drift import anchors, findings
-from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
-from tarsy_scoring.drift.findings import event_of
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
@@ -28,6 +25,9 @@ from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.studies import anchors, findings
+from tarsy_scoring.studies.anchors import AUTOMATIC, Standing, State
+from tarsy_scoring.studies.findings import event_of
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 

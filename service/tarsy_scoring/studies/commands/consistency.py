@@ -10,11 +10,9 @@ from uuid import UUID, uuid4
 import click
 
 from tarsy_scoring.commands.completion import criteria_names
-from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     json_option,
     print_json,
-    print_text,
     require_criteria,
     run,
     session_id,
@@ -22,7 +20,10 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.statistics.agreement import bands_of, flip_rate, spread
+from tarsy_scoring.scores.bands import bands_of
+from tarsy_scoring.statistics.agreement import flip_rate, spread
+from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
+from tarsy_scoring.studies.commands.texts import print_study
 
 
 @click.command()
@@ -60,7 +61,7 @@ def consistency(
     if as_json:
         print_json(document)
     else:
-        print_text("consistency.txt", document | {"cost_in_words": str(cost_of(judgements))})
+        print_study("consistency.txt", document | {"cost_in_words": str(cost_of(judgements))})
     sys.exit(status_of(judgements))
 
 

@@ -20,7 +20,7 @@ from tarsy_scoring.errors import SessionNotFound
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.inbox import SCORES_OF_REQUESTS, Inbox
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import AnchorJudgement
 
 State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"]

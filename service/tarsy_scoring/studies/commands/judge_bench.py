@@ -18,7 +18,6 @@ from tarsy_scoring.commands.shared import (
     counted,
     json_option,
     print_json,
-    print_text,
     progress_bar,
     require_criteria,
     run,
@@ -28,10 +27,11 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, Unscorable
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.scoring.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
 from tarsy_scoring.statistics import judge_bench as statistics
 from tarsy_scoring.statistics.judge_bench import JudgedSession, Sample
 from tarsy_scoring.statistics.known_outcomes import KnownOutcome, read_known_outcomes
+from tarsy_scoring.studies.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
+from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -114,13 +114,6 @@ class Bench:
     metavar="DIR",
     help="Folder of recorded judgements; default: tarsy-scoring/judge-bench in the user's cache folder.",
 )
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a page.",
-)
 @click.option("--yes", is_flag=True, help="Make the calls without asking.")
 @json_option
 def judge_bench(
@@ -130,7 +123,6 @@ def judge_bench(
     samples: int,
     sessions_dir: Path | None,
     cache: Path | None,
-    html_file: Path | None,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -193,9 +185,7 @@ def judge_bench(
     bench, planned, judged = run(work())
     with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
         document = document_of(settings, bench, planned, judged)
-    if html_file is not None:
-        _write_page(html_file, document)
-    print_json(document) if as_json else print_text("judge_bench.txt", document)
+    print_json(document) if as_json else print_study("judge_bench.txt", document)
     if document["judgements"]["outstanding"]:
         n = counted(document["judgements"]["outstanding"], "judgement")
         click.echo(f"{n} could not be made now; the same command asks only for these again", err=True)
@@ -389,15 +379,3 @@ def _judged_sessions(bench: Bench, samples: Mapping[str, Sequence[Sample]]) -> l
         JudgedSession(k, samples.get(k.session_id) or [Sample(None, bench.unreadable[k.session_id])])
         for k in bench.known
     ]
-
-
-def _write_page(path: Path, document: Mapping[str, Any]) -> None:
-    """Raises: ConfigurationError: The file cannot be written."""
-    from tarsy_scoring.web.pages.judge_bench import page
-
-    try:
-        path.write_text(page(document), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot write the page {path}: {error.strerror}; name another --html FILE"
-        ) from error

@@ -13,15 +13,15 @@ from uuid import UUID
 
 from pydantic import Field
 
-from tarsy_scoring.drift import detection
-from tarsy_scoring.drift.anchors import Standing
-from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, find_change
+from tarsy_scoring.studies import detection
+from tarsy_scoring.studies.anchors import Standing
+from tarsy_scoring.studies.detection import ChainScore, Look, Situation, Tenure
 
 MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `WINDOW` of each
 MOST_SHOWN = 100

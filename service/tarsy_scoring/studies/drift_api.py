@@ -3,14 +3,29 @@
 from typing import Annotated
 
 from fastapi import Query, Request
+from pydantic import Field
 
-from tarsy_scoring.drift.report import DriftReport, read_report
+from tarsy_scoring.studies.drift_report import DriftReport, read_report
+from tarsy_scoring.studies.findings import MOST_SHOWN
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.queries import DriftQuery
+from tarsy_scoring.web.queries import OptionalMoment, OptionalWord, Parameters
 
 router = scoring_routes("analytics", "/analytics")
+
+
+class DriftQuery(Parameters):
+    """Filters of findings."""
+
+    chain: OptionalWord = Field(
+        None,
+        description="Name of a chain; `chain` of the answer then has its current state.",
+        examples=["k8s"],
+    )
+    criteria: OptionalWord = Field(None, description="Under criteria of this name.")
+    since: OptionalMoment = Field(None, description="Found from this time on (RFC 3339).")
+    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Number of findings.")
 
 
 @router.get("/drift", summary="Tell changes of agents from changes of the judge")
