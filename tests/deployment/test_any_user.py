@@ -30,9 +30,8 @@ pytestmark = pytest.mark.skipif(
 
 def start(service: Service, *command: str, **env: str) -> Process:
     """Start a command under the user id, with the variables of the image and those of the installation alone."""
-    image = dict(
-        re.findall(r"(\w+)=(\S+)", DOCKERFILE.read_text("utf-8").rpartition("\nENV ")[2].partition("\n\n")[0])
-    ) | {"PATH": os.defpath}
+    variables = DOCKERFILE.read_text("utf-8").rpartition("\nENV ")[2].partition("\nUSER")[0]
+    image = dict(re.findall(r"(\w+)=(\S+)", variables)) | {"PATH": os.defpath}
     here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = Process(
         [*AS_ANY_USER, sys.executable, "-m", "tarsy_scoring", *command],
