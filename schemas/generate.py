@@ -73,13 +73,11 @@ def _with_metrics(page: str) -> str:
 
 def _metrics_table() -> str:
     """The table of `docs/operations.md`."""
-    lines = ["| metric | kind | labels | over processes | meaning |", "|---|---|---|---|---|"]
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for attribute, kind in get_type_hints(Metrics).items():
         one = declarations()[attribute]
         labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(
-            f"| `{PREFIX}{one.name}` | {kind.__name__.lower()} | {labels} | {one.over_processes} | {one.help} |"
-        )
+        lines.append(f"| `{PREFIX}{one.name}` | {kind.__name__.lower()} | {labels} | {one.help} |")
     return "\n".join(lines) + "\n"
 
 

@@ -109,12 +109,7 @@ class Process:
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and body of its own HTTP server."""
-
-        def ports() -> list[int]:  # of a worker with several processes, the newest first process serves all
-            return [port for line in self.lines("service.starting") if (port := line["metrics_port"]) is not None]
-
-        await self.says("service.starting")
-        port = (await wait_until(ports, PATIENCE_S, f"{self.name} listens"))[-1]
+        port = (await self.says("service.starting"))["metrics_port"]
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             session.get(f"http://127.0.0.1:{port}{path}") as answer,

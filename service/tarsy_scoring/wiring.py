@@ -27,7 +27,6 @@ from tarsy_scoring.postgres.analytic_reads import AnalyticReads
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused
 from tarsy_scoring.postgres.revisions import check_migrated
-from tarsy_scoring.processes.division import count_processes
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
@@ -269,7 +268,6 @@ def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[C
         partial(open_timeline_source, settings),
         *(partial(read_api_key, settings, name, environ) for name in providers),
         partial(require_unreadable, settings, environ, sandbox.SYSTEM),
-        partial(count_processes, settings),
         partial(wants_traces, settings, environ),
         partial(require_affordable, settings, full_window_usd),
     )

@@ -55,10 +55,9 @@ async def test_the_user_has_no_name_and_cannot_write(service: Service) -> None:
     assert f"uid not found: {UID}" in process.log
 
 
-@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one process", "two processes"])
-async def test_a_worker_scores_under_any_user(service: Service, options: tuple[str, ...]) -> None:
+async def test_a_worker_scores_under_any_user(service: Service) -> None:
     await service.announce(*service.add_sessions(2))
-    worker = start(service, "worker", *options)
+    worker = start(service, "worker")
     await worker.ready()
     await service.all_end(2, without_backoff=True)
     assert await worker.stop() == 0

@@ -11,7 +11,7 @@ import structlog
 from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 from tarsy_scoring.analytics.rollups import count_waiting
 from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
-from tarsy_scoring.config.settings import Processes, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.studies_extra import load_studies
 from tarsy_scoring.deliveries.destinations import open_destinations
 from tarsy_scoring.deliveries.loop import Deliveries
@@ -23,9 +23,6 @@ from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import CLOSE_S
-from tarsy_scoring.processes.division import count_processes, divide
-from tarsy_scoring.processes.siblings import Siblings
-from tarsy_scoring.processes.supervisor import Member, fork_processes
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.intake import Intake
@@ -64,59 +61,27 @@ STOP_S = JUDGED_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
 
 
-class _Processes(click.ParamType):
-    name = "processes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Processes:
-        if value == "auto":
-            return "auto"
-        number: int = click.IntRange(min=1).convert(value, param, ctx)
-        return number
-
-
 @click.command()
 @click.option(
     "--only",
     metavar="ROLE,...",
     help="Run only these roles: intake, judging (or judge), relay. Default: all three.",
 )
-@click.option(
-    "--processes",
-    type=_Processes(),
-    metavar="N|auto",
-    help="Judge in N processes, to use N cores; auto: one for each core. Default: SCORING_PROCESSES, or 1.",
-)
-def worker(only: str | None, processes: Processes | None) -> None:
+def worker(only: str | None) -> None:
     """
     Take in requests, judge and publish events, until SIGTERM.
 
     Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
     SCORING_METRICS_HOST and SCORING_METRICS_PORT.
-
-    One process uses one core. With --processes N the worker divides SCORING_SLOTS, its database connections
-    and the max_concurrency of each provider among N processes, and needs no more of them. The first process
-    also does the work that a worker does once, and serves the metrics and probes of all. A process that dies
-    is restarted. More replicas use more cores as well; processes share memory, and need only one port and one
-    consumer. A worker that does not judge has one process.
     """
     roles = _roles(only)
     settings = settings_of_environment()
-    if processes is not None:
-        settings = settings.model_copy(update={"processes": processes})
     check_database_urls(settings)
     check_settings(settings, roles, os.environ)
-    member, count = None, 1
     if "judging" in roles:
         contain_commands(settings, os.environ)
-        count = count_processes(settings)
-    if count > 1:
-        member = fork_processes(count)  # returns in each of them
-        structlog.contextvars.bind_contextvars(process=member.number)
-        settings = divide(settings, count, member.number)
-        roles = roles if member.number == 1 else ("judging",)
-    lifeline = None if member is None else member.lifeline
-    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping, member), lifeline))
+    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
 
 
 def _roles(only: str | None) -> tuple[Role, ...]:
@@ -131,21 +96,16 @@ def _roles(only: str | None) -> tuple[Role, ...]:
     return tuple(r for r in ROLES if r in wanted)
 
 
-# Order of a stop: intake and worker end first (SIGTERM), attempts drain in all processes, the relay flushes,
+# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes,
 # notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`.
 # A loop that dies ends the process: a worker without one of its loops would look healthy.
 
 
-async def run_worker(
-    settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event, member: Member | None = None
-) -> None:
+async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
     """
     Run the given roles until `stopping`, then drain and flush.
 
     Judging begins as soon as the database answers, even while the brokers are away.
-
-    Args:
-        member: This process, in a worker with several.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.
@@ -153,32 +113,22 @@ async def run_worker(
     """
     metrics = Metrics(settings.config.chains)
     metrics.begin(*roles)
-    if member is not None:
-        metrics.process_restarts.inc(member.restarts)
     health = Health("the database has not answered yet")
-    server = HealthServer(settings, metrics.registry, health, member)
+    server = HealthServer(settings, metrics.registry, health)
     await server.start()
     log.info("service.starting", roles=roles, metrics_port=server.port)
     try:
         async with open_parts(settings, metrics) as parts:
             parts.database.avoid_scans()
             if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
-                siblings = None if member is None or member.number > 1 else Siblings(member)
-                await _run_roles(parts, roles, health, stopping, siblings)
+                await _run_roles(parts, roles, health, stopping)
     finally:
         await server.stop()
     log.info("service.stopped")
 
 
-async def _run_roles(
-    parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event, siblings: Siblings | None
-) -> None:
-    """
-    Run the loops of these roles on a migrated database; ends when all of them have ended.
-
-    Args:
-        siblings: In the first of several processes: the relay flushes when they have ended too.
-    """
+async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
+    """Run the loops of these roles on a migrated database; ends when all of them have ended."""
     intake = None
     if "intake" in roles:
         capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
@@ -225,9 +175,7 @@ async def _run_roles(
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
-            siblings_ended = service.create_task(_ended(siblings, parts.settings, stopping))
             await _judge(parts, health, stopping, tracing)
-            await siblings_ended
         else:
             await stopping.wait()
         judged.set()
@@ -246,21 +194,6 @@ def _studies(parts: Parts, stopping: asyncio.Event) -> list[Coroutine[Any, Any, 
     """The background tasks of the studies; none without their extra."""
     drift = load_studies("drift_loop")
     return [drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)] if drift else []
-
-
-async def _ended(siblings: Siblings | None, settings: Settings, stopping: asyncio.Event) -> None:
-    """Return when `siblings` have ended after `stopping`, or when they should have."""
-    await stopping.wait()
-    if siblings is None:
-        return
-    limit_s = settings.drain_timeout_s + JUDGED_S
-    try:
-        async with asyncio.timeout(limit_s):
-            await siblings.ended()
-    except TimeoutError:
-        log.warning(
-            "worker.siblings_hang", timeout_s=limit_s, effect="other workers publish what they still store"
-        )
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -122,7 +122,6 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
 Total = Annotated[float, Field(ge=0, le=100)]
 SecondOpinions = Annotated[Literal["edges"] | None, BeforeValidator(_off_as_none)]
-Processes = Annotated[int, Field(ge=1)] | Literal["auto"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Statuses = tuple[SessionStatus, ...]
@@ -480,11 +479,6 @@ class Settings(_Frozen):
         None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`."
     )
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
-    processes: Processes = Field(
-        1,
-        description="Processes of one worker that judge; they share its slots, connections and `max_concurrency`. "
-        "`auto`: one for each core, at most as many as there is enough to share.",
-    )
     lease_s: float = Field(
         60, ge=1, description="Time after which the score of a silent worker is taken back."
     )

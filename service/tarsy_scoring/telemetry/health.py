@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import json
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -20,12 +19,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.processes.siblings import Siblings, listening_address
-from tarsy_scoring.processes.supervisor import SIGNALS, Member
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 1.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 METRICS_PORT, API_METRICS_PORT = 9090, 9091
 # A connection serves one request, so that its whole life has one time limit. A scrape takes some
 # milliseconds.
@@ -35,17 +33,11 @@ MAX_HEAD_BYTES = 16_384
 JSON = "application/json; charset=utf-8"
 
 
-async def run_until_signalled(
-    main: Callable[[asyncio.Event], Awaitable[None]], lifeline: int | None = None
-) -> None:
+async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """
     Run `main` with an event that the first SIGTERM or SIGINT sets; the second signal cancels `main`.
 
     Returns when `main` returns, and raises what it raises.
-
-    Args:
-        lifeline: Of a `Member`, whose signals come from there; the end of its supervisor counts as the first
-            one.
     """
     stopping = asyncio.Event()
     task = asyncio.ensure_future(main(stopping))
@@ -59,31 +51,16 @@ async def run_until_signalled(
             log.info("service.stopping", signal=number.name)
             stopping.set()
 
-    def on_lifeline(lifeline: int) -> None:
-        numbers = os.read(lifeline, 64)
-        for number in numbers:
-            on_signal(signal.Signals(number))
-        if not numbers:
-            loop.remove_reader(lifeline)
-            log.error("service.supervisor_died", effect="this process drains and ends")
-            stopping.set()
-
-    if lifeline is None:
-        for number in SIGNALS:
-            loop.add_signal_handler(number, on_signal, number)
-    else:
-        loop.add_reader(lifeline, on_lifeline, lifeline)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
     try:
         await task
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
     finally:
-        if lifeline is None:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
-        else:
-            loop.remove_reader(lifeline)
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
 
 
 async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
@@ -198,33 +175,15 @@ class HealthServer:
     `CONNECTION_S`; beyond `MAX_CONNECTIONS` the oldest is cut off. It is so small that it needs a parser of
     HTTP, not a server with a quarter of a second and 10 MB for its start.
 
-    Of a command with several processes, the first also serves the metrics of the others, and answers for
-    their
-    health: `/healthz` fails while one of them hangs, `/readyz` while one is not ready. The others serve
-    theirs to it.
-
     Args:
         settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
             free one if it is taken.
         health: None for the API, which serves the probes beside its routes.
-        member: None in a command with one process.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        registry: CollectorRegistry,
-        health: Health | None = None,
-        member: Member | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, registry: CollectorRegistry, health: Health | None = None) -> None:
         default = API_METRICS_PORT if health is None else METRICS_PORT
-        self.port: int | None = default if settings.metrics_port is None else settings.metrics_port
-        self._address: str | None = None  # of a Unix socket, instead of host and port
-        self._siblings: Siblings | None = None
-        if member is not None and member.number > 1:
-            self.port, self._address = None, listening_address(member, member.number)
-        elif member is not None:
-            self._siblings = Siblings(member)
+        self.port = default if settings.metrics_port is None else settings.metrics_port
         self._host = settings.metrics_host.strip("[]")
         self._may_move = settings.metrics_port is None
         self._registry = registry
@@ -234,9 +193,6 @@ class HealthServer:
 
     async def start(self) -> None:
         """Start to listen. Raises: StartRefused: The configured address or port cannot be used."""
-        if self._address is not None:
-            self._server = await asyncio.start_unix_server(self._serve, self._address)
-            return
         try:
             self._server = await self._listen()
         except OSError as error:
@@ -304,25 +260,15 @@ class HealthServer:
         if method not in (b"GET", b"HEAD"):
             return _Answer("use GET\n", 405, headers={"Allow": "GET, HEAD"})
         if path == b"/metrics":
-            metrics = generate_latest(self._registry)
-            if self._siblings is not None:
-                metrics = await self._siblings.expose(metrics)
-            return _Answer(metrics.decode(), 200, CONTENT_TYPE_LATEST)
+            return _Answer(generate_latest(self._registry).decode(), 200, CONTENT_TYPE_LATEST)
         if self._health is not None and path == b"/healthz":
-            return await self._healthz()
+            return _json({"status": "running"})
         if self._health is not None and path == b"/readyz":
             return await self._readyz(self._health)
         return _Answer("not found\n", 404)
 
-    async def _healthz(self) -> "_Answer":
-        if self._siblings is not None and (number := await self._siblings.hanging()) is not None:
-            return _json({"status": "hanging", "process": number}, 503)
-        return _json({"status": "running"})
-
     async def _readyz(self, health: Health) -> "_Answer":
         missing = await health.missing()
-        if missing is None and self._siblings is not None:
-            missing = await self._siblings.missing()
         answer: dict[str, Any] = (
             {"status": "ready"} if missing is None else {"status": "not ready", "reason": missing}
         )

@@ -27,7 +27,6 @@ class Declared:
     name: str
     help: str
     labels: Sequence[str] = ()
-    over_processes: str = "sum"
     buckets: Sequence[float] = ()
     starts_with: Sequence[str] = ()
 
@@ -55,7 +54,6 @@ class Metrics:
     build_info: Gauge
     role: Gauge
     database_up: Gauge
-    process_restarts: Counter
 
     # --- intake ---
 
