@@ -28,10 +28,10 @@ from infrastructure import (
     running_postgres,
     shared_servers,
 )
-from previous_version import previous_version
+from next_version import next_version
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
-__all__ = ["previous_version"]
+__all__ = ["next_version"]
 
 CHOSEN = pytest.StashKey[Infrastructure]()
 SHARED = pytest.StashKey[contextlib.ExitStack]()

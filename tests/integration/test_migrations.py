@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,74 +16,20 @@ import asyncpg
 import pytest
 from alembic.script import ScriptDirectory
 
-from builders import completion, connected, open_scoring, rescore
+from builders import connected, open_scoring, rescore
 from infrastructure import wait_until
 from pooler import TransactionPooler
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres import migrate as schema
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.postgres.revisions import VERSION_TABLE, check_migrated
 from tarsy_scoring.postgres.revisions import revisions as known_revisions
 
-TABLES = {
-    "anchor_sessions",
-    "bridge_announced",
-    "bridge_bookmark",
-    "budget_charges",
-    "budget_days",
-    "caller_rates",
-    "chain_figures",
-    "chain_rollups",
-    "changes",
-    "claim_floor",
-    "dead_letter_bodies",
-    "dead_letters",
-    "delivery_bookmarks",
-    "drift_findings",
-    "drift_watches",
-    "erasures",
-    "judge_turns",
-    "kept_answers",
-    "known_names",
-    "missed_months",
-    "missed_rollups",
-    "missed_sets",
-    "notices",
-    "pauses",
-    "provider_calls",
-    "provider_states",
-    "relay_floor",
-    "relay_position",
-    "replays",
-    "review_days",
-    "review_picks",
-    "rollups_filled",
-    "score_alternative_approach_steps",
-    "score_alternative_approaches",
-    "score_deltas",
-    "score_groups",
-    "score_labels",
-    "score_missing_tools",
-    "score_rollups",
-    "score_rollups_of_all",
-    "score_rollups_of_chains",
-    "scoring_criteria",
-    "scoring_events",
-    "scoring_requests",
-    "session_references",
-    "session_scores",
-    "sessions",
-    "tag_rollups",
-    "tarsy_scoring_version",
-    "tool_lists",
-    "tool_merges",
-    "tool_states",
-    "write_back_bookmark",
-} - {VERSION_TABLE}
-HAVE_THEIR_ROW = {"missed_months", "relay_floor", "claim_floor", "rollups_filled"}  # created with rows
+BASELINE = schema.migrations_dir() / "versions" / "0001_pre_baseline.py"
+TABLES = set(re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", BASELINE.read_text()))
 REVISIONS = [r.number for r in known_revisions()]
 NEWEST = REVISIONS[-1]
+RELEASED = "0001"  # of the last release; before the first one, the baseline
 
 
 async def migrated(url: str, of_schema: str = "public", **how: Any) -> list[str]:
@@ -113,93 +60,54 @@ async def shape(url: str) -> list[Any]:
     ]
 
 
-# A row for each table that no score fills.
-ROWS = """
-INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_requested, latency_ms, attempt, criteria_hash,
-  context_hash, nonce, asked_hash) VALUES ('{score}', 1, 'analysis', '67', 'main', 'm', 1, 1, 'h', 'c', 'n', 'a');
-INSERT INTO score_alternative_approaches VALUES ('{score}', 1, 'a', 'b');
-INSERT INTO score_alternative_approach_steps VALUES ('{score}', 1, 1, 'look');
-INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]');
-INSERT INTO replays (replay_hash) VALUES ('h');
-INSERT INTO dead_letters VALUES ('t', 0, 0, 'e', 'm');
-INSERT INTO provider_states (provider) VALUES ('main');
-INSERT INTO provider_calls VALUES (gen_random_uuid(), 'main', now(), 900);
-INSERT INTO pauses (paused_by) VALUES ('alice');
-INSERT INTO budget_days (day, scope, chain_id) VALUES (now()::date, 'all', '');
-INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
-VALUES (gen_random_uuid(), now()::date, '', 'main', '{score}', 0.5);
-INSERT INTO caller_rates VALUES ('alice', now());
-INSERT INTO known_names VALUES ('chain', 'billing', now());
-INSERT INTO kept_answers VALUES ('alice', 'key-1', 'hash', 'new', '{score}', gen_random_uuid(), '{{}}');
-INSERT INTO changes (changed_by, change, session_id, score_id) VALUES ('alice', 'rescore', 'session-1', '{score}');
-INSERT INTO bridge_bookmark (since, settled_before) VALUES (now(), now());
-INSERT INTO bridge_announced VALUES ('session-1', gen_random_uuid(), now());
-INSERT INTO write_back_bookmark (position) VALUES (7);
-INSERT INTO notices (event_id, type, details) VALUES (gen_random_uuid(), 'drift', '{{}}');
-INSERT INTO delivery_bookmarks VALUES ('oncall', 7, 1);
-INSERT INTO erasures (erased_by, why, session_hash, scores) VALUES ('ada', 'asked', 'h', 1);
-INSERT INTO score_labels (score_id, session_id, labelled_by, agrees) VALUES ('{score}', 'session-1', 'ada', true);
-INSERT INTO review_days VALUES ('2026-03-01');
-INSERT INTO review_picks VALUES ('{score}', '2026-03-01', 1, true, 0.5);
-INSERT INTO tool_merges (name, name_key, tool, decided_by) VALUES ('Tail Logs', 'taillogs', 'logs', 'ada');
-INSERT INTO tool_states (tool, tool_key, state, since, said_by) VALUES ('logs', 'logs', 'planned', now(), 'ada');
-INSERT INTO anchor_sessions (session_id, added_by) VALUES ('session-1', 'ada');
-INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerprint, is_clear, judge, whole, agents,
-  anchors, anchors_missing, compared_before, compared_after, meaning, is_event)
-VALUES ('watch', 'k', 'c', 'h', 'f', true, '{{}}', '{{}}', '{{}}', 0, 0, 0, 0, '[]', false);
-INSERT INTO drift_watches VALUES ('k', 'c', now());
-INSERT INTO session_references VALUES (gen_random_uuid(), 'session-1', 'a', NULL, 'ada', now(), gen_random_uuid());
-INSERT INTO score_groups VALUES (gen_random_uuid(), true, 'k', 'c', 'f', NULL, false, '{{}}');
-INSERT INTO score_rollups SELECT n = 1, gen_random_uuid(), '2026-03-01', 67, 1, 1, 1 FROM generate_series(0, 1) n;
-INSERT INTO chain_rollups VALUES (gen_random_uuid(), '2026-03-01', 1);
-INSERT INTO chain_figures VALUES
-  (false, '2026-03-01', 'k', 'c', 'f', false, false, 1, 1, 67, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-INSERT INTO tag_rollups VALUES (gen_random_uuid(), '2026-03-01', 'slow', 1);
-INSERT INTO missed_sets VALUES (gen_random_uuid(), '{{logs}}');
-INSERT INTO missed_rollups VALUES (gen_random_uuid(), '2026-03-01', gen_random_uuid(), 1, 33);
-"""
-
-
-async def fill(url: str) -> None:
-    """A row in every table."""
-    async with open_scoring(url) as scoring, connected(url) as connection:
-        first = await scoring.claimed("session-1")
-        await scoring.store.keep_criteria("hash-default", "investigation-methodology", {"name": "x"})
-        await scoring.store.end(completion(first, missing_tools=[MissingTool("read-file", "the script was not seen")]))
-        await scoring.accept(rescore("session-1"), rescore("session-2"))
-        await scoring.store.keep_tools("hash-of-tools", ["logs"])
-        await connection.execute(ROWS.format(score=first.score_id))
-        assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])
-
-
-async def contents(url: str, columns: dict[str, str]) -> dict[str, list[Any]]:
-    """All rows of these tables as text, restricted to these columns."""
-    return {t: await rows(url, f"SELECT ROW({c})::text AS row FROM {t} ORDER BY 1") for t, c in columns.items()}
-
-
-async def test_each_revision_can_be_undone_on_a_full_database(database_url: str) -> None:
-    """Tables of the earlier revision keep their rows; migrating up again creates later tables empty."""
-    await fill(database_url)
+async def test_a_revision_is_undone_and_applied_again(database_url: str, revisions: Path) -> None:
+    """Rows stay in both directions, and the tables have the shape of a database that was never migrated down."""
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore())
+    add_revision(revisions, later(1), "pre", "ALTER TABLE sessions ADD more int", "ALTER TABLE sessions DROP more")
+    before = await shape(database_url)
+    upgraded = await migrated(database_url)
     newest = await shape(database_url)
 
-    for down in reversed(REVISIONS[:-1]):
-        undone = await migrated(database_url, down=down)
-        columns = await rows(
-            database_url,
-            "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns "
-            "WHERE table_schema = 'public' GROUP BY 1",
-        )
-        known = {table: names for table, names in columns if table != VERSION_TABLE}
-        before = await contents(database_url, known)
-        again = await migrated(database_url)
+    undone = await migrated(database_url, down=NEWEST)
+    undone_shape = await shape(database_url)
+    again = await migrated(database_url)
 
-        assert known.keys() <= TABLES
-        assert all(before.values()), down
-        assert again == undone
-        assert await shape(database_url) == newest, down
-        assert await contents(database_url, known) == before, down
-        created = dict.fromkeys(TABLES - known.keys() - HAVE_THEIR_ROW, "1")
-        assert not any((await contents(database_url, created)).values()), down
+    assert upgraded == undone == again == [later(1)]
+    assert (undone_shape, await shape(database_url)) == (before, newest)
+    assert await rows(database_url, "SELECT session_id FROM sessions") == [("session-1",)]
+
+
+async def test_the_baseline_is_undone_whole(database_url: str) -> None:
+    newest = await shape(database_url)
+
+    assert await migrated(database_url, down="base") == REVISIONS
+    assert await tables(database_url) == set()
+    await migrated(database_url)
+    assert await shape(database_url) == newest
+
+
+async def test_writers_go_on_while_a_revision_builds_an_index(database_url: str, revisions: Path) -> None:
+    """No transaction waits for the build, and no limit of the database interrupts it."""
+    add_revision(
+        revisions, later(1), "pre", "CREATE INDEX CONCURRENTLY more ON public.sessions (status)", concurrently=True
+    )
+    building = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE INDEX%'"
+    long = f"{building} AND clock_timestamp() - query_start > interval '1 s'"
+    async with connected(database_url) as slow, connected(database_url) as other:
+        limits = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+        if await other.fetchval("SELECT current_setting('transaction_timeout', true) IS NOT NULL"):
+            limits.append("transaction_timeout")
+        for limit in limits:
+            await other.execute(f"ALTER DATABASE {urlsplit(database_url).path.lstrip('/')} SET {limit} = '200ms'")
+        async with slow.transaction():
+            await slow.execute("INSERT INTO sessions (session_id) VALUES ('slow')")
+            migrating = asyncio.create_task(migrated(database_url))
+            await wait_until(lambda: other.fetchval(long), 30, "the index is being built for a second")
+            await asyncio.wait_for(other.execute("INSERT INTO sessions (session_id) VALUES ('meanwhile')"), 30)
+            assert not migrating.done()
+        assert await asyncio.wait_for(migrating, 30) == [later(1)]
+        assert await other.fetchval("SELECT count(*) FROM pg_index WHERE NOT indisvalid") == 0
 
 
 REFUSED = {
@@ -241,7 +149,7 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
         await scoring.rows(add, "production", "cancelled")
 
 
-async def test_a_watch_sees_each_revision_that_is_done(empty_database_url: str) -> None:
+async def test_a_watch_sees_each_revision_that_is_done(empty_database_url: str, revisions: Path) -> None:
     seen: list[int | str] = []
 
     @contextmanager
@@ -249,12 +157,14 @@ async def test_a_watch_sees_each_revision_that_is_done(empty_database_url: str) 
         seen.append(f"of {revisions}")
         yield seen.append
 
+    for number in (1, 2):
+        add_revision(revisions, later(number), "pre", f"CREATE TABLE more_{number} ()", f"DROP TABLE more_{number}")
     await migrated(empty_database_url, watch=watch)
-    await migrated(empty_database_url, down=REVISIONS[-3], watch=watch)
-    await migrated(empty_database_url, down=REVISIONS[-3], watch=watch)
+    await migrated(empty_database_url, down=NEWEST, watch=watch)
+    await migrated(empty_database_url, down=NEWEST, watch=watch)
 
-    every = range(1, len(REVISIONS) + 1)
-    assert seen == [f"of {len(REVISIONS)}", *every, "of 2", 1, 2, "of 0"]
+    every = range(1, len(REVISIONS) + 3)
+    assert seen == [f"of {len(REVISIONS) + 2}", *every, "of 2", 1, 2, "of 0"]
 
 
 async def test_a_schema_of_its_own_is_migrated_alone(empty_database_url: str) -> None:
@@ -367,11 +277,16 @@ def later(steps: int) -> str:
     return f"{int(NEWEST) + steps:04}"
 
 
-def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
+def add_revision(
+    versions: Path, revision: str, phase: str, up: str, down: str = "SELECT 1", *, concurrently: bool = False
+) -> None:
     before = f"{int(revision) - 1:04}"
+    around = "op.get_context().autocommit_block()" if concurrently else "nullcontext()"
     (versions / f"{revision}_{phase}_test.py").write_text(
-        f'"""Test."""\nfrom alembic import op\nrevision, down_revision, phase = {revision!r}, {before!r}, {phase!r}\n'
-        f"def upgrade():\n    op.execute({up!r})\ndef downgrade():\n    pass\n"
+        f'"""Test."""\nfrom contextlib import nullcontext\nfrom alembic import op\n'
+        f"revision, down_revision, phase = {revision!r}, {before!r}, {phase!r}\n"
+        f"def upgrade():\n    with {around}:\n        op.execute({up!r})\n"
+        f"def downgrade():\n    op.execute({down!r})\n"
     )
 
 
@@ -398,6 +313,27 @@ async def test_a_start_needs_only_pre_revisions(empty_database_url: str, revisio
         add_revision(revisions, later(2), "pre", "ALTER TABLE sessions ADD more int")
         with pytest.raises(StartRefused, match=f"lacks {later(2)}"):
             await check_migrated(connection, "public")
+
+
+async def test_pre_revisions_only_add(empty_database_url: str, revisions: Path) -> None:
+    """The version before still finds all that it reads, and all that it writes is still accepted."""
+    add_revision(
+        revisions, later(1), "pre", "ALTER TABLE sessions ADD more text DEFAULT ''", "ALTER TABLE sessions DROP more"
+    )
+    await migrated(empty_database_url, phase="pre")
+    columns, constraints, indexes = [set(part) for part in await shape(empty_database_url)]
+    await migrated(empty_database_url, down=RELEASED)
+    columns_before, constraints_before, indexes_before = [set(part) for part in await shape(empty_database_url)]
+    known = {table for table, *_ in columns_before}
+    of_known = re.compile(rf"CREATE UNIQUE INDEX \w+ ON public\.({'|'.join(known)}) ")
+
+    assert columns_before <= columns
+    assert constraints_before <= constraints
+    assert {d for [d] in indexes_before if "UNIQUE" in d} <= {d for [d] in indexes}
+    for table, column, _type, default, nullable in columns - columns_before:
+        assert nullable == "YES" or default or table not in known, f"{table}.{column} would refuse the version before"
+    assert not known & {table for table, *_ in constraints - constraints_before}
+    assert not [d for [d] in indexes - indexes_before if of_known.match(d)]
 
 
 async def test_an_older_version_starts_on_a_newer_database(database_url: str) -> None:

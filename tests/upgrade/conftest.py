@@ -1,4 +1,4 @@
-"""An installation of the previous version: an empty database, and a judge that counts how often each question comes."""
+"""An installation to upgrade: an empty database, and a judge that counts how often each question comes."""
 
 import json
 import re

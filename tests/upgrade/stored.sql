@@ -1,5 +1,5 @@
 -- Ended scores of `:sessions` sessions over a year, every fourth session with two: copies of the only score, which the
--- previous version has stored, with its request, its turns, the first and the last of its events, and with labels and
+-- first version has stored, with its request, its turns, the first and the last of its events, and with labels and
 -- failures.
 CREATE TEMP TABLE first_score AS SELECT * FROM session_scores;
 

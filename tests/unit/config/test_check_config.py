@@ -118,8 +118,9 @@ def test_criteria_by_default_are_warned_of_because_the_default_has_changed(run: 
         ({"second_opinion": False, "providers": ["main"]}, None),
         ({"providers": ["main"]}, "list another provider"),
         ({"criteria": "investigation-methodology"}, "have no bands"),
+        ({"samples": "adaptive"}, "replaces samples: adaptive"),
     ],
-    ids=["two-providers", "off", "one-provider", "no-bands"],
+    ids=["two-providers", "off", "one-provider", "no-bands", "adaptive"],
 )
 def test_a_second_opinion_without_effect_is_warned_of(run: Run, chain: dict[str, Any], warning: str | None) -> None:
     """`off` is false in YAML."""

@@ -1,0 +1,1121 @@
+"""
+All tables, by subject.
+
+Until the first release, a change of a table edits this revision; after it, each change is a new revision.
+
+Phase: pre (additive; run before the version that needs it).
+"""
+
+import re
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+phase = "pre"
+
+SCORES = """
+-- One row per session that a request has named. Accepting a request and ending a score lock the row.
+CREATE TABLE sessions (
+  session_id    text PRIMARY KEY,
+  chain_id      text,
+  alert_type    text,
+  labels        jsonb NOT NULL DEFAULT '{}',
+  status        text,
+  completed_at  timestamptz,
+  first_seen_at timestamptz NOT NULL DEFAULT now()
+);
+-- Lists sort a session by its end, but never later than it was first seen, so that a wrong end sinks.
+CREATE INDEX sessions_recent ON sessions (least(completed_at, first_seen_at) DESC, session_id DESC);
+CREATE INDEX sessions_of_chain
+  ON sessions (chain_id, least(completed_at, first_seen_at) DESC, session_id DESC);
+CREATE INDEX sessions_of_alert_type
+  ON sessions (alert_type, least(completed_at, first_seen_at) DESC, session_id DESC);
+CREATE INDEX sessions_by_prefix ON sessions (lower(session_id) text_pattern_ops);
+CREATE INDEX sessions_by_alert_prefix ON sessions (lower(alert_type) text_pattern_ops);
+CREATE INDEX sessions_labels ON sessions USING gin (labels jsonb_path_ops);
+
+-- The full content of criteria that scores were judged under, by its hash.
+CREATE TABLE scoring_criteria (
+  criteria_hash text PRIMARY KEY,
+  name          text NOT NULL,
+  content       jsonb NOT NULL,
+  first_used_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX scoring_criteria_name ON scoring_criteria (name, first_used_at);
+
+-- One row per score, from its request to its end: the work queue, and the judgement.
+CREATE TABLE session_scores (
+  score_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  session_id text NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  request_id uuid NOT NULL,
+  chain_id text,
+  chain_is_named boolean,
+  purpose text NOT NULL DEFAULT 'production'
+    CHECK (purpose IN ('production', 'consistency', 'anchor', 'shadow')),
+  status text NOT NULL DEFAULT 'pending'
+    CHECK (status IN (
+      'pending', 'in_progress', 'completed', 'failed', 'timed_out', 'cancelled')),
+  priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 2),  -- 0 people, 1 automatic, 2 bulk
+  score_triggered_by text NOT NULL,
+  stage_id text,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  started_at timestamptz,
+  completed_at timestamptz,
+  -- the work queue
+  next_attempt_at timestamptz NOT NULL DEFAULT now(),
+  waiting_reason text,
+  waiting_for_text text,
+  attempt int NOT NULL DEFAULT 0,
+  attempts_burned int NOT NULL DEFAULT 0,
+  losses int NOT NULL DEFAULT 0,
+  attempt_started_at timestamptz,
+  spent_s double precision NOT NULL DEFAULT 0,
+  lease_owner uuid,
+  lease_token uuid,
+  lease_expires_at timestamptz,
+  current_stage text,
+  nonce text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
+  -- what was asked, who answered
+  criteria text,
+  criteria_hash text,
+  judge_fingerprint text,
+  tools_hash text,  -- null: the agents' tools are unknown
+  reference_id uuid,  -- of the reference to judge against
+  reference jsonb,  -- that the judge was given
+  -- the judgement
+  total_score int CHECK (total_score BETWEEN 0 AND 100),
+  score_analysis text,
+  score_breakdown jsonb,
+  missing_tools_analysis text,
+  rubric jsonb,
+  samples jsonb NOT NULL DEFAULT '[]',
+  spread int,
+  second_opinion jsonb,
+  pass_threshold double precision,
+  judge_passed boolean,
+  outcome text CHECK (outcome IN ('pass', 'fail')),
+  outcome_reason text,
+  judge_outcome text,
+  composite_score double precision,
+  failure_tags jsonb NOT NULL DEFAULT '[]',
+  flags jsonb NOT NULL DEFAULT '[]',
+  grounding jsonb,
+  interaction jsonb,
+  diagnosis jsonb NOT NULL DEFAULT '[]',
+  gates jsonb NOT NULL DEFAULT '[]',
+  gates_passed int,
+  gates_total int,
+  coverage jsonb,
+  evidence jsonb,
+  usage jsonb,
+  error_kind text,
+  error_message text,
+  CONSTRAINT a_failure_is_never_a_number
+    CHECK (status = 'completed' OR total_score IS NULL),
+  CONSTRAINT a_lease_belongs_to_an_attempt
+    CHECK ((status = 'in_progress') = (lease_token IS NOT NULL))
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+CREATE UNIQUE INDEX session_scores_one_open ON session_scores (session_id)
+  WHERE status IN ('pending', 'in_progress') AND purpose = 'production';
+CREATE INDEX session_scores_due ON session_scores (priority, next_attempt_at) WHERE status = 'pending';
+-- No index holds lease_expires_at, so that a heartbeat stays a heap-only update.
+CREATE INDEX session_scores_running ON session_scores (score_id) WHERE status = 'in_progress';
+CREATE INDEX session_scores_of_session ON session_scores (session_id, created_at DESC);
+CREATE INDEX session_scores_scored ON session_scores (session_id, criteria_hash, completed_at DESC)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_recent ON session_scores (created_at DESC, score_id);
+CREATE INDEX session_scores_failed ON session_scores (error_kind, completed_at)
+  WHERE status IN ('failed', 'timed_out');
+CREATE INDEX session_scores_lost ON session_scores (priority, next_attempt_at)
+  WHERE status = 'pending' AND losses > 0;
+CREATE INDEX session_scores_cancelled ON session_scores (session_id)
+  WHERE status = 'cancelled' AND purpose = 'production';
+-- Scores enter these only when they are completed: the queue does not pay for them.
+CREATE INDEX session_scores_latest ON session_scores (session_id, completed_at DESC, score_id)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_by_total ON session_scores (total_score, session_id)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_by_time ON session_scores (completed_at)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_of_criteria ON session_scores (criteria, completed_at)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_flags ON session_scores USING gin (flags jsonb_path_ops)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_looked_at ON session_scores (session_id, completed_at DESC, score_id)
+  INCLUDE (chain_id, criteria, judge_fingerprint, tools_hash, total_score)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_judged ON session_scores (chain_id, completed_at)
+  INCLUDE (session_id, criteria, criteria_hash, judge_fingerprint, total_score, flags)
+  WHERE status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_referenced ON session_scores (session_id)
+  WHERE reference IS NOT NULL AND status = 'completed' AND purpose = 'production';
+CREATE INDEX session_scores_with_tools ON session_scores (tools_hash) WHERE tools_hash IS NOT NULL;
+
+-- Every answered call of the judge with its full reply, which later attempts use instead of another call.
+CREATE TABLE judge_turns (
+  score_id            uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  ordinal             int NOT NULL,
+  kind                text NOT NULL,
+  reply               text NOT NULL,
+  refusal             text,
+  has_tool_calls      boolean NOT NULL DEFAULT false,
+  provider            text NOT NULL,
+  model_requested     text NOT NULL,
+  model_served        text,
+  input_tokens        int,
+  cached_input_tokens int,
+  output_tokens       int,
+  cost_usd            double precision,
+  latency_ms          int NOT NULL,
+  finish_reason       text,
+  attempt             int NOT NULL,
+  criteria_hash       text NOT NULL,
+  context_hash        text NOT NULL,
+  asked_hash          text,          -- of the messages that the turn answers
+  nonce               text NOT NULL,
+  created_at          timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (score_id, ordinal)
+);
+CREATE INDEX judge_turns_recent ON judge_turns (created_at);
+CREATE INDEX judge_turns_replies ON judge_turns (created_at) WHERE reply <> '';
+
+-- What the judge reported beside the total.
+CREATE TABLE score_missing_tools (
+  score_id  uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  ordinal   int NOT NULL,
+  tool_name text NOT NULL,
+  rationale text NOT NULL,
+  PRIMARY KEY (score_id, ordinal)
+);
+CREATE INDEX score_missing_tools_name ON score_missing_tools (tool_name);
+CREATE INDEX score_missing_tools_looked_at ON score_missing_tools (score_id) INCLUDE (tool_name);
+
+CREATE TABLE score_alternative_approaches (
+  score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  ordinal     int NOT NULL,
+  name        text NOT NULL,
+  description text NOT NULL,
+  PRIMARY KEY (score_id, ordinal)
+);
+
+CREATE TABLE score_alternative_approach_steps (
+  score_id         uuid NOT NULL,
+  approach_ordinal int NOT NULL,
+  ordinal          int NOT NULL,
+  step             text NOT NULL,
+  tool_name        text,
+  PRIMARY KEY (score_id, approach_ordinal, ordinal),
+  FOREIGN KEY (score_id, approach_ordinal)
+    REFERENCES score_alternative_approaches (score_id, ordinal) ON DELETE CASCADE
+)
+"""
+
+REQUESTS = """
+-- One row per identity of a request, of which `request_id` is a hash; a repeat only increments `arrivals`.
+CREATE TABLE scoring_requests (
+  request_id   uuid PRIMARY KEY,
+  event_id     text,
+  session_id   text REFERENCES sessions ON DELETE SET NULL,
+  source       text NOT NULL,
+  disposition  text NOT NULL CHECK (disposition IN
+                 ('accepted', 'in_progress', 'deferred', 'superseded', 'already_scored',
+                  'disabled', 'status_not_scored', 'sampled_out', 'stale')),
+  score_id     uuid REFERENCES session_scores ON DELETE SET NULL,
+  arrivals     int NOT NULL DEFAULT 1,
+  received_at  timestamptz NOT NULL DEFAULT now(),
+  chain_id     text,
+  requested_by text NOT NULL,
+  force        boolean NOT NULL,
+  use_reference boolean NOT NULL DEFAULT true,
+  criteria     text,
+  reason       text,
+  priority     smallint NOT NULL,
+  traceparent  text
+);
+CREATE INDEX scoring_requests_event ON scoring_requests (event_id);
+CREATE INDEX scoring_requests_session ON scoring_requests (session_id, received_at DESC);
+CREATE INDEX scoring_requests_score ON scoring_requests (score_id);
+CREATE UNIQUE INDEX scoring_requests_one_deferred ON scoring_requests (session_id)
+  WHERE disposition = 'deferred';
+CREATE INDEX scoring_requests_received ON scoring_requests (received_at);
+
+-- The first answer under each `Idempotency-Key` of a caller, for a day.
+CREATE TABLE kept_answers (
+  caller      text NOT NULL,
+  key         text NOT NULL,
+  asked_hash  text NOT NULL,  -- of the whole request
+  outcome     text NOT NULL,
+  score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  request_id  uuid NOT NULL,
+  answer      text,           -- null until the first answer is stored
+  answered_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (caller, key)
+);
+CREATE INDEX kept_answers_age ON kept_answers (answered_at);
+CREATE INDEX kept_answers_score ON kept_answers (score_id);
+
+-- What turned out to be true after an incident; its session is judged against it.
+CREATE TABLE session_references (
+  reference_id uuid PRIMARY KEY,
+  session_id   text NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  text         text NOT NULL,                      -- masked
+  source_url   text,
+  provided_by  text NOT NULL,
+  provided_at  timestamptz NOT NULL,
+  request_id   uuid NOT NULL,                      -- of the first request that gave it
+  given_at     timestamptz NOT NULL DEFAULT clock_timestamp()  -- by the last request that gave it
+);
+CREATE INDEX session_references_of_session ON session_references (session_id, given_at);
+
+-- Names that running workers know, so that a worker without one leaves its scores to them.
+CREATE TABLE known_names (
+  kind    text NOT NULL CHECK (kind IN ('criteria', 'chain')),
+  name    text NOT NULL,
+  seen_at timestamptz NOT NULL,  -- when a worker last announced that it knows the name
+  PRIMARY KEY (kind, name)
+) WITH (fillfactor = 50);
+
+-- Where claims begin to read: earlier index entries lead to rows that vacuum has yet to remove.
+CREATE TABLE claim_floor (
+  singleton  boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  due        timestamptz NOT NULL DEFAULT '-infinity',  -- no pending score was due earlier at the last check
+  checked_at timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO claim_floor DEFAULT VALUES
+"""
+
+EVENTS = """
+-- Outbox and event log. `entry` orders the events of one score. It is assigned before the commit, so it does
+-- not order events of different scores. The relay assigns `position`, without gaps.
+CREATE TABLE scoring_events (
+  event_id     uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  entry        bigint GENERATED ALWAYS AS IDENTITY,
+  score_id     uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  session_id   text NOT NULL,
+  sequence     int NOT NULL,
+  position     bigint,
+  type         text NOT NULL,
+  payload      jsonb NOT NULL,
+  created_at   timestamptz NOT NULL DEFAULT now(),
+  published_at timestamptz,
+  traceparent  text,
+  UNIQUE (score_id, sequence)
+) WITH (fillfactor = 100, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+CREATE UNIQUE INDEX scoring_events_position ON scoring_events (position);
+CREATE INDEX scoring_events_unplaced ON scoring_events (entry) WHERE position IS NULL;
+CREATE INDEX scoring_events_of_session ON scoring_events (session_id, position);
+
+-- The last position that was assigned. A row and not max(position), which retention could lower.
+CREATE TABLE relay_position (
+  singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  position  bigint NOT NULL,
+  forgotten bigint NOT NULL DEFAULT 0  -- events up to here may be gone: earlier cursors miss some
+);
+INSERT INTO relay_position (position) VALUES (0);
+
+-- A table of its own and not columns of `relay_position`: each change of a row leaves a version, and as long
+-- as a snapshot is open all of them are read. `relay_position` changes with each pass, this row once per
+-- 1,000 events.
+CREATE TABLE relay_floor (
+  singleton  boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  published  bigint NOT NULL DEFAULT 0,  -- every event with a position up to this one is published
+  entry      bigint NOT NULL DEFAULT 0,  -- every event with an entry up to this one has a position
+  -- The next value of `entry`, valid once every transaction with an id below `next_xid` has ended.
+  next_entry bigint NOT NULL DEFAULT 0,
+  next_xid   xid8 NOT NULL DEFAULT '0'
+);
+INSERT INTO relay_floor DEFAULT VALUES;
+
+-- What to notify of, beside scoring events. Ids grow in the order of commits: one lock is held to add
+-- rows.
+CREATE TABLE notices (
+  notice_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  event_id   uuid NOT NULL UNIQUE,
+  type       text NOT NULL CHECK (type IN ('drift', 'budget_spent')),
+  chain_id   text,                      -- null: all chains
+  details    jsonb NOT NULL,
+  noticed_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Up to which scoring event and which notice a destination has everything, and which process delivers to it.
+CREATE TABLE delivery_bookmarks (
+  destination      text PRIMARY KEY,
+  position         bigint NOT NULL,
+  notice_id        bigint NOT NULL,
+  lease_owner      uuid,
+  lease_expires_at timestamptz NOT NULL DEFAULT '-infinity'
+)
+"""
+
+DEAD_LETTERS = """
+-- Messages that are too large for the dead-letter topic; their dead letter holds the id.
+CREATE TABLE dead_letter_bodies (
+  body_id    uuid PRIMARY KEY,
+  key        bytea,
+  value      bytea,
+  headers    jsonb NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Dead letters by their original position, with their last replay and what came of it.
+CREATE TABLE dead_letters (
+  original_topic     text NOT NULL,
+  original_partition bigint NOT NULL,
+  original_offset    bigint NOT NULL,
+  error              text NOT NULL,
+  error_message      text NOT NULL,                       -- holds no value from the message
+  times              int NOT NULL DEFAULT 1,              -- how often it was written to the dead-letter topic
+  failed_at          timestamptz NOT NULL DEFAULT now(),  -- last
+  replayed_at        timestamptz,                         -- last
+  understood_at      timestamptz,                         -- when intake stored the request of a replay
+  PRIMARY KEY (original_topic, original_partition, original_offset)
+);
+CREATE INDEX dead_letters_recent ON dead_letters (failed_at);
+
+-- Dead letters that were replayed, so that none is replayed twice by mistake.
+CREATE TABLE replays (
+  replay_hash bytea PRIMARY KEY,                  -- SHA-256 of the original position and the content
+  replayed_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+LIMITS = """
+-- One row per provider that was limited, has failed or was measured. Deciding about a call locks the row.
+CREATE TABLE provider_states (
+  provider      text PRIMARY KEY,
+  token_factor  double precision NOT NULL DEFAULT 1 CHECK (token_factor >= 1),
+  token_model   text,                              -- whose replies the factor was learned from
+  second_turn_model  text,
+  second_turn_shares double precision[] NOT NULL DEFAULT '{}',
+  -- The circuit. Failures are stored as the ids of their calls, so that a failure reported twice counts once.
+  failed_calls  uuid[] NOT NULL DEFAULT '{}',
+  kind          text CHECK (kind IN ('circuit', 'key', 'quota')),  -- what opened it; null: closed
+  open_until    timestamptz,
+  cool_down_s   double precision NOT NULL DEFAULT 0,
+  reason        text NOT NULL DEFAULT '',
+  probe_id      uuid,
+  probe_until   timestamptz,
+  -- End of a pause that the provider requested.
+  blocked_until timestamptz,
+  -- The score whose large call the tokens per minute keep waiting.
+  first_in_line uuid,
+  in_line_since timestamptz,
+  in_line_until timestamptz,
+  CONSTRAINT an_open_circuit_has_an_end CHECK ((kind IS NULL) = (open_until IS NULL)),
+  CONSTRAINT only_an_open_circuit_is_probed CHECK (probe_id IS NULL OR kind IS NOT NULL)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
+
+-- Calls of the last minutes to providers that the operator limits.
+CREATE TABLE provider_calls (
+  call_id   uuid PRIMARY KEY,
+  provider  text NOT NULL,
+  called_at timestamptz NOT NULL,
+  tokens    bigint NOT NULL  -- estimated, later those really used
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX provider_calls_window ON provider_calls (provider, called_at);
+
+-- Pauses of a chain, of a provider, or of a provider for one chain; of everything if both are null.
+CREATE TABLE pauses (
+  pause_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  chain_id  text CHECK (chain_id <> ''),
+  provider  text CHECK (provider <> ''),
+  since     timestamptz NOT NULL DEFAULT now(),
+  paused_by text NOT NULL,
+  reason    text,
+  UNIQUE NULLS NOT DISTINCT (chain_id, provider)
+);
+
+-- Money of one UTC day, for all chains together and for each. The chain of scores without one is ''.
+CREATE TABLE budget_days (
+  day          date NOT NULL,
+  scope        text NOT NULL CHECK (scope IN ('all', 'chain')),
+  chain_id     text NOT NULL,
+  charged_usd  numeric NOT NULL DEFAULT 0,  -- settled cost, and the maxima of reservations not settled yet
+  reserved_usd numeric NOT NULL DEFAULT 0,  -- those maxima alone
+  reserved_at  timestamptz,                 -- time of the newest reservation not settled yet
+  spent_at     timestamptz,                 -- when a call was first refused until the next day
+  PRIMARY KEY (day, scope, chain_id)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
+
+-- Every reservation with its settled cost.
+CREATE TABLE budget_charges (
+  charge_id    uuid PRIMARY KEY,
+  day          date NOT NULL,
+  chain_id     text NOT NULL,
+  provider     text NOT NULL,
+  score_id     uuid NOT NULL,
+  reserved_usd numeric NOT NULL,
+  settled_usd  numeric,  -- null: charged at its maximum
+  reserved_at  timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 70);
+CREATE INDEX budget_charges_of_day ON budget_charges (day, chain_id);
+CREATE INDEX budget_charges_of_score ON budget_charges (score_id);
+
+-- Changing requests per minute and caller. Unlogged: a crash may forget the callers of the last minute.
+CREATE UNLOGGED TABLE caller_rates (
+  caller  text PRIMARY KEY,
+  full_at timestamptz NOT NULL  -- when the caller may make a whole minute's changes at once again
+)
+"""
+
+PEOPLE = """
+-- Changes that callers made through the API. No reference to scores, which retention may delete earlier.
+CREATE TABLE changes (
+  change_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  changed_at timestamptz NOT NULL DEFAULT now(),
+  changed_by text NOT NULL,
+  change     text NOT NULL,
+  session_id text REFERENCES sessions ON DELETE CASCADE,
+  score_id   uuid,
+  request_id uuid,
+  through    text,
+  address    text,
+  details    jsonb
+);
+CREATE INDEX changes_of_session ON changes (session_id, changed_at DESC);
+CREATE INDEX changes_recent ON changes (changed_at DESC);
+
+-- Erasures of sessions: time, user and reason. Of the session only the SHA-256 of its id is kept.
+CREATE TABLE erasures (
+  erasure_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  erased_at    timestamptz NOT NULL DEFAULT now(),
+  erased_by    text NOT NULL,
+  why          text NOT NULL CHECK (why IN ('asked', 'deleted_upstream')),
+  session_hash text NOT NULL,
+  scores       int NOT NULL            -- number of its scores
+);
+CREATE INDEX erasures_of_session ON erasures (session_hash);
+
+-- Every label, including those that the same person replaced later; the last one of each person counts.
+CREATE TABLE score_labels (
+  label_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  session_id  text NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  labelled_by text NOT NULL,
+  labelled_at timestamptz NOT NULL DEFAULT now(),
+  agrees      boolean,
+  outcome     text,
+  number      double precision CHECK (number BETWEEN 0 AND 100),
+  reason      text,
+  scored_under text,                  -- criteria hash and total of the score
+  scored_total int,
+  CONSTRAINT a_label_says_something CHECK (agrees IS TRUE OR outcome IS NOT NULL OR number IS NOT NULL)
+);
+CREATE INDEX score_labels_of_score ON score_labels (score_id, label_id);
+CREATE INDEX score_labels_of_session ON score_labels (session_id);
+CREATE INDEX score_labels_by_total ON score_labels (scored_under, scored_total);
+
+-- Days for which the review queue was drawn, so that no process draws them again.
+CREATE TABLE review_days (
+  day      date PRIMARY KEY,
+  drawn_at timestamptz NOT NULL DEFAULT now(),
+  drawn_until timestamptz  -- scores completed before were candidates; null: all of the day
+);
+
+-- Scores in the review queue. Each score is a candidate once, so its probability never changes.
+CREATE TABLE review_picks (
+  score_id              uuid PRIMARY KEY REFERENCES session_scores ON DELETE CASCADE,
+  day                   date NOT NULL REFERENCES review_days ON DELETE CASCADE,
+  place                 int NOT NULL,
+  is_random             boolean NOT NULL,
+  inclusion_probability double precision NOT NULL
+                        CHECK (inclusion_probability > 0 AND inclusion_probability <= 1),
+  reasons               jsonb NOT NULL DEFAULT '[]',
+  -- copies from the score, so that trust cards read no scores
+  criteria              text,
+  criteria_hash         text,
+  judge_fingerprint     text,
+  total_score           int,
+  judge_outcome         text
+);
+CREATE INDEX review_picks_of_day ON review_picks (day, place)
+"""
+
+TOOLS = """
+-- Names of one tool, and names kept apart. Rows are never changed or removed; the last row of a name counts.
+CREATE TABLE tool_merges (
+  merge_id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name         text NOT NULL,                    -- as it was written
+  name_key     text NOT NULL,                    -- the normalised name, equal for all its spellings
+  tool         text NOT NULL,                    -- tool of the name; the name itself: it is kept apart
+  is_automatic boolean NOT NULL DEFAULT false,   -- merged by spelling, at a decision about the tool
+  decided_by   text NOT NULL,
+  decided_at   timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX tool_merges_of_name ON tool_merges (name_key, merge_id DESC);
+
+-- States that people set for a tool; the last row counts. Whether it is still missed is measured.
+CREATE TABLE tool_states (
+  state_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  tool     text NOT NULL,
+  tool_key text NOT NULL,
+  state    text NOT NULL CHECK (state IN ('open', 'planned', 'built')),
+  since    timestamptz NOT NULL,                 -- start of the state, which may be earlier than the decision
+  said_by  text NOT NULL,
+  said_at  timestamptz NOT NULL DEFAULT now(),
+  note     text
+);
+CREATE INDEX tool_states_of_tool ON tool_states (tool_key, state_id DESC);
+
+-- Sets of tools that agents had, under the hash of their names; many sessions share a set.
+CREATE TABLE tool_lists (
+  tools_hash    text PRIMARY KEY,
+  names         text[] NOT NULL,
+  first_used_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX tool_lists_names ON tool_lists USING gin (names);
+CREATE INDEX tool_lists_recent ON tool_lists (first_used_at)
+"""
+
+STUDIES = """
+-- Anchors: every judge judges them, to separate changes of judges and agents. A removed one keeps its row.
+CREATE TABLE anchor_sessions (
+  session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,
+  added_by   text NOT NULL,
+  added_at   timestamptz NOT NULL DEFAULT now(),
+  note       text,
+  removed_by text,
+  removed_at timestamptz
+);
+
+-- Findings of checks of a chain's scores. Estimates are stored with their intervals.
+CREATE TABLE drift_findings (
+  event_id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  look            text NOT NULL CHECK (look IN ('anchors', 'sessions', 'watch')),
+  chain_id        text NOT NULL,
+  criteria        text NOT NULL,
+  criteria_hash   text NOT NULL,
+  old_fingerprint text,                 -- null: found under one judge
+  new_fingerprint text NOT NULL,
+  cause           text CHECK (cause IN ('judge', 'agents', 'both', 'none')),  -- null: it cannot be determined
+  is_clear        boolean NOT NULL,
+  judge           jsonb NOT NULL,
+  whole           jsonb NOT NULL,
+  agents          jsonb NOT NULL,
+  began_at        timestamptz,
+  anchors         int NOT NULL,
+  anchors_missing int NOT NULL,
+  compared_before int NOT NULL,
+  compared_after  int NOT NULL,
+  meaning         jsonb NOT NULL,
+  found_at        timestamptz NOT NULL DEFAULT now(),
+  is_event        boolean NOT NULL,     -- whether to publish it: a change that was not published before
+  published_at    timestamptz
+);
+CREATE INDEX drift_findings_of_chain ON drift_findings (chain_id, criteria, found_at DESC);
+CREATE INDEX drift_findings_recent ON drift_findings (found_at DESC);
+CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL;
+
+-- Last check of a chain for a change under one judge; more frequent checks would raise more false alarms.
+CREATE TABLE drift_watches (
+  chain_id  text NOT NULL,
+  criteria  text NOT NULL,
+  looked_at timestamptz NOT NULL,
+  PRIMARY KEY (chain_id, criteria)
+)
+"""
+
+TARSY = """
+-- One row once a bridge has run. Sessions that TARSy created before `settled_before` are settled: each was
+-- announced, need not be announced, or is in `bridge_announced` as open.
+CREATE TABLE bridge_bookmark (
+  singleton      boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  since          timestamptz NOT NULL,  -- sessions that ended earlier are not announced
+  settled_before timestamptz NOT NULL,
+  -- The sweep under way: the time up to which it settles, and the last session it handled. Null: no sweep.
+  will_settle    timestamptz,
+  at_status      text,
+  at_created_at  timestamptz,
+  at_session_id  text,
+  server         text,                  -- TARSy's server; a sweep settles only with the answers of one server
+  swept_at       timestamptz,           -- end of the last whole sweep
+  CONSTRAINT a_sweep_is_somewhere CHECK ((will_settle IS NULL) = (at_status IS NULL))
+);
+
+-- Sessions that were announced and are not settled, so that the next sweep does not announce them again; and
+-- sessions that were seen open, so that their end is announced whatever their times are.
+CREATE TABLE bridge_announced (
+  session_id text PRIMARY KEY,
+  event_id   uuid,                      -- null: the session was open
+  created_at timestamptz NOT NULL       -- of the session, in TARSy
+);
+CREATE INDEX bridge_announced_created ON bridge_announced (created_at) WHERE event_id IS NOT NULL;
+CREATE INDEX bridge_announced_open ON bridge_announced (session_id) WHERE event_id IS NULL;
+
+-- Scoring events up to this position were handled: their scores are in TARSy's tables, or will never be.
+CREATE TABLE write_back_bookmark (
+  singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  position  bigint NOT NULL
+)
+"""
+
+ROLLUPS = """
+-- What rollups count by. The id is a hash of the other columns. `is_all`: all chains and sets of tools.
+CREATE TABLE score_groups (
+  group_id          uuid PRIMARY KEY,
+  is_all            boolean NOT NULL,
+  chain_id          text,
+  criteria          text,
+  judge_fingerprint text,
+  tools_hash        text,
+  is_doubtful       boolean NOT NULL,
+  categories        text[] NOT NULL,          -- names of the elements of `category_sums`
+  has_reference     boolean NOT NULL DEFAULT false
+);
+
+-- Production scores of a UTC day with a total; -1: without one.
+CREATE TABLE score_rollups (
+  is_all        boolean NOT NULL,
+  group_id      uuid NOT NULL,
+  day           date NOT NULL,
+  total         smallint NOT NULL,
+  made          int NOT NULL,                 -- completed on this day
+  latest        int NOT NULL,                 -- of them, the latest of their sessions
+  ended         int NOT NULL,                 -- the latest of the sessions that ended on this day
+  category_sums numeric[],                    -- over `latest`
+  PRIMARY KEY (is_all, group_id, day, total)
+) PARTITION BY LIST (is_all);
+CREATE TABLE score_rollups_of_all PARTITION OF score_rollups FOR VALUES IN (true);
+CREATE TABLE score_rollups_of_chains PARTITION OF score_rollups FOR VALUES IN (false);
+CREATE INDEX score_rollups_of_day ON score_rollups (day);
+CREATE INDEX score_rollups_empty ON score_rollups (day) WHERE made = 0 AND latest = 0 AND ended = 0;
+
+-- The latest scores of a day: the sum over `score_rollups`.
+CREATE TABLE chain_rollups (
+  group_id uuid NOT NULL,
+  day      date NOT NULL,
+  scores   int NOT NULL,
+  PRIMARY KEY (group_id, day)
+);
+CREATE INDEX chain_rollups_of_day ON chain_rollups (day);
+CREATE INDEX chain_rollups_empty ON chain_rollups (day) WHERE scores = 0;
+
+-- Daily figures of each chain.
+CREATE TABLE chain_figures (
+  by_end            boolean NOT NULL,         -- day on which the session ended; false: on which it was scored
+  day               date NOT NULL,
+  chain_id          text,
+  criteria          text,
+  judge_fingerprint text,
+  has_reference     boolean NOT NULL,
+  is_doubtful       boolean NOT NULL,
+  scores            int NOT NULL,             -- the latest of their sessions
+  totals            int NOT NULL,             -- of them, those with a total
+  points            int NOT NULL,             -- sum of the totals
+  outcomes          int NOT NULL,
+  passed            int NOT NULL,
+  judging_costs     int NOT NULL,             -- scores whose cost is known; like this for the others
+  judging_usd       numeric NOT NULL,
+  token_counts      int NOT NULL,
+  input_tokens      numeric NOT NULL,
+  output_tokens     numeric NOT NULL,
+  agent_costs       int NOT NULL,
+  agent_usd         numeric NOT NULL,
+  durations         int NOT NULL,
+  duration_s        numeric NOT NULL,
+  UNIQUE NULLS NOT DISTINCT (by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful)
+);
+CREATE INDEX chain_figures_empty ON chain_figures (day) WHERE scores = 0;
+
+-- The latest scores of a day with a failure tag.
+CREATE TABLE tag_rollups (
+  group_id uuid NOT NULL,
+  day      date NOT NULL,
+  tag      text NOT NULL,
+  scores   int NOT NULL,
+  PRIMARY KEY (group_id, day, tag)
+);
+CREATE INDEX tag_rollups_of_day ON tag_rollups (day);
+CREATE INDEX tag_rollups_empty ON tag_rollups (day) WHERE scores = 0;
+
+-- Sets of tools that scores miss. The id is a hash of the names.
+CREATE TABLE missed_sets (
+  set_id uuid PRIMARY KEY,
+  names  text[] NOT NULL
+);
+
+-- The latest scores of a day that miss this set of tools, and the sum of 100 - total over them.
+CREATE TABLE missed_rollups (
+  group_id    uuid NOT NULL,
+  day         date NOT NULL,
+  set_id      uuid NOT NULL,
+  scores      int NOT NULL,
+  points_lost bigint NOT NULL,
+  PRIMARY KEY (group_id, day, set_id)
+);
+CREATE INDEX missed_rollups_of_day ON missed_rollups (day);
+CREATE INDEX missed_rollups_empty ON missed_rollups (day) WHERE scores = 0;
+CREATE INDEX missed_rollups_of_set ON missed_rollups (set_id, day);
+
+-- Sums of `missed_rollups` over a month, which is named by its first day.
+CREATE TABLE missed_months (
+  group_id    uuid NOT NULL,
+  set_id      uuid NOT NULL,
+  month       date NOT NULL,
+  scores      int NOT NULL,
+  points_lost bigint NOT NULL,
+  PRIMARY KEY (group_id, set_id, month)
+);
+CREATE INDEX missed_months_of_month ON missed_months (month);
+CREATE INDEX missed_months_empty ON missed_months (month) WHERE scores = 0 AND points_lost = 0;
+
+-- Changes that the rollups do not contain yet: the columns of a score, and how often each measure counts it.
+CREATE TABLE score_deltas (
+  delta_id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  made              smallint NOT NULL,
+  latest            smallint NOT NULL,
+  ended             smallint NOT NULL,
+  missed            smallint NOT NULL,
+  day               date NOT NULL,
+  ended_day         date NOT NULL,
+  chain_id          text,
+  criteria          text,
+  judge_fingerprint text,
+  tools_hash        text,
+  has_reference     boolean NOT NULL DEFAULT false,
+  total_score       smallint,
+  is_doubtful       boolean NOT NULL,
+  stated            jsonb,
+  failure_tags      jsonb NOT NULL,
+  tools             text[] NOT NULL,
+  outcome           text,
+  judging_usd       numeric,
+  input_tokens      numeric,
+  output_tokens     numeric,
+  agent_usd         numeric,
+  duration_s        numeric
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
+
+-- The rollups contain all changes of these days and of later ones, except those in `score_deltas`.
+CREATE TABLE rollups_filled (
+  singleton     boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  since         date NOT NULL,
+  figures_since date NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO rollups_filled (since) VALUES ('-infinity')
+"""
+
+# Triggers keep the rollups, with the rights of their owner and on plans that read no table whole.
+FUNCTIONS = (
+    """
+CREATE FUNCTION add_up_missed_months() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  IF TG_OP <> 'DELETE' THEN
+    INSERT INTO missed_months AS m (group_id, set_id, month, scores, points_lost)
+    SELECT group_id, set_id, date_trunc('month', day::timestamp)::date, sum(scores), sum(points_lost)
+    FROM added GROUP BY 1, 2, 3
+    ON CONFLICT (group_id, set_id, month) DO UPDATE SET
+      scores = m.scores + excluded.scores, points_lost = m.points_lost + excluded.points_lost;
+  END IF;
+  IF TG_OP <> 'INSERT' THEN
+    INSERT INTO missed_months AS m (group_id, set_id, month, scores, points_lost)
+    SELECT group_id, set_id, date_trunc('month', day::timestamp)::date, -sum(scores), -sum(points_lost)
+    FROM removed GROUP BY 1, 2, 3
+    ON CONFLICT (group_id, set_id, month) DO UPDATE SET
+      scores = m.scores + excluded.scores, points_lost = m.points_lost + excluded.points_lost;
+  END IF;
+  DELETE FROM missed_months WHERE scores = 0 AND points_lost = 0;
+  RETURN NULL;
+END $$
+""",
+    """
+CREATE FUNCTION append_score_delta(s session_scores, made integer, latest integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
+      judge_fingerprint,
+    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
+      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
+  SELECT append_score_delta.made, append_score_delta.latest, append_score_delta.latest,
+      append_score_delta.latest,
+    (s.completed_at AT TIME ZONE 'UTC')::date, (least(m.completed_at, m.first_seen_at) AT TIME ZONE
+      'UTC')::date,
+    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
+    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
+    coalesce(s.score_breakdown, s.rubric -> 'scores'), s.failure_tags,
+    CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
+      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
+      ORDER BY 1) END,
+    s.outcome, CASE jsonb_typeof(s.usage #> '{cost_usd}') WHEN 'number' THEN (s.usage #>>
+      '{cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN
+      'number' THEN (s.interaction #>> '{agent_tokens,input}')::numeric END, CASE
+      jsonb_typeof(s.interaction #> '{agent_tokens,output}') WHEN 'number' THEN (s.interaction #>>
+      '{agent_tokens,output}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN
+      'number' THEN (s.interaction #>> '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction
+      #> '{duration_s}') WHEN 'number' THEN (s.interaction #>> '{duration_s}')::numeric END
+  FROM sessions m WHERE m.session_id = s.session_id;
+END $$
+""",
+    """
+CREATE FUNCTION count_deleted_session() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
+      judge_fingerprint,
+    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
+      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
+  SELECT -1, s.latest, s.latest, s.latest, (s.completed_at AT TIME ZONE 'UTC')::date,
+    (least(OLD.completed_at, OLD.first_seen_at) AT TIME ZONE 'UTC')::date,
+    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.has_reference, s.total_score,
+    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'], s.stated, s.failure_tags,
+    CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
+      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
+      ORDER BY 1) END,
+    s.outcome, CASE jsonb_typeof(s.usage #> '{cost_usd}') WHEN 'number' THEN (s.usage #>>
+      '{cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN
+      'number' THEN (s.interaction #>> '{agent_tokens,input}')::numeric END, CASE
+      jsonb_typeof(s.interaction #> '{agent_tokens,output}') WHEN 'number' THEN (s.interaction #>>
+      '{agent_tokens,output}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN
+      'number' THEN (s.interaction #>> '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction
+      #> '{duration_s}') WHEN 'number' THEN (s.interaction #>> '{duration_s}')::numeric END
+  FROM (
+    SELECT score_id, completed_at, chain_id, criteria, judge_fingerprint, tools_hash, total_score, flags,
+      failure_tags,
+      outcome, usage, interaction,
+      reference IS NOT NULL AS has_reference, coalesce(score_breakdown, rubric -> 'scores') AS stated,
+      -(row_number() OVER (PARTITION BY reference IS NULL ORDER BY completed_at DESC, score_id) = 1)::int
+      AS latest
+    FROM (SELECT * FROM session_scores WHERE session_id = OLD.session_id OFFSET 0) o
+    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL) s;
+  RETURN OLD;
+END $$
+""",
+    """
+CREATE FUNCTION count_missing_tools() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
+      judge_fingerprint,
+    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools)
+  SELECT 0, 0, 0, w.missed, (s.completed_at AT TIME ZONE 'UTC')::date, (s.completed_at AT TIME ZONE
+      'UTC')::date,
+    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
+    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
+    coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', w.tools
+  FROM (SELECT DISTINCT score_id FROM added) a
+  CROSS JOIN LATERAL (SELECT * FROM session_scores WHERE score_id = a.score_id OFFSET 0) s, LATERAL (VALUES
+    (-1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id =
+      s.score_id
+               AND t.ordinal NOT IN (SELECT n.ordinal FROM added n WHERE n.score_id = s.score_id) ORDER
+      BY 1)),
+    (1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
+              ORDER BY 1))) w(missed, tools)
+  WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at IS NOT NULL
+    AND NOT s.flags ? 'tampering_suspected' AND w.tools <> '{}'
+    AND NOT EXISTS (SELECT FROM (SELECT * FROM session_scores WHERE session_id = s.session_id OFFSET 0) later
+      WHERE later.status = 'completed' AND later.purpose = 'production' AND later.completed_at >=
+      s.completed_at
+      AND (later.completed_at > s.completed_at OR later.score_id < s.score_id)
+      AND (later.reference IS NULL) = (s.reference IS NULL));
+  RETURN NULL;
+END $$
+""",
+    """
+CREATE FUNCTION count_moved_session() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
+      judge_fingerprint,
+    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
+      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
+  SELECT 0, 0, w.ended, 0, (s.completed_at AT TIME ZONE 'UTC')::date, (w.at AT TIME ZONE 'UTC')::date,
+    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
+    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
+    coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', '{}', s.outcome, CASE jsonb_typeof(s.usage
+      #> '{cost_usd}') WHEN 'number' THEN (s.usage #>> '{cost_usd}')::numeric END, CASE
+      jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN 'number' THEN (s.interaction #>>
+      '{agent_tokens,input}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,output}')
+      WHEN 'number' THEN (s.interaction #>> '{agent_tokens,output}')::numeric END, CASE
+      jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN 'number' THEN (s.interaction #>>
+      '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{duration_s}') WHEN 'number'
+      THEN (s.interaction #>> '{duration_s}')::numeric END
+  FROM (SELECT DISTINCT ON (reference IS NULL) *
+        FROM (SELECT * FROM session_scores WHERE session_id = NEW.session_id OFFSET 0) s
+        WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL
+        ORDER BY reference IS NULL, completed_at DESC, score_id) s,
+    (VALUES (-1, least(OLD.completed_at, OLD.first_seen_at)), (1, least(NEW.completed_at, NEW.first_seen_at)))
+      w(ended, at);
+  RETURN NULL;
+END $$
+""",
+    """
+CREATE FUNCTION count_score() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+  did_count boolean := TG_OP <> 'INSERT' AND OLD.status = 'completed' AND OLD.purpose = 'production'
+    AND OLD.completed_at IS NOT NULL;
+  counts boolean := TG_OP <> 'DELETE' AND NEW.status = 'completed' AND NEW.purpose = 'production'
+    AND NEW.completed_at IS NOT NULL;
+  had_reference boolean := did_count AND OLD.reference IS NOT NULL;
+  has_reference boolean := counts AND NEW.reference IS NOT NULL;
+  was_latest boolean;
+  is_latest boolean;
+  of_session text := CASE TG_OP WHEN 'DELETE' THEN OLD.session_id ELSE NEW.session_id END;
+  of_score uuid := CASE TG_OP WHEN 'DELETE' THEN OLD.score_id ELSE NEW.score_id END;
+  kind boolean;
+  other record;
+BEGIN
+  FOREACH kind IN ARRAY ARRAY[false, true] LOOP
+    CONTINUE WHEN NOT (did_count AND had_reference = kind OR counts AND has_reference = kind);
+    was_latest := false;
+    is_latest := false;
+    WITH mine AS MATERIALIZED (
+      SELECT score_id, completed_at, status, purpose, reference IS NOT NULL AS has_one FROM session_scores
+      WHERE session_id = of_session
+    )
+    SELECT score_id, completed_at INTO other FROM mine
+    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL AND score_id <>
+      of_score
+      AND has_one = kind
+    ORDER BY completed_at DESC, score_id LIMIT 1;
+    IF did_count AND had_reference = kind THEN
+      was_latest := other.score_id IS NULL OR OLD.completed_at > other.completed_at
+        OR OLD.completed_at = other.completed_at AND OLD.score_id < other.score_id;
+      PERFORM append_score_delta(OLD, -1, -was_latest::int);
+    END IF;
+    IF counts AND has_reference = kind THEN
+      is_latest := other.score_id IS NULL OR NEW.completed_at > other.completed_at
+        OR NEW.completed_at = other.completed_at AND NEW.score_id < other.score_id;
+      PERFORM append_score_delta(NEW, 1, is_latest::int);
+    END IF;
+    IF other.score_id IS NOT NULL AND was_latest <> is_latest THEN
+      PERFORM append_score_delta(s, 0, was_latest::int - is_latest::int) FROM session_scores s
+      WHERE s.score_id = other.score_id;
+    END IF;
+  END LOOP;
+  IF TG_OP = 'DELETE' THEN
+    RETURN OLD;
+  END IF;
+  RETURN NEW;
+END $$
+""",
+    """
+CREATE FUNCTION describe_pick() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  SELECT s.criteria, s.criteria_hash, s.judge_fingerprint, s.total_score, s.judge_outcome INTO
+      NEW.criteria, NEW.criteria_hash, NEW.judge_fingerprint, NEW.total_score, NEW.judge_outcome
+  FROM session_scores s WHERE s.score_id = NEW.score_id;
+  RETURN NEW;
+END $$
+""",
+    """
+CREATE FUNCTION fold_chain_figures() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+  INSERT INTO chain_figures AS f (by_end, day, chain_id, criteria, judge_fingerprint, has_reference,
+      is_doubtful, scores, totals, points, outcomes, passed, judging_costs, judging_usd, token_counts,
+      input_tokens, output_tokens, agent_costs, agent_usd, durations, duration_s)
+  SELECT k.by_end, k.day, d.chain_id, d.criteria, d.judge_fingerprint, d.has_reference, d.is_doubtful,
+    sum(k.n), sum(k.n * (d.total_score IS NOT NULL)::int), sum(k.n * coalesce(d.total_score, 0)),
+    sum(k.n * (d.outcome IS NOT NULL)::int), sum(k.n * coalesce(d.outcome = 'pass', false)::int),
+    sum(k.n * (d.judging_usd IS NOT NULL)::int), sum(k.n * coalesce(d.judging_usd, 0)),
+    sum(k.n * (d.input_tokens IS NOT NULL AND d.output_tokens IS NOT NULL)::int),
+    sum(k.n * coalesce(d.input_tokens, 0)), sum(k.n * coalesce(d.output_tokens, 0)),
+    sum(k.n * (d.agent_usd IS NOT NULL)::int), sum(k.n * coalesce(d.agent_usd, 0)),
+    sum(k.n * (d.duration_s IS NOT NULL)::int), sum(k.n * coalesce(d.duration_s, 0))
+  FROM folded d, LATERAL (VALUES (false, d.day, d.latest), (true, d.ended_day, d.ended)) k(by_end, day, n)
+  WHERE k.n <> 0 GROUP BY 1, 2, 3, 4, 5, 6, 7
+  ON CONFLICT (by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful) DO UPDATE
+      SET scores = f.scores + excluded.scores, totals = f.totals + excluded.totals, points = f.points +
+      excluded.points, outcomes = f.outcomes + excluded.outcomes, passed = f.passed + excluded.passed,
+      judging_costs = f.judging_costs + excluded.judging_costs, judging_usd = f.judging_usd +
+      excluded.judging_usd, token_counts = f.token_counts + excluded.token_counts, input_tokens =
+      f.input_tokens + excluded.input_tokens, output_tokens = f.output_tokens + excluded.output_tokens,
+      agent_costs = f.agent_costs + excluded.agent_costs, agent_usd = f.agent_usd + excluded.agent_usd,
+      durations = f.durations + excluded.durations, duration_s = f.duration_s + excluded.duration_s;
+  DELETE FROM chain_figures WHERE scores = 0;
+  RETURN NULL;
+END $$
+""",
+)
+
+TRIGGERS = (
+    """
+CREATE TRIGGER add_up_months_delete AFTER DELETE ON missed_rollups REFERENCING OLD TABLE AS removed FOR
+      EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
+""",
+    """
+CREATE TRIGGER add_up_months_insert AFTER INSERT ON missed_rollups REFERENCING NEW TABLE AS added FOR
+      EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
+""",
+    """
+CREATE TRIGGER add_up_months_update AFTER UPDATE ON missed_rollups REFERENCING OLD TABLE AS removed NEW
+      TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
+""",
+    """
+CREATE TRIGGER count_deleted BEFORE DELETE ON session_scores FOR EACH ROW WHEN (((old.status =
+      'completed'::text) AND (old.purpose = 'production'::text) AND (pg_trigger_depth() = 0))) EXECUTE
+      FUNCTION count_score()
+""",
+    """
+CREATE TRIGGER count_deleted_session BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION
+      count_deleted_session()
+""",
+    """
+CREATE TRIGGER count_inserted BEFORE INSERT ON session_scores FOR EACH ROW WHEN (((new.status =
+      'completed'::text) AND (new.purpose = 'production'::text))) EXECUTE FUNCTION count_score()
+""",
+    """
+CREATE TRIGGER count_missing_tools AFTER INSERT ON score_missing_tools REFERENCING NEW TABLE AS added FOR
+      EACH STATEMENT EXECUTE FUNCTION count_missing_tools()
+""",
+    """
+CREATE TRIGGER count_moved_session AFTER UPDATE ON sessions FOR EACH ROW WHEN ((LEAST(old.completed_at,
+      old.first_seen_at) IS DISTINCT FROM LEAST(new.completed_at, new.first_seen_at))) EXECUTE FUNCTION
+      count_moved_session()
+""",
+    """
+CREATE TRIGGER count_updated BEFORE UPDATE ON session_scores FOR EACH ROW WHEN ((((old.status =
+      'completed'::text) AND (old.purpose = 'production'::text)) OR ((new.status = 'completed'::text) AND
+      (new.purpose = 'production'::text)))) EXECUTE FUNCTION count_score()
+""",
+    """
+CREATE TRIGGER describe_pick BEFORE INSERT ON review_picks FOR EACH ROW EXECUTE FUNCTION describe_pick()
+""",
+    """
+CREATE TRIGGER fold_chain_figures AFTER DELETE ON score_deltas REFERENCING OLD TABLE AS folded FOR EACH
+      STATEMENT EXECUTE FUNCTION fold_chain_figures()
+""",
+)
+
+TABLES = (SCORES, REQUESTS, EVENTS, DEAD_LETTERS, LIMITS, PEOPLE, TOOLS, STUDIES, TARSY, ROLLUPS)
+
+
+def upgrade() -> None:
+    for tables in TABLES:
+        for statement in tables.split(";\n"):
+            op.execute(statement)
+    for statement in (*FUNCTIONS, *TRIGGERS):
+        op.execute(statement.replace("{schema}", str(op.get_context().version_table_schema)))
+
+
+def downgrade() -> None:
+    names = re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", "".join(TABLES))
+    op.execute(f"DROP TABLE {', '.join(names)} CASCADE")
+    for function in re.findall(r"CREATE FUNCTION (\w+)", "".join(FUNCTIONS)):
+        op.execute(f"DROP FUNCTION IF EXISTS {function} CASCADE")
