@@ -110,8 +110,6 @@ def _environment() -> Iterator[str]:
             meaning = Settings.model_fields[name].description or ""
             if name in SECRETS_FROM_FILES:
                 meaning += f" Also as `{variable_of(name)}_FILE`."
-            if name in settings.ALIASES:
-                meaning += f" Also spelt `{settings.ALIASES[name]}`."
             value, default = _value(schema["properties"][name], schema), _default(Settings.model_fields[name])
             rows.append((variable_of(name), value, default, meaning))
         yield f"### {title}\n"

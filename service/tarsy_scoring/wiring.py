@@ -42,7 +42,6 @@ log = structlog.get_logger()
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
-CRITERIA_ADVICE = "name defaults.criteria; it was investigation-methodology, whose totals mean something else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +212,6 @@ def warn_of_settings(settings: Settings, roles: tuple[Role, ...], environ: Mappi
         for name, address in addresses(settings, environ).items():
             if _is_in_clear(address):
                 log.warning("settings.destination_in_clear", destination=name, advice="use https")
-    if "criteria" not in config.defaults.model_fields_set:
-        log.warning("settings.default_criteria_changed", now=config.defaults.criteria, advice=CRITERIA_ADVICE)
     registry = load_criteria(config.criteria_dirs)
     for where, chain in config.named_chains.items():
         if advice := second_opinion_advice(chain, registry.get(chain.criteria)):

@@ -22,7 +22,6 @@ from tarsy_scoring.commands.shared import (
     print_text,
     settings_of_environment,
 )
-from tarsy_scoring.config.changed_defaults import changed_defaults, previous_version
 from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
@@ -30,8 +29,6 @@ from tarsy_scoring.timeline.clean.masking import mask_secrets
 from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice, warn_of_settings
 
 HIDDEN = "***"
-# Warnings that the text shows in another way; `--json` has them all.
-_SHOWN_APART = {"settings.unknown_variable", "settings.default_criteria_changed"}
 _USERINFO = re.compile(r"(?<=//)\S*@")
 
 
@@ -45,15 +42,12 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     Shows the settings that differ from their defaults (those of a chain: from `defaults` in the YAML),
     without secrets. Makes every check that needs no connection. Exit status 2 if a setting is wrong: stderr
     names all that are. A setting that is not set is no error here, so that a file can be checked alone: the
-    output lists what a worker still needs. --all begins with the defaults that this version has changed.
-    --json has every setting.
+    output lists what a worker still needs. --json has every setting.
     """
     settings = settings_of_environment()
     with collected_warnings() as warnings:
         missing = check_what_is_set(settings, os.environ)
     document: dict[str, Any] = {
-        "previous_version": previous_version(),
-        "changed_defaults": changed_defaults(settings),
         "environment": _shown_environment(settings),
         "config": _shown_config(settings.config),
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
@@ -68,7 +62,9 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     shown = document if shows_all else document | _differing(settings, document)
     text = yaml.safe_dump(shown["config"], allow_unicode=True, sort_keys=False, width=math.inf)
     advice = {name: variable_advice(name) for name in settings.unknown_variables}
-    shown_here = [in_words(warning) for warning in warnings if warning["event"] not in _SHOWN_APART]
+    shown_here = [
+        in_words(warning) for warning in warnings if warning["event"] != "settings.unknown_variable"
+    ]
     more = {"config_text": text, "unknown_variables": advice, "warnings": shown_here, "shows_all": shows_all}
     print_text("settings.txt", shown | more)
 

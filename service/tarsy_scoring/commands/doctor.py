@@ -88,9 +88,7 @@ def examine_settings(settings: Settings) -> Result:
             warn_of_settings(settings, ROLES, os.environ)
     complete = Result("settings", "ok", "they are complete, and criteria and gates can be used")
     result = _failed_settings(errors) if errors else complete
-    also = [
-        in_words(warning) for warning in warnings if warning["event"] != "settings.default_criteria_changed"
-    ]
+    also = [in_words(warning) for warning in warnings]
     return replace(result, advice="\n".join(filter(None, [result.advice, *also])) or None)
 
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from tarsy_scoring.config.explain import explain, suggest
 from tarsy_scoring.config.settings import (
-    ALIASES,
     SECRETS_FROM_FILES,
     ChainSettings,
     Config,
@@ -41,7 +40,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     values: dict[str, Any] = {}
     for field in _fields_from_environment():
         variable = variable_of(field)
-        value = environ.get(variable) or environ.get(ALIASES.get(field, variable))
+        value = environ.get(variable)
         if value:
             values[field] = value
         if field in SECRETS_FROM_FILES and (file := environ.get(variable + "_FILE")):
@@ -81,7 +80,6 @@ def _known_variables() -> set[str]:
     return {
         "SCORING_CONFIG",
         *fields,
-        *ALIASES.values(),
         *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES),
     }
 

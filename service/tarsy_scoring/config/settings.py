@@ -689,11 +689,6 @@ SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in st
 # Secrets read from `*_FILE` once, at the start. A secret with a field of its own for the file is read at each
 # use.
 SECRETS_FROM_FILES = tuple(n for n in SECRETS if f"{n}_file" not in Settings.model_fields)
-# A second spelling of some variables.
-ALIASES = {
-    "topic_partitions": "SCORING_KAFKA_TOPIC_PARTITIONS",
-    "topic_replication": "SCORING_KAFKA_TOPIC_REPLICATION",
-}
 
 
 def variable_of(field: str) -> str:

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from tarsy_scoring.commands.check_config import check_config
 from tarsy_scoring.commands.migrate import migrate
 from tarsy_scoring.commands.worker import worker
-from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
 
 PLANTED = "planted7Secret"
@@ -101,14 +100,6 @@ def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
 
 def events_of(shown: Result) -> list[str]:
     return [warning["event"] for warning in json.loads(shown.stdout)["warnings"]]
-
-
-def test_criteria_by_default_are_warned_of_because_the_default_has_changed(run: Run) -> None:
-    announced = {c["setting"]: c for c in json.loads(run("--json").stdout)["changed_defaults"]}["defaults.criteria"]
-    assert (announced["was"], announced["now"]) == ("investigation-methodology", ChainSettings().criteria)
-    assert "settings.default_criteria_changed" in events_of(run("--json"))
-    named = run("--json", config=CONFIG | {"defaults": {"criteria": "investigation"}})
-    assert "settings.default_criteria_changed" not in events_of(named)
 
 
 @pytest.mark.parametrize(

@@ -186,15 +186,3 @@ def test_missing_api_key_is_named_with_its_remedy(tmp_path: Path) -> None:
 def test_unknown_scoring_variables_are_kept_for_a_warning(tmp_path: Path) -> None:
     """Such a variable may be misspelt, or set by Kubernetes for a service."""
     assert load(tmp_path, SCORING_SLOTZ="3").unknown_variables == ("SCORING_SLOTZ",)
-
-
-def test_two_variables_have_a_second_spelling(tmp_path: Path) -> None:
-    """The spelling with `KAFKA` is accepted too; the first spelling counts if both are set."""
-    second = {"SCORING_KAFKA_TOPIC_PARTITIONS": "7", "SCORING_KAFKA_TOPIC_REPLICATION": "3"}
-
-    settings = load(tmp_path, **second)
-    of_both = load(tmp_path, **second, SCORING_TOPIC_PARTITIONS="9")
-
-    assert (settings.topic_partitions, settings.topic_replication) == (7, 3)
-    assert of_both.topic_partitions == 9
-    assert settings.unknown_variables == of_both.unknown_variables == ()
