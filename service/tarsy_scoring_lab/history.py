@@ -15,7 +15,6 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
-from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, Tokens
 from tarsy_scoring.evaluation.outcome import Threshold, decide_outcome
@@ -26,6 +25,7 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scoring.score_columns import tools_hash_of
+from tarsy_scoring.studies import anchors, findings
 from tarsy_scoring_lab.injected import judge_with_injection, session_with_injection
 from tarsy_scoring_lab.simulated import Missed, Plan, Rows, Simulation, by_time, draws, store
 

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from builders import Scoring, open_scoring
 from infrastructure import Postgres, fresh_database
-from tarsy_scoring.drift.findings import read_findings
 from tarsy_scoring.judge.assess import TAMPERING_POINTS
+from tarsy_scoring.studies.findings import read_findings
 from tarsy_scoring.timeline.files import parse_session
 from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring.timeline.render.fence import new_nonce

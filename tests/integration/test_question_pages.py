@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from builders import open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from tarsy_scoring.cli import cli
-from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.labels import labels
+from tarsy_scoring.studies import anchors, findings
 
 QUESTIONS = Path(__file__).parents[2] / "docs" / "questions"
 QUOTED = re.compile(r"```console\n\$ (.+?)\n(.*?)```", re.DOTALL)
