@@ -13,7 +13,7 @@ from infrastructure import fresh_topics, run_apart, wait_until
 from processes import PATIENCE_S, Service, small_session
 from secured_kafka import PASSWORD, Authority, SecuredKafka
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.examine import may_read, may_use_group, may_write
+from tarsy_scoring.kafka.examine import may_read, may_use_group
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import ensure_topics
@@ -129,20 +129,19 @@ def login(broker: SecuredKafka, authority: Authority) -> Callable[[str], dict[st
 
 
 async def test_each_login_has_exactly_its_rights(service: Service, login: Callable[[str], dict[str, str]]) -> None:
-    """A login without rules reads no dead letters and writes no scoring events."""
+    """A login without rules reads no dead letters."""
 
-    async def rights_of(user: str) -> tuple[set[str], set[str], set[str]]:
+    async def rights_of(user: str) -> tuple[set[str], set[str]]:
         settings = load_settings(service.env | login(user))
         options, names = connection_options(settings), {t: getattr(settings, f"topic_{t}") for t in TOPICS}
         read = {topic for topic, name in names.items() if await may_read(options, name)}
-        write = {topic for topic, name in names.items() if await may_write(options, name)}
         groups = {g for g in ("", "-insights") if await may_use_group(options, settings.kafka_group + g)}
-        return read, write, groups
+        return read, groups
 
-    for user, (read, write, group) in RIGHTS.items():
-        wanted = (read, write, set() if group is None else {group})
+    for user, (read, _, group) in RIGHTS.items():
+        wanted = (read, set() if group is None else {group})
 
-        async def has_them(user: str = user, wanted: tuple[set[str], set[str], set[str]] = wanted) -> bool:
+        async def has_them(user: str = user, wanted: tuple[set[str], set[str]] = wanted) -> bool:
             return await rights_of(user) == wanted
 
         await wait_until(has_them, PATIENCE_S, f"{user} has {wanted}, and not {await rights_of(user)}")
@@ -175,7 +174,7 @@ async def test_programs_work_with_their_rights(
     assert (listed.status, replayed.status) == (0, 0), listed.stderr + replayed.stderr
     assert "replayed: 1" in replayed.stdout
     for process in (bridge, worker, insights, api):
-        assert "kafka.refused" not in process.log
+        assert "kafka.away" not in process.log
         assert "Authorization" not in process.log
         assert not process.lines("gateway.insights_away")
         assert await process.stop() == 0

@@ -124,15 +124,14 @@ async def test_a_letter_that_cannot_be_replayed_stops_no_other(topics: Topics, s
     await send(topics, letters, 0, [event("forged")], origin(topics.scoring_events))
     await send(topics, letters, 0, [event("lost")])
     await send(topics, letters, 0, [b""], [*own, ("scoring-body-id", b"\x1b[2J no id")])
-    await send(topics, letters, 0, [b""], [*own, ("scoring-error", b"damaged_batch")])
     await send(topics, letters, 0, [event("genuine")], own)
 
     replayed = await command(topics, scoring, "replay", "--all")
 
-    assert (replayed.exit_code, replayed.stdout.strip()) == (1, "replayed: 1 of 5")
+    assert (replayed.exit_code, replayed.stdout.strip()) == (1, "replayed: 1 of 4")
     reasons = replayed.stderr.splitlines()
-    assert len(reasons) == 4, replayed.stderr
-    for reason, said in zip(reasons, (topics.scoring_events, "does not say", "does not have", "0:3"), strict=True):
+    assert len(reasons) == 3, replayed.stderr
+    for reason, said in zip(reasons, (topics.scoring_events, "does not say", "does not have"), strict=True):
         assert said in reason
     assert "\x1b" not in replayed.stderr
     assert await values_of(topics, topics.session_completed) == [event("genuine")]

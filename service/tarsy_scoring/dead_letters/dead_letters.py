@@ -134,8 +134,6 @@ async def write_dead_letter(
         ("scoring-failed-at", now.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()),
         *_origin_headers(origin),
     ]
-    if record.last_offset is not None:
-        added.append(("scoring-original-last-offset", str(record.last_offset).encode()))
     kept = [(k, v) for k, v in record.headers if not k.startswith(PREFIX)]
     try:
         letter = (record.key, record.value if record.value is not None else b"", [*kept, *added])
@@ -213,8 +211,8 @@ async def replay(
         is_erased: Whether the message is about a session that was erased.
 
     Raises:
-        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more,
-            was a damaged batch, or is about an erased session.
+        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more, or
+            is about an erased session.
         BrokerAway, TooLarge: It could not be sent.
         DatabaseAway: Nothing was sent.
     """
@@ -226,8 +224,6 @@ async def replay(
             f"dead letter {letter.place} says that it came from the topic {letter.origin.topic!r}, and intake reads "
             f"{' and '.join(sorted(topics))} alone",
         )
-    if letter.error == "damaged_batch":
-        raise InvalidMessage("no_body", f"dead letter {letter.place}: {letter.error_message}")
     original: Body | None = Body(letter.key, letter.value, letter.headers)
     if letter.body_id is not None:
         original = await load_body(database, letter.body_id)

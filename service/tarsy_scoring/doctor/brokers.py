@@ -6,15 +6,8 @@ from typing import Any
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import Check, Fault, NotChecked
-from tarsy_scoring.kafka.diagnose import find_obstacle
-from tarsy_scoring.kafka.examine import (
-    TopicFacts,
-    may_read,
-    may_use_group,
-    may_write,
-    read_topics,
-    unreadable_codecs,
-)
+from tarsy_scoring.kafka.connect import BrokerAway, check_brokers
+from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, may_read, may_use_group, read_topics
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.retention.pruning import Keep
@@ -75,18 +68,21 @@ class _Looks:
         self._found: list[TopicFacts] = []
 
     async def codecs(self) -> str:
-        if unreadable := unreadable_codecs():
+        if not has_codecs():
             raise Fault(
-                f"batches cannot be read that are compressed with {', '.join(unreadable)}",
+                "batches compressed with snappy, lz4 or zstd cannot be read",
                 "install aiokafka with the extras snappy, lz4 and zstd, as the image of the service does",
             )
         return "gzip, snappy, lz4 and zstd can be read"
 
     async def brokers(self) -> str:
         self._options = connection_options(self._settings)
-        if (obstacle := await find_obstacle(self._options)) is not None:
-            reason, _, advice = obstacle.reason.partition("; ")
-            raise Fault(reason, advice or "start the brokers, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS")
+        try:
+            await check_brokers(self._options)
+        except BrokerAway as error:
+            raise Fault(
+                str(error), "start the brokers, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS"
+            ) from error
         return f"{self._settings.require_kafka()} answers, and lets this login in"
 
     async def topics(self) -> str:
@@ -108,14 +104,11 @@ class _Looks:
         lacking = [
             f"READ on {topic}" for topic in self._topics.taken_in if not await may_read(options, topic)
         ]
-        lacking += [
-            f"WRITE on {topic}" for topic in self._topics.written if not await may_write(options, topic)
-        ]
         if not await may_use_group(options, group):
             lacking.append(f"READ on the group {group}")
         if lacking:
             raise Fault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
-        return "this login may read, write and use its group"
+        return "this login may read and use its group"
 
     async def limits(self) -> str:
         limits = {name: int(config["max.message.bytes"]) for name, config in self._configs().items()}
@@ -179,12 +172,8 @@ class _Looks:
         found = await read_topics(self._options, [name])
         if not found:
             raise NotChecked(f"there is no topic {name}; without rolling signals and drift it is not needed")
-        if lacking := [
-            f"{what} on {name}"
-            for what, may in (("READ", may_read), ("WRITE", may_write))
-            if not await may(self._options, name)
-        ]:
-            raise Fault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
+        if not await may_read(self._options, name):
+            raise Fault(f"this login lacks READ on {name}", "grant it by ACL")
         [topic] = found
         if topic.config is None:
             raise NotChecked(f"this login may not read the configuration of {name} (DESCRIBE_CONFIGS)")

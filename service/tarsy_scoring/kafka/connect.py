@@ -1,12 +1,13 @@
 """
-Start and end clients of the library, and say why one could not start.
+Start, check and end clients of the library.
 
-Only documented behaviour of aiokafka is used; `docs/decisions/0015-kafka-by-public-means.md` lists what that
-costs.
+aiokafka reports every failed start as "unable to bootstrap" and logs the cause. `BrokerAway` carries that log line.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -15,25 +16,22 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.kafka.diagnose import UNREADABLE_LOGIN, Obstacle, find_obstacle
 
 log = structlog.get_logger()
 
 Headers = Sequence[tuple[str, bytes]]
 
-RETRY_S = 1.0
-# A refusal lasts until an operator changes something, so brokers and their logs get fewer attempts.
-REFUSED_RETRY_S = 5.0
+RETRY_S = 2.0
+CHECK_TIMEOUT_S = 10.0
+ASK_AGAIN_S = 0.2
 # Loop iterations for the fetcher to end its requests: three for each broker that it asks.
 TURNS_TO_UNSUBSCRIBE = 100
+# The library's parser raises these for a login reply that breaks its protocol (RFC 5802, RFC 4616).
+_UNREADABLE_LOGIN = (ValueError, LookupError, ArithmeticError, AssertionError)
 
 
 class BrokerAway(ScoringError):
-    """The brokers cannot be used at the moment. Nothing was lost, and the same work may succeed later."""
-
-
-class BrokerRefuses(BrokerAway):
-    """The brokers answer and refuse this client: login, certificate or protocol do not match."""
+    """The brokers do not answer or refuse this client. Nothing was lost; the same work may succeed later."""
 
 
 async def start_client(client: Any, options: Mapping[str, Any]) -> None:
@@ -44,25 +42,101 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
         options: The result of `connection_options` that the client was built with.
 
     Raises:
-        BrokerAway, BrokerRefuses: With the reason; the same may succeed later.
+        BrokerAway: With the reason; the same may succeed later.
         KafkaError: The login succeeded, and the client lacks a permission.
     """
     try:
         if options.get("sasl_mechanism") == "OAUTHBEARER":
-            # The library does not look at the answer to a token. A client with a refused token would start,
-            # and find a cluster without brokers.
-            await raise_if_away(options, None)
-        await client.start()
-    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
+            await check_brokers(options)  # a client whose token was refused starts all the same
+        with _library_errors() as said:
+            await client.start()
+    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError, *_UNREADABLE_LOGIN) as error:
         await _close(client)
-        raise await why_away(options, error) from error
-    except (KafkaError, *UNREADABLE_LOGIN) as error:
+        raise _away(options, error, said) from error
+    except KafkaError:
         await _close(client)
-        await raise_if_away(options, error)
+        await check_brokers(options)
         raise
     except BaseException:
         await _close(client)
         raise
+
+
+async def check_brokers(options: Mapping[str, Any]) -> None:
+    """
+    Log in and ask for the brokers of the cluster.
+
+    Args:
+        options: The result of `connection_options`.
+
+    Raises:
+        BrokerAway: They do not answer within `CHECK_TIMEOUT_S`, or refuse the login.
+    """
+    admin = AIOKafkaAdminClient(**options)
+    with _library_errors() as said:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await admin.start()
+                await _wait_for_answer(admin)
+        except (KafkaError, OSError, TimeoutError, *_UNREADABLE_LOGIN) as error:
+            raise _away(options, error, said) from error
+        finally:
+            await _close(admin)
+
+
+async def _wait_for_answer(admin: AIOKafkaAdminClient) -> None:
+    """Ask brokers that the cluster names, at random, until one answers."""
+    while True:
+        with suppress(KafkaConnectionError, NodeNotReadyError):
+            if (await admin.describe_cluster())["brokers"]:
+                return
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _away(options: Mapping[str, Any], error: Exception, said: Sequence[str]) -> BrokerAway:
+    reason = said[-1] if said else str(error) or "no answer in time"
+    if (
+        options.get("sasl_mechanism") == "OAUTHBEARER"
+    ):  # the library sees no refused token, but an empty cluster
+        reason += "; do they accept the token in SCORING_KAFKA_OAUTH_TOKEN_FILE?"
+    return BrokerAway(f"the brokers at {options['bootstrap_servers']} cannot be used: {reason}")
+
+
+@contextmanager
+def _library_errors() -> Iterator[list[str]]:
+    """Collect the errors that the library logs in this task."""
+    said: list[str] = []
+    task = asyncio.current_task()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if asyncio.current_task() is task:
+                said.append(record.getMessage())
+
+    logger, listener = logging.getLogger("aiokafka"), Listener(logging.WARNING)
+    logger.addHandler(listener)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(listener)
+
+
+@asynccontextmanager
+async def connected(client: Any, options: Mapping[str, Any], purpose: str) -> AsyncIterator[Any]:
+    """
+    The client, started; closed at the end of the block.
+
+    Raises:
+        BrokerAway: It, or the block, failed; the message names the `purpose`.
+    """
+    try:
+        await start_client(client, options)
+        try:
+            yield client
+        finally:
+            await end_client(client)
+    except KafkaError as error:
+        raise BrokerAway(f"cannot {purpose}: {error!r}") from error
 
 
 async def end_client(client: Any) -> None:
@@ -85,51 +159,12 @@ async def _close(client: Any) -> None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        log.debug("kafka.client_not_closed", reason="a fetch was under way")
-    except (KafkaError, *UNREADABLE_LOGIN) as error:  # the error that ended one of its tasks comes once more
+    except (KafkaError, *_UNREADABLE_LOGIN) as error:  # the error that ended one of its tasks comes once more
         log.debug("kafka.client_not_closed", reason=repr(error))
-
-
-async def why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
-    """Find the reason for a failed connection; the library's own error only names the brokers it tried."""
-    obstacle = await find_obstacle(options)
-    if obstacle is None:
-        return BrokerAway(
-            f"the brokers at {options['bootstrap_servers']} could not be used a moment ago, and can now: "
-            f"{str(error) or 'no answer in time'}"
-        )
-    return away_by(obstacle)
-
-
-async def raise_if_away(options: Mapping[str, Any], error: Exception | None) -> None:
-    """
-    Check whether the brokers can be used, after a client got an error instead of an answer.
-
-    Raises:
-        BrokerAway, BrokerRefuses: They cannot; the same may succeed later.
-    """
-    obstacle = await find_obstacle(options)
-    if obstacle is not None and obstacle.keeps_out:
-        raise away_by(obstacle) from error
-
-
-def away_by(obstacle: Obstacle) -> BrokerAway:
-    """The error to raise for an obstacle: `BrokerRefuses` for a refusal, else `BrokerAway`."""
-    kind = BrokerRefuses if obstacle.is_refusal else BrokerAway
-    return kind(f"the brokers cannot be used: {obstacle.reason}")
 
 
 async def wait_out(error: BrokerAway, what: str, *, is_news: bool = True) -> None:
     """Log that `what` waits for the brokers, if that is news, and sleep until the next attempt."""
-    wait_s = REFUSED_RETRY_S if isinstance(error, BrokerRefuses) else RETRY_S
     if is_news:
-        log_away(error, what, retry_in_s=wait_s)
-    await asyncio.sleep(wait_s)
-
-
-def log_away(error: BrokerAway, what: str, **fields: Any) -> None:
-    """One line for an outage: a refusal at level error, all else as a warning."""
-    if isinstance(error, BrokerRefuses):
-        log.error("kafka.refused", what=what, reason=str(error), **fields)
-    else:
-        log.warning("kafka.away", what=what, reason=str(error), **fields)
+        log.warning("kafka.away", what=what, reason=str(error), retry_in_s=RETRY_S)
+    await asyncio.sleep(RETRY_S)

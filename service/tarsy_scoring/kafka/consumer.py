@@ -18,26 +18,18 @@ from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import (
-    CommitFailedError,
-    CorruptRecordException,
-    IllegalStateError,
-    KafkaError,
-)
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.batches import find_batch
 from tarsy_scoring.kafka.connect import (
     BrokerAway,
     Headers,
-    away_by,
+    check_brokers,
     end_client,
-    log_away,
     start_client,
     wait_out,
 )
-from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
 from tarsy_scoring.kafka.security import connection_options
 
@@ -59,13 +51,7 @@ UNREADABLE_RETRY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """
-    One record of a topic, or a damaged batch.
-
-    Args:
-        last_offset: Set only for a batch whose checksum is wrong: its last offset, where `offset` is its
-            first. Its records cannot be read and are left out.
-    """
+    """One record of a topic."""
 
     topic: str
     partition: int
@@ -74,12 +60,6 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    last_offset: int | None = None
-
-    @property
-    def end(self) -> int:
-        """The offset behind it."""
-        return (self.offset if self.last_offset is None else self.last_offset) + 1
 
     @classmethod
     def of(cls, read: Any) -> "Record":
@@ -95,8 +75,7 @@ class Consumer:
     Reads records of some topics as one member of the group. Used by one task.
 
     A batch that cannot be read stops its partition, and no other. The partition is asked again every
-    `UNREADABLE_RETRY_S`, and nothing of it is skipped. Only a batch that is damaged for good, because its
-    checksum is wrong, is passed on as one `Record` without content.
+    `UNREADABLE_RETRY_S`, and nothing of it is skipped.
 
     While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
     After a cancellation of either, `stop` is the only call allowed.
@@ -119,9 +98,7 @@ class Consumer:
 
     @cached_property
     def _options(self) -> dict[str, Any]:
-        """
-        Built once: a new client must not fail because certificate files are being replaced at that moment.
-        """
+        """Cached, so a half-rotated certificate cannot break a reconnect."""
         return connection_options(self._settings)
 
     async def start(self) -> None:
@@ -182,48 +159,16 @@ class Consumer:
         stopped |= self._partitions_of_stopped_topics()
         try:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
-            for found in unreadable:
-                if found.offset is None:
-                    await self._rewind(found.partition)
         except KafkaError as error:
             # A member whose heartbeat was refused never sends another one. The library reports that at each
             # call, and expects its user to build a new client.
             await self._discard(repr(error))
             raise BrokerAway(f"cannot fetch: {error!r}") from error
-        records = [Record.of(r) for r in read]
         for found in unreadable:
-            if (damaged := await self._damaged_batch(found)) is not None:
-                records.append(damaged)
-            else:
-                self._stop_partition(found)
-        self._forget_readable({TopicPartition(r.topic, r.partition) for r in records})
-        self._found_nothing = self._found_nothing or not (records or unreadable)
-        return records
-
-    async def _rewind(self, partition: TopicPartition) -> None:
-        """
-        Move the position to the committed offset. Raises: KafkaError: The brokers do not answer with it.
-        """
-        assert self._consumer is not None
-        with contextlib.suppress(IllegalStateError):  # the group has moved on
-            committed = await self._consumer.committed(partition)
-            if committed is None:
-                await self._consumer.seek_to_beginning(partition)
-            else:
-                self._consumer.seek(partition, committed)
-
-    async def _damaged_batch(self, found: Unreadable) -> Record | None:
-        """The batch as a record, with the position behind it; None: it may become readable."""
-        if not isinstance(found.error, CorruptRecordException) or found.offset is None:
-            return None
-        batch = await find_batch(self._options, found.partition, found.offset)
-        # The group may have moved on meanwhile.
-        if batch is None or not batch.is_damaged or found.partition not in self._partitions():
-            return None
-        assert self._consumer is not None
-        self._consumer.seek(found.partition, batch.end)
-        topic, partition = found.partition
-        return Record(topic, partition, found.offset, 0, None, None, (), last_offset=batch.end - 1)
+            self._stop_partition(found)
+        self._forget_readable({TopicPartition(r.topic, r.partition) for r in read})
+        self._found_nothing = self._found_nothing or not (read or unreadable)
+        return [Record.of(r) for r in read]
 
     def _stop_partition(self, found: Unreadable) -> None:
         partition = found.partition
@@ -235,7 +180,8 @@ class Consumer:
                 offset=found.offset,
                 reason=repr(found.error),
                 effect="nothing of this partition is read or skipped; other partitions go on",
-                advice="see docs/operations.md, partitions are stopped",
+                advice="mend what `reason` names; or stop all workers, move the group's offset behind the batch with "
+                "kafka-consumer-groups --reset-offsets, and start them (docs/operations.md, partitions are stopped)",
                 retry_every_s=UNREADABLE_RETRY_S,
             )
         self._retry_at_s[partition] = time.monotonic() + UNREADABLE_RETRY_S
@@ -248,8 +194,6 @@ class Consumer:
         for partition, retry_at_s in list(self._retry_at_s.items()):
             if partition in read or now_s > retry_at_s + CHECK_EVERY_S or partition not in ours:
                 del self._retry_at_s[partition]
-                if partition in ours:
-                    log.info("kafka.partition_readable", topic=partition.topic, partition=partition.partition)
 
     def stop_topic(self, topic: str) -> None:
         """Take no more records of this topic, until the process ends."""
@@ -280,8 +224,7 @@ class Consumer:
         Update `is_served`, and log an outage: the library retries silently.
 
         As long as fetches are answered, the brokers are not asked. Otherwise connections of our own show the
-        reason, within 10 s: a login may be refused hours after the start, when a broker restarts or ends an
-        old connection.
+        reason, within 10 s: a broker may refuse a login hours after the start.
 
         A client that wants records, has partitions and gets no answer from brokers that let us in has failed.
 
@@ -294,15 +237,18 @@ class Consumer:
             self._last_answer_ms, self._check_at_s = answer_ms, now_s + QUIET_S
             self.is_served, self._is_stuck = True, False
         elif now_s >= self._check_at_s:
-            obstacle = await find_obstacle(self._options)
-            self.is_served = obstacle is None or not obstacle.keeps_out
-            # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So
-            # only a client whose last `take` came back empty is stuck. Nor are partitions fetched that stand
-            # still.
-            asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
-            self._is_stuck = obstacle is None and found_nothing and bool(asks)
-            if obstacle is not None and not self.is_served:
-                log_away(away_by(obstacle), "intake")
+            try:
+                await check_brokers(self._options)
+            except BrokerAway as away:
+                self.is_served = self._is_stuck = False
+                log.warning("kafka.away", what="intake", reason=str(away))
+            else:
+                self.is_served = True
+                # While intake is paused, the client is full of prefetched records and rightly fetches nothing.
+                # So only a client whose last `take` came back empty is stuck. Nor are stopped partitions
+                # fetched.
+                asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
+                self._is_stuck = found_nothing and bool(asks)
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
 
     def _newest_answer_ms(self) -> int:
@@ -325,7 +271,7 @@ class Consumer:
         offsets: dict[TopicPartition, int] = {}
         for r in records:
             partition = TopicPartition(r.topic, r.partition)
-            offsets[partition] = max(offsets.get(partition, 0), r.end)
+            offsets[partition] = max(offsets.get(partition, 0), r.offset + 1)
         try:
             await self._consumer.commit(offsets)
         except (CommitFailedError, IllegalStateError):

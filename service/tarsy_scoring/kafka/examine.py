@@ -5,53 +5,31 @@ Nothing is written and no group is joined.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.codec import (
-    gzip_decode,
-    gzip_encode,
-    lz4_decode,
-    lz4_encode,
-    snappy_decode,
-    snappy_encode,
-    zstd_decode,
-    zstd_encode,
-)
-from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
-    KafkaError,
     NotCoordinatorForGroupError,
     TopicAuthorizationFailedError,
 )
-from aiokafka.protocol.produce import ProduceRequest
 
-from tarsy_scoring.kafka.connect import BrokerAway, end_client, start_client
+from tarsy_scoring.kafka.connect import connected
 
 FETCH_S = 1.0
 COORDINATOR_RETRY_S = 0.5
-REFUSED = (TopicAuthorizationFailedError.errno, GroupAuthorizationFailedError.errno)
-# The partition to which a write is tried: no topic has as many, and brokers check the permission first.
-NO_PARTITION = 2**31 - 1
 _NO_COORDINATOR_YET = (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
-_CODECS = {
-    "gzip": (gzip_encode, gzip_decode),
-    "snappy": (snappy_encode, snappy_decode),
-    "lz4": (lz4_encode, lz4_decode),
-    "zstd": (zstd_encode, zstd_decode),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +60,7 @@ async def read_topics(options: Mapping[str, Any], names: Collection[str]) -> lis
     Raises:
         BrokerAway: The brokers did not answer.
     """
-    async with _admin(options, "read the topics") as admin:
+    async with connected(AIOKafkaAdminClient(**options), options, "read the topics") as admin:
         # All topics: brokers may create one that is asked for by name.
         found = [topic for topic in await admin.describe_topics() if topic["topic"] in names]
         wanted = [ConfigResource(ConfigResourceType.TOPIC, topic["topic"]) for topic in found]
@@ -109,7 +87,7 @@ async def may_read(options: Mapping[str, Any], topic: str) -> bool:
     BrokerAway.
     """
     consumer = AIOKafkaConsumer(**options, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100)
-    async with _started(consumer, options, f"read the topic {topic}"):
+    async with connected(consumer, options, f"read the topic {topic}"):
         if topic not in await consumer.topics():
             return False
         partition = TopicPartition(topic, 0)
@@ -122,32 +100,12 @@ async def may_read(options: Mapping[str, Any], topic: str) -> bool:
     return True
 
 
-async def may_write(options: Mapping[str, Any], topic: str) -> bool:
-    """
-    Whether this login may write to a topic: asks to write nothing to a partition that does not exist.
-
-    Raises:
-        BrokerAway: The brokers did not answer.
-    """
-    login = {name: value for name, value in options.items() if name != "bootstrap_servers"}
-    host, port, _ = collect_hosts(options["bootstrap_servers"], randomize=False)[0]
-    try:
-        connection = await create_conn(host, port, **login)
-        try:
-            answer = await connection.send(ProduceRequest(None, -1, 1000, [(topic, [(NO_PARTITION, b"")])]))
-        finally:
-            connection.close()
-    except (KafkaError, OSError) as error:
-        raise BrokerAway(f"cannot ask for the permission to write to {topic}: {error!r}") from error
-    return all(partition[1] not in REFUSED for _, partitions in answer.topics for partition in partitions)
-
-
 async def may_use_group(options: Mapping[str, Any], group: str) -> bool:
     """
     Whether this login may see a consumer group. Waits for its coordinator without a limit. Raises:
     BrokerAway.
     """
-    async with _admin(options, f"look at the group {group}") as admin:
+    async with connected(AIOKafkaAdminClient(**options), options, f"look at the group {group}") as admin:
         while True:
             try:
                 await admin.list_consumer_group_offsets(group)
@@ -158,34 +116,6 @@ async def may_use_group(options: Mapping[str, Any], group: str) -> bool:
                 await asyncio.sleep(COORDINATOR_RETRY_S)
 
 
-def unreadable_codecs() -> list[str]:
-    """Codecs of Kafka that this installation cannot read."""
-    text = b"a batch of records"
-    unreadable = []
-    for name, (encode, decode) in _CODECS.items():
-        try:
-            is_read = bytes(decode(encode(text))) == text
-        except Exception:  # noqa: BLE001 - without its library a codec fails in its own way
-            is_read = False
-        if not is_read:
-            unreadable.append(name)
-    return unreadable
-
-
-@asynccontextmanager
-async def _admin(options: Mapping[str, Any], purpose: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    client = AIOKafkaAdminClient(**options)
-    async with _started(client, options, purpose):
-        yield client
-
-
-@asynccontextmanager
-async def _started(client: Any, options: Mapping[str, Any], purpose: str) -> AsyncIterator[None]:
-    try:
-        await start_client(client, options)
-        try:
-            yield
-        finally:
-            await end_client(client)
-    except KafkaError as error:
-        raise BrokerAway(f"cannot {purpose}: {error!r}") from error
+def has_codecs() -> bool:
+    """Whether this installation can read batches of every codec of Kafka."""
+    return find_spec("cramjam") is not None  # for snappy, lz4 and zstd; gzip needs nothing

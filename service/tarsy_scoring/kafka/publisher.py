@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -12,17 +12,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.kafka.connect import (
-    BrokerAway,
-    Headers,
-    away_by,
-    end_client,
-    log_away,
-    start_client,
-    wait_out,
-    why_away,
-)
-from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.kafka.connect import BrokerAway, Headers, check_brokers, end_client, start_client, wait_out
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -31,6 +21,7 @@ LOG_OUTAGE_EVERY_S = 60.0  # how often the log repeats that an outage continues
 MAX_REQUEST_BYTES = 1_048_576
 MAX_BATCH_BYTES = 65_536  # an event costs the broker half as much CPU as in batches of a quarter of this
 STOP_TIMEOUT_S = 5.0
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class TooLarge(ScoringError):
@@ -89,36 +80,20 @@ class Publisher:
                 await self._connect()
                 if self._unanswered:
                     await asyncio.wait(self._unanswered)
-        except TimeoutError as error:
+        except TimeoutError:
             if not self._unanswered:
-                why = self._outage or await why_away(self._options, error)
+                why = self._outage or "no answer"
                 raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s: {why}") from None
-            await self._explain_silence(timeout_s)
+            await check_brokers(self._options)
+            # They let us in, so this producer has failed and is abandoned. One at a time: a topic without a
+            # leader looks the same, and each abandoned producer goes on asking for it.
+            if not self._stopping:
+                await self.stop()
+            raise BrokerAway(f"the brokers did not answer earlier messages within {timeout_s:g} s") from None
         if any(f.exception() is not None for f in self._unanswered):
             await self.stop()  # this producer may have failed for good
             await self.start(timeout_s)
         self._unanswered.clear()
-
-    async def _explain_silence(self, timeout_s: float) -> NoReturn:
-        """
-        Raise the reason why earlier messages got no answer.
-
-        A producer that gets no answer from brokers that let us in has failed, and is abandoned.
-
-        Raises:
-            BrokerAway: Always, with the reason.
-        """
-        obstacle = await find_obstacle(self._options)
-        if obstacle is not None:
-            away = away_by(obstacle)
-            if self._is_news(away):
-                log_away(away, "publisher")
-            raise away
-        # One at a time: a topic without a leader looks the same, and each abandoned producer goes on asking
-        # for it.
-        if not self._stopping:
-            await self.stop()
-        raise BrokerAway(f"the brokers let us in, and did not answer earlier messages within {timeout_s:g} s")
 
     async def _connect(self) -> None:
         while self._producer is None:
@@ -141,10 +116,10 @@ class Publisher:
                 self.is_idempotent = False
 
     def _is_news(self, error: BrokerAway) -> bool:
-        """Whether to log an outage: when it begins, when its kind changes, and then once a minute."""
+        """Whether to log an outage: when it begins, and then once a minute."""
         before, self._outage = self._outage, error
         now_s = time.monotonic()
-        if type(error) is type(before) and now_s < self._logged_at_s + LOG_OUTAGE_EVERY_S:
+        if before is not None and now_s < self._logged_at_s + LOG_OUTAGE_EVERY_S:
             return False
         self._logged_at_s = now_s
         return True
@@ -178,22 +153,15 @@ class Publisher:
                 future.add_done_callback(_take_error)
         not_sent = [False] * (len(messages) - len(futures))
         errors = [f.exception() if f.done() else None for f in futures]
-        acknowledged = [
-            f.done() and error is None for f, error in zip(futures, errors, strict=True)
-        ] + not_sent
-        refused = [
-            isinstance(e, (MessageSizeTooLargeError, RecordListTooLargeError)) for e in errors
-        ] + not_sent
         if any(errors) and not self._unanswered:
             # All were answered, some with an error: the producer may have failed for good. After a refused
             # batch an idempotent one has: it numbers the records behind the batch as if that had been stored.
             await self.stop()
+        not_sent = [False] * (len(messages) - len(futures))
+        acknowledged = [f.done() and e is None for f, e in zip(futures, errors, strict=True)] + not_sent
+        refused = [isinstance(e, _TOO_LARGE) for e in errors] + not_sent
         if any(refused):
-            sizes = [
-                len(value or b"")
-                for (_, value, _), is_refused in zip(messages, refused, strict=True)
-                if is_refused
-            ]
+            sizes = [len(m[1] or b"") for m, is_refused in zip(messages, refused, strict=True) if is_refused]
             if min(sizes) <= self.batch_bytes:
                 self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
             raise TooLarge(
@@ -221,7 +189,7 @@ class Publisher:
         """
         Close the producer.
 
-        It ends when its messages are answered. After 5 s that is left to a task in the background.
+        Waits up to 5 s for acknowledgements, then closes in the background.
         """
         producer, self._producer = self._producer, None
         self._unanswered.clear()

@@ -13,7 +13,7 @@ import structlog
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError
 
-from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 
 log = structlog.get_logger()
@@ -22,7 +22,6 @@ REQUEST_TIMEOUT_MS = 10_000
 MAX_TOKEN_BYTES = 100_000
 
 _TLS_FILES = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
-_SASL_ONLY = ("kafka_sasl_username", "kafka_sasl_password", "kafka_oauth_token_file")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 def check_login(settings: Settings) -> None:
     """
-    Check login and TLS without a connection; warn of a login in clear text and of settings without effect.
+    Check login and TLS without a connection; warn of a login in clear text.
 
     Raises:
         ConfigurationError: The settings can never work. Names the variable and the file.
@@ -67,14 +66,6 @@ def check_login(settings: Settings) -> None:
             "settings.kafka_login_in_clear",
             mechanism=mechanism,
             advice="the login can be read on the network: set SCORING_KAFKA_SECURITY_PROTOCOL to SASL_SSL",
-        )
-    unused = [] if protocol.endswith("SSL") else list(_TLS_FILES)
-    unused += [] if protocol.startswith("SASL") else list(_SASL_ONLY)
-    if names := [variable_of(name) for name in unused if getattr(settings, name)]:
-        log.warning(
-            "settings.kafka_security_unused",
-            variables=names,
-            advice=f"SCORING_KAFKA_SECURITY_PROTOCOL is {protocol}, which makes no use of them",
         )
 
 
@@ -165,43 +156,18 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
     A context that checks host names and trusts the configured authorities alone, or else those of the system.
 
     Raises:
-        ConfigurationError: Naming the variable and the file.
+        ConfigurationError: Naming the variables and the files.
     """
-    for name in _TLS_FILES:
-        path: Path | None = getattr(settings, name)
-        try:
-            if path is not None:
-                path.open("rb").close()
-        except OSError as error:
-            raise ConfigurationError(f"{variable_of(name)}: cannot read {path}: {error.strerror}") from None
     authorities, certificate, key = settings.kafka_ca_file, settings.kafka_cert_file, settings.kafka_key_file
+    variables = "SCORING_KAFKA_CA_FILE"
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
-    except ssl.SSLError:
-        raise ConfigurationError(
-            f"SCORING_KAFKA_CA_FILE: {authorities} holds no certificates in PEM format"
-        ) from None
-    if certificate is not None and key is not None:
-        # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
-        password = settings.kafka_key_password.get_secret_value() if settings.kafka_key_password else ""
-        try:
+        if certificate is not None and key is not None:
+            variables = "SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE, SCORING_KAFKA_KEY_PASSWORD"
+            # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
+            password = settings.kafka_key_password.get_secret_value() if settings.kafka_key_password else ""
             context.load_cert_chain(certificate, key, password)
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(_why_unusable(certificate, key, error)) from None
-        except OSError as error:  # a file vanished between check and use
-            raise ConfigurationError(f"cannot read {certificate} and {key}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        files = [str(path) for path in (authorities, certificate, key) if path is not None]
+        raise ConfigurationError(f"{variables}: cannot use {', '.join(files)}: {error}") from None
     return context
-
-
-def _why_unusable(certificate: Path, key: Path, error: Exception) -> str:
-    """Explain why a certificate and its key cannot be loaded."""
-    # OpenSSL reports most causes alike, so the files are read to tell them apart.
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"SCORING_KAFKA_KEY_FILE: {key} is not the key of the certificate in {certificate}"
-    if b"-----BEGIN CERTIFICATE-----" not in certificate.read_bytes():
-        return f"SCORING_KAFKA_CERT_FILE: {certificate} holds no certificate in PEM format"
-    if b"ENCRYPTED" in key.read_bytes():
-        return f"SCORING_KAFKA_KEY_PASSWORD does not open {key}, which is encrypted"
-    if b"PRIVATE KEY-----" not in key.read_bytes():
-        return f"SCORING_KAFKA_KEY_FILE: {key} holds no key in PEM format"
-    return f"SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE: {certificate} and {key} cannot be used"

@@ -5,7 +5,6 @@ Each function connects for itself and closes the connection with its answer. A `
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,19 +12,20 @@ from typing import Any, Literal
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import (
-    KafkaError,
-    KafkaTimeoutError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-)
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.batches import find_batch
-from tarsy_scoring.kafka.connect import BrokerAway, end_client, raise_if_away, start_client, wait_out
+from tarsy_scoring.kafka.connect import (
+    BrokerAway,
+    check_brokers,
+    connected,
+    end_client,
+    start_client,
+    wait_out,
+)
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
+from tarsy_scoring.kafka.partitions import is_about_batch
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -50,13 +50,16 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
     options = connection_options(settings)
     while True:
         try:
-            async with _started(AIOKafkaAdminClient(**options), options) as admin:
-                try:
-                    await _ensure(admin, settings, topics, compacted)
-                    return
-                except KafkaError as error:
-                    await raise_if_away(options, error)
-                    raise
+            admin = AIOKafkaAdminClient(**options)
+            await start_client(admin, options)
+            try:
+                await _ensure(admin, settings, topics, compacted)
+                return
+            except KafkaError:
+                await check_brokers(options)
+                raise
+            finally:
+                await end_client(admin)
         except BrokerAway as away:
             await wait_out(away, "topics")
         except KafkaError as error:
@@ -96,14 +99,14 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
     Raises:
         BrokerAway: The brokers did not answer.
     """
-    async with _connected(AIOKafkaAdminClient(**options), options, f"look for the topic {topic}") as admin:
+    async with connected(AIOKafkaAdminClient(**options), options, f"look for the topic {topic}") as admin:
         return topic in await admin.list_topics()
 
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic, from its beginning to the end it has at the start of the call. Skips what cannot
-    be read, as `Tail` does.
+    All records of a topic, from its beginning to the end it has at the start of the call. Leaves out the rest
+    of a partition behind a batch that cannot be read.
 
     Raises:
         BrokerAway: The brokers cannot be reached or do not answer.
@@ -112,66 +115,41 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     # "earliest" instead of a seek: a seek races with the client's own reset to "latest", and if it loses, the
     # partition reads as empty.
     options = connection_options(settings)
-    async with _connected(_reader(options, topic), options, f"read topic {topic}") as reader:
+    async with connected(_reader(options, topic), options, f"read topic {topic}") as reader:
         partitions = [TopicPartition(topic, p) for p in sorted(reader.partitions_for_topic(topic) or ())]
         if not partitions:
             raise StartRefused(f"there is no topic {topic}")
-        ends, reading = await reader.end_offsets(partitions), PartitionReader(reader)
+        ends = await reader.end_offsets(partitions)
         for partition in (p for p in partitions if ends[p] > 0):
-            end, answered_s = None, time.monotonic()
-            while end is None or await _position(reader, partition) < end:
-                records, unreadable = await reading.take(1.0, TAKE_LIMIT, skip={*partitions} - {partition})
-                # Tansu reports the start of the last batch as the end of the partition; its fetch answers are
-                # right.
-                end = max(ends[partition], reader.highwater(partition) or 0) if end is None else end
-                for record in records:
-                    if record.offset < end:
-                        yield Record.of(record)
-                for found in unreadable:
-                    await _skip(options, reader, found)
-                now_s = time.monotonic()
-                if records or unreadable:
-                    answered_s = now_s
-                elif now_s > answered_s + SILENCE_S:
-                    raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
+            async for record in _read_partition(reader, partition, ends[partition]):
+                yield record
 
 
-async def skip_to_end(settings: Settings, group: str, topic: str) -> None:
-    """
-    Commit the present end of each partition for a group that has no members at the moment.
-
-    Raises:
-        BrokerAway: Nothing was committed: the brokers cannot be reached, or the group has a member.
-    """
-    options, purpose = connection_options(settings), f"skip records of topic {topic}"
-    async with _connected(_reader(options, topic), options, purpose) as reader:
-        ends = await reader.end_offsets(
-            [TopicPartition(topic, p) for p in reader.partitions_for_topic(topic) or ()]
-        )
-    # Assigned by hand, it does not join the group.
-    client = AIOKafkaConsumer(**options, group_id=group, enable_auto_commit=False)
-    client.assign(list(ends))
-    async with _connected(client, options, purpose):
-        await client.commit(ends)
-
-
-async def _skip(options: Mapping[str, Any], reader: AIOKafkaConsumer, found: Unreadable) -> None:
-    """Move the position behind a batch that cannot be read. Raises: KafkaError: It is about no batch."""
-    if isinstance(found.error, TopicAuthorizationFailedError):
-        raise found.error
-    batch = None if found.offset is None else await find_batch(options, found.partition, found.offset)
-    if batch is not None:
-        reader.seek(found.partition, batch.end)
-    else:
-        await reader.seek_to_end(found.partition)
-    log.warning(
-        "kafka.batch_skipped",
-        topic=found.partition.topic,
-        partition=found.partition.partition,
-        offset=found.offset,
-        end=None if batch is None else batch.end,
-        reason=repr(found.error),
-    )
+async def _read_partition(
+    reader: AIOKafkaConsumer, partition: TopicPartition, end: int
+) -> AsyncIterator[Record]:
+    answered_s, is_end_known = time.monotonic(), False
+    while not is_end_known or await _position(reader, partition) < end:
+        try:
+            found = await reader.getmany(partition, timeout_ms=1000, max_records=TAKE_LIMIT)
+        except Exception as error:
+            if not is_about_batch(error):
+                raise
+            where = {"topic": partition.topic, "partition": partition.partition}
+            log.warning(
+                "kafka.batch_skipped", **where, reason=repr(error), effect="the rest of it is not read"
+            )
+            return
+        if not is_end_known:
+            # Tansu reports the start of the last batch as the end of the partition; its fetch answers are right.
+            end, is_end_known = max(end, reader.highwater(partition) or 0), True
+        for record in found.get(partition, ()):
+            if record.offset < end:
+                yield Record.of(record)
+        if found:
+            answered_s = time.monotonic()
+        elif time.monotonic() > answered_s + SILENCE_S:
+            raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
 
 
 async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
@@ -191,31 +169,6 @@ def _reader(
     )
 
 
-@contextlib.asynccontextmanager
-async def _started(client: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """The client, started; closed at the end of the block."""
-    await start_client(client, options)
-    try:
-        yield client
-    finally:
-        await end_client(client)
-
-
-@contextlib.asynccontextmanager
-async def _connected(client: Any, options: Mapping[str, Any], purpose: str) -> AsyncIterator[Any]:
-    """
-    The client, started; closed at the end of the block.
-
-    Raises:
-        BrokerAway: It, or the block, failed; the message names the `purpose`.
-    """
-    try:
-        async with _started(client, options):
-            yield client
-    except KafkaError as error:
-        raise BrokerAway(f"cannot {purpose}: {error!r}") from error
-
-
 # --- following -----------------------------------------------------------------------------------------
 
 
@@ -223,9 +176,8 @@ class Tail:
     """
     Follows all partitions of a topic: for the demo and the gateway.
 
-    Survives a broker that restarts and a topic that is created again. Logs and skips a batch that cannot be
-    read; if its end is unknown, all that its partition holds. Started at `now`, it may miss records that are
-    written during the start, or to a new partition before it is seen: use another source for those.
+    Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records
+    that are written during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
         options: The result of `connection_options`, built once for all tails: its files may be missing later.
@@ -239,7 +191,6 @@ class Tail:
         self._topic = topic
         begin: Literal["earliest", "latest"] = "latest" if since == "now" else "earliest"
         self._reader = _reader(options, topic, begin=begin, metadata_max_age_ms=FOLLOW_METADATA_MS)
-        self._partitions = PartitionReader(self._reader, is_prompt=True)
 
     async def start(self) -> None:
         """Raises: BrokerAway: The brokers cannot be reached, refuse us, or have no such topic."""
@@ -253,15 +204,13 @@ class Tail:
         Records that have arrived, waiting at most `wait_s` for the first. Must not be cancelled.
 
         Raises:
-            BrokerAway: This tail cannot go on; create a new one.
+            BrokerAway: This tail cannot go on, or cannot read a batch; create a new one.
         """
         try:
-            records, unreadable = await self._partitions.take(wait_s, TAKE_LIMIT)
-            for found in unreadable:
-                await _skip(self._options, self._reader, found)
-        except KafkaError as error:
+            found = await self._reader.getmany(timeout_ms=int(wait_s * 1000), max_records=TAKE_LIMIT)
+        except Exception as error:
             raise BrokerAway(f"cannot follow the topic {self._topic}: {error!r}") from error
-        return [Record.of(r) for r in records]
+        return [Record.of(r) for records in found.values() for r in records]
 
     async def follow(
         self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0

@@ -213,11 +213,6 @@ class Intake:
         Raises:
             InvalidMessage: The record holds no valid request.
         """
-        if record.last_offset is not None:
-            offsets = f"{record.offset} to {record.last_offset}"
-            raise InvalidMessage(
-                "damaged_batch", f"the checksum of the batch {offsets} is wrong; send its events anew"
-            )
         origin = replayed_from or dead_letters.position_of(record)
         if record.topic == self._settings.topic_session_completed:
             event = decode_session_completed(record.value)

@@ -23,10 +23,7 @@ from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import ScoringCompleted, ScoringFailed
-from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.partitions import UNREADABLE
 from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
-from tarsy_scoring.kafka.topics import skip_to_end
 from tarsy_scoring.signals.figures import NO_CHAIN
 
 log = structlog.get_logger()
@@ -81,9 +78,8 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
     Call `take` with the value of each scoring event, until cancelled.
 
     Starts with the events that the group has not committed, the first time with new ones. A failure of Faust
-    is logged, and a new app replaces it after `RETRY_S`. At a batch that cannot be read, the new app starts
-    with new events. A cancel waits for Faust to leave the group, for `STOP_WITHIN_S` longer than the session
-    timeout at most.
+    is logged, and a new app replaces it after `RETRY_S`. A cancel waits for Faust to leave the group, for
+    `STOP_WITHIN_S` longer than the session timeout at most.
 
     Args:
         take: Called for each record. Must not raise: Faust would restart the agent and skip the record.
@@ -97,21 +93,6 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
             reason = await _run_app(settings, take, Path(directory))
         log.warning("insights.consumer_failed", reason=repr(reason), retry_in_s=RETRY_S)
         await asyncio.sleep(RETRY_S)
-        if isinstance(reason, UNREADABLE):
-            await _skip_batch(settings)
-
-
-async def _skip_batch(settings: Settings) -> None:
-    """Go on with new events: the next app would fail at the same batch, and Faust cannot pass over one."""
-    topic = settings.topic_scoring_events
-    try:
-        await skip_to_end(settings, app_id(settings), topic)
-    except BrokerAway as error:
-        log.warning("insights.batch_not_skipped", reason=str(error))
-    else:
-        log.warning(
-            "insights.batch_skipped", topic=topic, effect="figures of skipped events may be a minute late"
-        )
 
 
 async def _run_app(

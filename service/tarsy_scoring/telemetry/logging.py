@@ -53,7 +53,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """
     Whether a library's line is kept: all but those of aiokafka without a traceback.
 
-    Our own lines report outages (`kafka.away`, `kafka.refused`).
+    Our own lines report outages (`kafka.away`).
     """
     # In an outage aiokafka logs an error about connections several times a second. A traceback is a fault
     # that the library did not expect.

@@ -20,16 +20,13 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka import connect
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka import publisher as publishing
-from tarsy_scoring.kafka.connect import BrokerAway, BrokerRefuses
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import CHECK_EVERY_S, QUIET_S, Consumer
-from tarsy_scoring.kafka.diagnose import Obstacle
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 
-AWAY = Obstacle("no answer", is_refusal=False)
-ONE_AWAY = Obstacle("one does not answer", is_refusal=False, is_everywhere=False)
-ONE_REFUSES = Obstacle("one refuses", is_refusal=True, is_everywhere=False)
+AWAY = BrokerAway("no answer")
 RECORD = (b"key", b"value", [])
 PARTITION = TopicPartition("topic", 0)
 
@@ -76,24 +73,24 @@ class Library:
 
 
 class Diagnosis:
-    """Replaces `find_obstacle` and counts its calls."""
+    """Replaces `check_brokers` and counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.finds: Obstacle | None = None
+        self.finds: BrokerAway | None = None
 
-    async def __call__(self, _: Any) -> Obstacle | None:
+    async def __call__(self, _: Any) -> None:
         self.count += 1
-        return self.finds
+        if self.finds is not None:
+            raise self.finds
 
 
 @pytest.fixture
 def diagnosis(monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
     found = Diagnosis()
     for module in (consuming, publishing, connect):
-        monkeypatch.setattr(module, "find_obstacle", found)
-    for wait in ("RETRY_S", "REFUSED_RETRY_S"):
-        monkeypatch.setattr(connect, wait, 0.0)
+        monkeypatch.setattr(module, "check_brokers", found)
+    monkeypatch.setattr(connect, "RETRY_S", 0.0)
     return found
 
 
@@ -163,18 +160,6 @@ async def test_a_member_without_partitions_checks_rarely(
     assert len(built) == 1
 
 
-async def test_the_diagnosis_decides_whether_the_consumer_is_served(consumer: Consumer, diagnosis: Diagnosis) -> None:
-    """One broker that is down is left to the cluster; one that refuses the login needs an operator."""
-    table = [(None, True, []), (ONE_AWAY, True, []), (ONE_REFUSES, False, ["kafka.refused"])]
-    now_s = 0.0
-    for finds, is_served, events in [*table, (AWAY, False, ["kafka.away"])]:
-        diagnosis.finds, now_s = finds, now_s + CHECK_EVERY_S
-        with capture_logs() as lines:
-            await consumer.watch_once(now_s)
-
-        assert (consumer.is_served, [line["event"] for line in lines]) == (is_served, events)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, built: list[Library]) -> None:
     """A watch that diagnoses at once."""
@@ -192,7 +177,7 @@ async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPa
         finally:
             has_ended.set()
 
-    monkeypatch.setattr(consuming, "find_obstacle", never_answer)
+    monkeypatch.setattr(consuming, "check_brokers", never_answer)
     consumer = Consumer(kafka_settings(), [])
     async with asyncio.timeout(30):
         await consumer.start()
@@ -207,7 +192,7 @@ async def test_a_watch_that_fails_ends_intake(monkeypatch: pytest.MonkeyPatch, i
     async def die(_: Any) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(consuming, "find_obstacle", die)
+    monkeypatch.setattr(consuming, "check_brokers", die)
     consumer = Consumer(kafka_settings(), [])
     await consumer.start()
 
@@ -455,18 +440,13 @@ async def test_at_most_one_abandoned_producer_is_left_open(producers: list[Produ
 
 
 @pytest.mark.parametrize(
-    ("every_s", "logged"),
-    [
-        pytest.param(3600.0, ["kafka.away", "kafka.refused", "kafka.away", "kafka.away"], id="news"),
-        pytest.param(0.0, ["kafka.away"] * 3 + ["kafka.refused"] * 2 + ["kafka.away"] * 3, id="and-now-and-then"),
-    ],
+    ("every_s", "logged"), [pytest.param(3600.0, 2, id="news"), pytest.param(0.0, 5, id="and-now-and-then")]
 )
 async def test_an_outage_is_logged_once_and_not_at_each_attempt(
-    every_s: float, logged: list[str], monkeypatch: pytest.MonkeyPatch, producers: list[Producer]
+    every_s: float, logged: int, monkeypatch: pytest.MonkeyPatch, producers: list[Producer]
 ) -> None:
-    """When it begins, when its kind changes, and rarely while it lasts; a new outage is logged again."""
-    away, refused = BrokerAway("no answer"), BrokerRefuses("the login is wrong")
-    attempts: list[BrokerAway | None] = [away, away, away, refused, refused, away, None, away, away, None]
+    """When it begins and rarely while it lasts; a new outage is logged again."""
+    attempts: list[BrokerAway | None] = [AWAY, AWAY, AWAY, None, AWAY, AWAY, None]
 
     async def start_client(*_: Any) -> None:
         if (outage := attempts.pop(0)) is not None:
@@ -481,5 +461,5 @@ async def test_an_outage_is_logged_once_and_not_at_each_attempt(
             await publisher.start(30)
             await publisher.stop()
 
-    assert [line["event"] for line in lines] == logged
+    assert [line["event"] for line in lines] == ["kafka.away"] * logged
     assert attempts == []

@@ -1,6 +1,5 @@
 """The Kafka login as far as it needs no broker: files, warnings, renewed certificates, tokens."""
 
-import asyncio
 import os
 import ssl
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from secured_kafka import Authority
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
 
 PLANTED = "planted7Secret"
@@ -71,26 +69,20 @@ def encrypt(key: Path, password: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "variable"),
     [
-        pytest.param({"ca_file": "{tmp}/none"}, "KAFKA_CA_FILE: cannot read {tmp}/none: No such file", id="no-ca"),
-        pytest.param({"ca_file": "{tmp}"}, "KAFKA_CA_FILE: cannot read {tmp}: Is a directory", id="ca-is-a-folder"),
-        pytest.param({"ca_file": "{tmp}/text"}, "KAFKA_CA_FILE: {tmp}/text holds no certificates", id="ca-not-pem"),
-        pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE: cannot read {tmp}/none", id="no-certificate"),
-        pytest.param({"cert_file": "{tmp}/text"}, "KAFKA_CERT_FILE: {tmp}/text holds no cert", id="cert-not-pem"),
-        pytest.param({"key_file": "{tmp}/none"}, "KAFKA_KEY_FILE: cannot read {tmp}/none", id="no-key"),
-        pytest.param({"key_file": "{tmp}/text"}, "KAFKA_KEY_FILE: {tmp}/text holds no key", id="key-not-pem"),
-        pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE: {other} is not the key of", id="key-of-another"),
-        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_PASSWORD does not open", id="no-password"),
-        pytest.param(
-            {"key_file": "{encrypted}", "key_password": "wrong-" + PLANTED}, "PASSWORD does not open", id="password"
-        ),
+        pytest.param({"ca_file": "{tmp}/none"}, "KAFKA_CA_FILE", id="no-ca"),
+        pytest.param({"ca_file": "{tmp}/text"}, "KAFKA_CA_FILE", id="ca-not-pem"),
+        pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE", id="no-certificate"),
+        pytest.param({"key_file": "{tmp}/text"}, "KAFKA_KEY_FILE", id="key-not-pem"),
+        pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE", id="key-of-another"),
+        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_PASSWORD", id="no-password"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(
-    authority: Authority, tmp_path: Path, change: dict[str, str], says: str
+    authority: Authority, tmp_path: Path, change: dict[str, str], variable: str
 ) -> None:
-    """The message has variable and reason; OpenSSL never asks for a password at the terminal."""
+    """The message has variable and file; OpenSSL never asks for a password at the terminal."""
     certificate, key = authority.issue("us")
     _, other = authority.issue("them")
     (tmp_path / "text").write_text("hello", encoding="utf-8")
@@ -98,11 +90,10 @@ def test_a_file_that_cannot_be_used_is_named(
     files = {"ca_file": authority.file, "cert_file": certificate, "key_file": key}
     files |= {name: value.format(**places) for name, value in change.items()}
 
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError, match=variable) as refused:
         check_login(kafka_settings(**TLS, **files))
 
-    assert says.format(**places) in str(refused.value)
-    assert PLANTED not in str(refused.value)
+    assert all(value.format(**places) in str(refused.value) for value in change.values())
 
 
 def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path: Path) -> None:
@@ -140,16 +131,6 @@ def test_a_login_that_can_be_read_on_the_network_is_warned_of() -> None:
 
         assert ("settings.kafka_login_in_clear" in found) == is_warned, (protocol, mechanism)
         assert PLANTED not in str(found)
-
-
-def test_a_login_that_is_never_used_is_warned_of(authority: Authority) -> None:
-    """Most likely the operator forgot to set the security protocol."""
-    found = warnings_of(kafka_settings(sasl_username="u", sasl_password=PLANTED, ca_file=authority.file))
-
-    unused = found["settings.kafka_security_unused"]
-    assert unused["variables"] == [f"SCORING_KAFKA_{name}" for name in ("CA_FILE", "SASL_USERNAME", "SASL_PASSWORD")]
-    assert PLANTED not in str(found)
-    assert warnings_of(kafka_settings(**TLS, ca_file=authority.file)) == {}
 
 
 # --- what changes while we run -------------------------------------------------------------------------
@@ -252,26 +233,6 @@ async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
 
     assert says in str(refused.value)
     assert not content or content.decode() not in str(refused.value)
-
-
-async def test_a_broker_that_hangs_up_is_reported_differently_from_a_closed_port() -> None:
-
-    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    options = connection_options(kafka_settings(bootstrap_servers=f"127.0.0.1:{port}"))
-    there = await find_obstacle(options)
-    server.close()
-    await server.wait_closed()
-    gone = await find_obstacle(options)
-
-    assert there is not None
-    assert gone is not None
-    assert f"127.0.0.1:{port}: it hangs up on us; does this port speak PLAINTEXT?" in there.reason
-    assert f"127.0.0.1:{port}: connection refused" in gone.reason
-    assert [there.is_refusal, gone.is_refusal] == [False, False]
 
 
 def der(certificate: Path) -> bytes:

@@ -14,7 +14,6 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import connect, topics
 from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.diagnose import Obstacle
 from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
 
 Answer = Callable[[], Any]
@@ -125,18 +124,18 @@ async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judging has begun by then, so only an error that waiting cannot cure ends the worker."""
     answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
-    obstacles: list[Obstacle | None] = [Obstacle("no answer", is_refusal=False)]
+    obstacles = [BrokerAway("no answer")]
 
     def answer() -> Any:
         if isinstance(given := answers.pop(0), Exception):
             raise given
         return given
 
-    async def find_obstacle(_: Any) -> Obstacle | None:
-        return obstacles.pop(0)
+    async def check_brokers(_: Any) -> None:
+        raise obstacles.pop(0)
 
     admin = connected(monkeypatch, answer)
-    monkeypatch.setattr(connect, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(topics, "check_brokers", check_brokers)
     monkeypatch.setattr(connect, "RETRY_S", 0.0)
 
     await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
@@ -145,14 +144,14 @@ async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatc
 
 
 async def test_a_refused_lookup_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_obstacle(_: Any) -> Obstacle | None:
-        return None
+    async def check_brokers(_: Any) -> None:
+        """They answer."""
 
     def refuse() -> Any:
         raise KafkaError("planted")
 
     admin = connected(monkeypatch, refuse)
-    monkeypatch.setattr(connect, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(topics, "check_brokers", check_brokers)
 
     with pytest.raises(StartRefused, match="cannot check the topics"):
         await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
