@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all attack check fast golden judge-bench audit stack bench schemas screenshots docs docs-serve packages requirements clean
+.PHONY: help demo test test-all attack check fast golden history judge-bench audit stack bench schemas screenshots docs docs-serve packages requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
 	@$(BIN)/python tests/golden/freeze.py $(ARGS)
 
+history: $(VENV)/.dev  ## store the demo's example history anew, after a change of the tables
+	@$(BIN)/python -m tarsy_scoring_lab.history
+
 judge-bench: $(VENV)/.dev  ## compare the report over recorded replies with the stored one; ARGS=--write stores it
 	@$(BIN)/python tests/bench_replay.py $(ARGS)
 
@@ -53,9 +56,8 @@ audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
 stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; prints the environment
 	@$(BIN)/tarsy-scoring stack $(ARGS)
 
-bench: $(VENV)/.dev  ## measure the service, from TARSy's database first, against the bare client, Faust and FastStream
+bench: $(VENV)/.dev  ## measure the service beside the bare client; ARGS="--peer ...": and upstream's server
 	@$(BIN)/python -m benchmarks.run $(ARGS)
-	@$(BIN)/python -m benchmarks.pure
 
 schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table of metrics from the code
 	$(BIN)/python schemas/generate.py

@@ -28,7 +28,7 @@ LOOKED_AT = (
 )
 ENDINGS = (".py", ".md", ".html", ".js", ".yaml", ".yml", ".txt", ".tpl")
 # Prompts are part of the criteria hash; the examples are sessions; `nobody` is an account of Unix.
-EXCEPTED = re.compile(r"shipped_criteria/|/examples/|frozen/|\"nobody\"|`nobody`")
+EXCEPTED = re.compile(r"shipped_criteria/|/examples/|\"nobody\"|`nobody`")
 
 
 def main() -> int:

@@ -25,13 +25,11 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
-from urllib.request import urlopen
 
-import psutil
 import structlog
 import uvloop
 
-from benchmarks.live_load import COMPLETED, FILL, SCORES, servers
+from benchmarks.live_load import COMPLETED, FILL, SCORES
 from benchmarks.meter import metered
 from benchmarks.programs import program
 from tarsy_scoring.config.load import load_settings
@@ -312,22 +310,19 @@ async def measure(asked: Asked) -> dict[str, Any]:
         log_file = folder / "api.log"
         server = await started.enter_async_context(program("-m", "tarsy_scoring", "api", env=env, log_file=log_file))
         port = (await _line(server)).rpartition(":")[2]
-        memory = psutil.Process(server.pid).memory_info
-        before = memory().rss
         clients = await started.enter_async_context(_listening(port, asked))
-        connected = memory().rss
         stopping = asyncio.Event()
         relay = asyncio.create_task(Relay(settings, database, Metrics()).run(stopping))
         pids = {"measured": server.pid, "clients": clients.pid, "relay": os.getpid()}
+        pids |= {"database": stack.postgres.pid, "broker": stack.kafka.pid}
         since = time.time()
-        async with metered(pids | servers(besides=(server.pid, clients.pid))) as meter:
+        async with metered(pids) as meter:
             await emit(database, asked)
             until = time.time()
             _say(clients)
             seen = json.loads(await _line(clients, 2 * WAIT_S))
         stopping.set()
         await relay
-        metrics = await asyncio.to_thread(_metrics, log_file)
         return seen | {
             "bare_p50_ms": bare["p50_ms"],
             "bare_p99_ms": bare["p99_ms"],
@@ -335,31 +330,10 @@ async def measure(asked: Asked) -> dict[str, Any]:
             "broker": stack.broker,
             "rate": round(asked.events / (until - since), 1),
             "hearing": asked.clients - asked.deaf,
-            "slow_closed": _sample(metrics, 'gateway_closed_total{reason="slow"}'),
-            "from_kafka": _sample(metrics, 'gateway_events_total{source="kafka"}'),
-            "from_database": _sample(metrics, 'gateway_events_total{source="database"}'),
-            "rss_mb": {
-                "alone": before >> 20,
-                "connected": connected >> 20,
-                "peak": meter.peak_rss >> 20,
-                "after": memory().rss >> 20,
-            },
+            "peak_mb": meter.peak_rss >> 20,
             "cpu_share": {name: round(meter.used_s(name, since, until) / (until - since), 2) for name in meter.pids},
             "others_share": round(meter.bystanders_share(since, until), 3),
         }
-
-
-def _metrics(log_file: Path) -> str:
-    """The metrics of the API, at the port that its log names."""
-    lines = (json.loads(line) for line in log_file.read_text("utf-8").splitlines())
-    port = next(line["metrics_port"] for line in lines if line["event"] == "api.listening")
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return cast(bytes, answer.read()).decode()
-
-
-def _sample(metrics: str, name: str) -> float:
-    found = re.search(rf"^tarsy_scoring_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
-    return float(found[1]) if found else 0.0
 
 
 def main() -> int:

@@ -1,9 +1,4 @@
-"""Scores, events and processes that the benchmarks of relay and gateway share."""
-
-import contextlib
-from collections.abc import Collection
-
-import psutil
+"""Scores and events that `benchmarks.gateway` and `benchmarks.broadcast` share."""
 
 SCORES = 100
 FILL = f"""
@@ -26,13 +21,3 @@ COMPLETED = {
     "alert_type": "PodCrashLoop",
     "labels": {"guidance": "v2"},
 }
-
-
-def servers(besides: Collection[int] = ()) -> dict[str, int]:
-    """Process ids of the children that are not `besides`: PostgreSQL, the broker, and their watchers."""
-    names = {}
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if child.pid not in besides:
-                names[f"{child.name()}-{child.pid}"] = child.pid
-    return names

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import psutil
 
 SAMPLE_EVERY_S = 0.1
-PSS_EVERY = 5  # samples
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -52,17 +51,7 @@ class Meter:
             # A child that ends between two reads of this sample is missing in it, and counts in the next one.
             samples.append(max(_used_s(processes, pid), samples[-1] if samples else 0.0))
         with contextlib.suppress(psutil.NoSuchProcess):
-            self.peak_rss = max(self.peak_rss, self._peak_of_measured())
-
-    def _peak_of_measured(self) -> int:
-        measured = psutil.Process(self.pids["measured"])
-        if not (children := measured.children()):
-            return peak_rss(measured)
-        # Forked processes share pages, so that only their proportional sizes add up. The kernel takes some
-        # milliseconds to count them.
-        if len(self.times) % PSS_EVERY:
-            return 0
-        return sum(int(process.memory_full_info().pss) for process in (measured, *children))
+            self.peak_rss = max(self.peak_rss, peak_rss(psutil.Process(self.pids["measured"])))
 
     def used_s(self, name: str, since: float, until: float) -> float:
         """CPU seconds of a process between two times of the wall clock."""

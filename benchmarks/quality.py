@@ -1,9 +1,9 @@
 """
-Latency of the pages about quality over time with many scores stored: `python -m benchmarks.quality`.
+Latency of the pages about quality over time with many scores stored: `python -m benchmarks.quality DIRECTORY`.
 
 PostgreSQL and the API are processes of their own. Each page is requested once after a start of the API
-(cold), then repeatedly, one request after the other, as a browsing user would. Over a directory filled by
-`benchmarks.stored`, PostgreSQL starts anew for each page as well, and root empties the caches of the system.
+(cold), then repeatedly, one request after the other, as a browsing user would. PostgreSQL runs over a directory filled by
+`benchmarks.stored` and starts anew for each page as well; root empties the caches of the system.
 """
 
 import argparse
@@ -22,75 +22,12 @@ from pydantic_core import to_json
 
 from benchmarks.meter import peak_rss
 from benchmarks.programs import ProgramFailed, first_line, program
-from benchmarks.stored import DECISIONS, stored
-from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
-from tarsy_scoring.postgres import migrate
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring_lab.postgres import EmbeddedPostgres
+from benchmarks.stored import stored
 
-SCORES, CHAINS, TIMES = 100_000, 1_000, 30
-COUNTED = ("sessions", "session_scores", "score_missing_tools")
+TIMES = 30
 TARGET_MS, COLD_TARGET_MS = 200.0, 1000.0  # the cold one: PostgreSQL and the system start with empty caches
 SETTLED_S = 5.0
 API = "/api/v1/scoring"
-
-# A year of scores; one session in four was scored twice. Three judges follow each other, under two criteria.
-# A score names up to three missing tools, in three spellings; a few tools are named most. Agents had one of
-# 40 sets of tools, which contain more of the missing tools from month to month. All picks of the review queue
-# are labelled, ten a day of each judge. The queue of the day before has not been drawn yet.
-FILL = """
-INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at)
-SELECT 'session-' || n, 'chain-' || n % {chains}, 'Alert-' || n % 40, 'completed',
-  now() - make_interval(secs => ({sessions} - n) * 31536000.0 / {sessions})
-FROM generate_series(1, {sessions}) n;
-INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
-  status, created_at, started_at, completed_at, total_score, score_analysis, missing_tools_analysis, score_breakdown,
-  interaction, usage, judge_fingerprint, samples, spread, flags, chain_id, tools_hash)
-SELECT md5('score-' || n)::uuid, 'session-' || 1 + n % {sessions}, md5('request-' || n)::uuid, 1, 'auto',
-  CASE n % 2 WHEN 0 THEN 'investigation-methodology' ELSE 'criteria-1' END, 'hash-' || n % 2, s.status, at, at, at,
-  CASE s.status WHEN 'completed' THEN (n * 37) % 101 END, repeat('The agent looked at ' || n || ' logs. ', 150),
-  repeat('It lacked a tool. ', 60), '{{"logical_flow": 18, "consistency": 17, "tool_relevance": 16}}',
-  (SELECT jsonb_build_object('total_commands', 40, 'by_tool', jsonb_object_agg('kubectl.tool-' || k,
-     jsonb_build_object('total_commands', 4, 'error_rate', 0.25))) FROM generate_series(1, 10) k),
-  '{{"input_tokens": 14200, "output_tokens": 1450, "cost_usd": 0.031}}', 'judge-' || n * 3 / ({scores} + 1), '[]',
-  n % 12, CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE '[]' END,
-  'chain-' || (1 + n % {sessions}) % {chains}, 'tools-' || (n % 10) * 4 + n * 4 / ({scores} + 1)
-FROM generate_series(1, {scores}) n,
-  LATERAL (SELECT CASE WHEN n % 10 = 0 THEN 'failed' ELSE 'completed' END AS status,
-                  now() - make_interval(secs => ({scores} - n) * 31536000.0 / {scores}) AS at) s;
-INSERT INTO score_missing_tools
-SELECT md5('score-' || n)::uuid, k,
-  (ARRAY['get', 'Get', 'fetch'])[1 + n % 3] || (ARRAY['_', ' ', '-'])[1 + n % 3] || 'thing_' || w.tool,
-  repeat('because ', 60)
-FROM generate_series(1, {scores}) n, generate_series(1, 3) k,
-  LATERAL (SELECT ((n * 7919::bigint + k * 104729) % 20) * ((n * 31 + k * 17) % 20) AS tool) w
-WHERE n % 10 <> 0 AND n % 4 >= k;
-"""
-
-
-def filling(scores: int, chains: int) -> str:
-    """Statements that put a year of scores into a migrated database."""
-    return (FILL + DECISIONS).format(scores=scores, sessions=max(1, scores * 4 // 5), chains=chains)
-
-
-async def fill(url: str, scores: int = SCORES, chains: int = CHAINS) -> None:
-    """Run the statements of `filling`, count the rollups, and refresh the statistics of the database."""
-    connection = await asyncpg.connect(url, command_timeout=3600)
-    database = Database(url, "public", pool_size=3)
-    try:
-        # All at once is faster than score by score in triggers.
-        for table in COUNTED:
-            await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-        await connection.execute(filling(scores, chains))
-        for table in COUNTED:
-            await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
-        await connection.execute("ANALYZE")
-        await database.open()
-        await RollupKeeper(database).rebuild()
-        await connection.execute("VACUUM ANALYZE")
-    finally:
-        await database.close()
-        await connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +84,7 @@ async def measure_page(process: asyncio.subprocess.Process, address: str, path: 
     )
 
 
-async def measure(scores: int, chains: int, times: int) -> list[Page]:
-    """
-    Fill a database and measure every page, each with an API that was just started.
-
-    Raises:
-        ProgramFailed: The API did not start, or refused a page.
-    """
-    async with EmbeddedPostgres() as postgres:
-        await asyncio.to_thread(migrate.migrate, postgres.url)
-        await fill(postgres.url, scores, chains)
-        return [await measure_path(postgres.url, path, times) for path in await paths(postgres.url)]
-
-
-async def measure_stored(directory: Path, times: int, only: str) -> list[Page]:
+async def measure(directory: Path, times: int, only: str) -> list[Page]:
     """Measure the pages whose address contains `only`, each over a PostgreSQL that was just started."""
     async with stored(directory) as (postgres, _):
         found = []
@@ -254,29 +178,20 @@ def main() -> int:
         measured.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("--scores", type=int, default=SCORES)
-    parser.add_argument("--chains", type=int, default=CHAINS)
     parser.add_argument("--times", type=int, default=TIMES)
-    parser.add_argument("--stored", type=Path, help="a directory that benchmarks.stored has filled")
-    parser.add_argument("--only", default="", help="of stored scores: pages whose address contains this text")
+    parser.add_argument("directory", type=Path, help="which benchmarks.stored has filled")
+    parser.add_argument("--only", default="", help="pages whose address contains this text")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     try:
-        if asked.stored:
-            found = asyncio.run(measure_stored(asked.stored, asked.times, asked.only))
-        else:
-            found = asyncio.run(measure(asked.scores, asked.chains, asked.times))
+        found = asyncio.run(measure(asked.directory, asked.times, asked.only))
     except (ProgramFailed, TimeoutError) as error:
         sys.stderr.write(f"benchmarks: {str(error) or 'the API did not start in time'}\n")
         return 1
     if asked.json:
         sys.stdout.write(to_json([asdict(page) for page in found]).decode() + "\n")
-    elif not asked.stored:
-        sys.stdout.write(f"{asked.scores:,} scores of {asked.chains:,} chains (target {TARGET_MS:.0f} ms)\n")
-        sys.stdout.writelines(map(row, found))
-    cold_ms = COLD_TARGET_MS if asked.stored else TARGET_MS
     pages = [page for page in found if not page.path.startswith(API)]
-    return 0 if all(page.cold_ms <= cold_ms and page.p50_ms <= TARGET_MS for page in pages) else 1
+    return 0 if all(page.cold_ms <= COLD_TARGET_MS and page.p50_ms <= TARGET_MS for page in pages) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Reports results of the benchmark: a table for people, JSON for programs, and whether targets are met."""
+"""Reports results of the benchmark: a table for people, JSON for programs."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,13 +14,6 @@ from rich.table import Table
 
 from benchmarks.scenarios import TURNS, Result, Scenario
 
-# Targets of the service: rate over the bare client's at 200 ms, share of the ideal, CPU per score, memory.
-LEAST_RATIO_TO_BARE = {"files": 0.65, "tarsy-db": 0.4}
-LEAST_SHARE_OF_IDEAL = {2.0: 0.97, 5.0: 1 / 1.15}
-LEAST_SHARE_OF_PROCESSES = 1 / 1.1  # with several processes
-MOST_WORKER_CPU_S, MOST_DATABASE_CPU_S = 0.008, 0.004  # at 200 ms, read from TARSy's database
-MOST_RSS = 300 * 2**20
-LEAST_SLOTS = 200
 NOISY = 0.05  # share of the machine that bystanders may use before the numbers are doubtful
 
 
@@ -91,7 +83,7 @@ def ratio_to_bare(result: Result, results: Sequence[Result]) -> float | None:
     asked = result.scenario
     for other in results:
         its = other.scenario
-        same_load = (its.source, its.latency_s, its.slots) == (asked.source, asked.latency_s, asked.slots)
+        same_load = (its.latency_s, its.slots) == (asked.latency_s, asked.slots)
         if its.kind == "bare" and same_load and its != asked:
             return result.rate / other.rate
     return None
@@ -126,7 +118,7 @@ def as_json(summaries: Sequence[Summary], about: dict[str, Any]) -> dict[str, An
         spreads = {name: one.spread(value) for name, value in _VALUES.items()} | {"ratio_to_bare": one.ratio_to_bare}
         values = {name: spread.rounded() for name, spread in spreads.items() if spread is not None}
         rows.append(asdict(one.scenario) | {"runs": len(one.runs), "values": values})
-    return {**about, "machine": machine(), "results": rows, "targets": targets(summaries)}
+    return {**about, "machine": machine(), "results": rows}
 
 
 def machine() -> dict[str, Any]:
@@ -148,36 +140,8 @@ def _processor() -> str:
     return platform.machine()
 
 
-def targets(summaries: Sequence[Summary]) -> dict[str, dict[str, Any]]:
-    """Targets at 200 slots or more that these results can check: the median reached, and whether it is met."""
-    found: dict[str, dict[str, Any]] = {}
-
-    def check(name: str, value: float | None, *, least: float = 0.0, most: float = inf) -> None:
-        if value is not None:
-            found[name] = {"value": value, "is_met": least <= value <= most}
-
-    for one in summaries:
-        asked = one.scenario
-        if asked.kind != "service" or asked.slots < LEAST_SLOTS:
-            continue
-        if asked.latency_s == 0.2:
-            ratio = one.ratio_to_bare
-            median_ratio = ratio.median if ratio else None
-            check(f"{asked.name}: ratio to bare", median_ratio, least=LEAST_RATIO_TO_BARE[asked.source])
-            if asked.source == "tarsy-db":
-                check(f"{asked.name}: worker CPU s", one.median(_VALUES["cpu_s"]), most=MOST_WORKER_CPU_S)
-                database_s = one.median(_VALUES["database_cpu_s"])
-                check(f"{asked.name}: PostgreSQL CPU s", database_s, most=MOST_DATABASE_CPU_S)
-        if asked.latency_s in LEAST_SHARE_OF_IDEAL:
-            share = one.median(_VALUES["share_of_ideal"])
-            least = max(LEAST_SHARE_OF_IDEAL[asked.latency_s], LEAST_SHARE_OF_PROCESSES if asked.processes > 1 else 0)
-            check(f"{asked.name}: share of ideal", share, least=least)
-        check(f"{asked.name}: peak bytes", one.median(_VALUES["peak_rss"]), most=MOST_RSS)
-    return found
-
-
 def print_table(console: Console, summaries: Sequence[Summary], about: dict[str, Any]) -> None:
-    """Print the table, the targets, and the results that other load or extra calls make doubtful."""
+    """Print the table, and the results that other load or extra calls make doubtful."""
     at = machine()
     context = f"{about['context_bytes'] // 1000} KB per context"
     title = f"{at['cores']} cores, Python {at['python']}, {about['broker']}, {context}"
@@ -187,16 +151,13 @@ def print_table(console: Console, summaries: Sequence[Summary], about: dict[str,
     for one in summaries:
         table.add_row(*_cells(one))
     console.print(table)
-    for name, target in targets(summaries).items():
-        value = f"{target['value'] / 2**20:.0f} MB" if name.endswith("bytes") else f"{target['value']:.3g}"
-        console.print(f"  {'reached' if target['is_met'] else '[bold]MISSED[/]'}  {name}: {value}", highlight=False)
     for one in summaries:
         name, runs = one.scenario.name, one.runs
         share = one.median(_VALUES["bystanders_share"])
         if share is not None and share > NOISY:
             console.print(f"  noisy    {name}: others used {share:.0%} of the machine")
         calls, completed = sum(r.judge_calls for r in runs), sum(r.completed for r in runs)
-        if one.scenario.latency_s is not None and calls != TURNS * completed:
+        if calls != TURNS * completed:
             console.print(f"  odd      {name}: {calls} calls of the judge for {completed} scores")
 
 

@@ -1,5 +1,5 @@
 """
-Measure this service beside the bare client, Faust and FastStream: `python -m benchmarks.run`.
+Measure this service beside the bare client and upstream's server: `python -m benchmarks.run`.
 
 PostgreSQL, the broker and the scripted judge are processes of their own on this machine.
 """
@@ -15,11 +15,10 @@ import sys
 import tempfile
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import structlog
 from rich.console import Console
@@ -28,8 +27,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.peer import Peer
 from benchmarks.programs import ProgramFailed
 from benchmarks.report import Summary, as_json, print_table, summarize_rounds
-from benchmarks.scenarios import Bench, Result, Scenario, Source
-from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
+from benchmarks.scenarios import Bench, Result, Scenario
+from benchmarks.sessions import BODIES, CONTEXT_BYTES
 from benchmarks.stored import stored
 from benchmarks.tarsy import fill
 from tarsy_scoring.errors import StartRefused
@@ -41,49 +40,23 @@ T = TypeVar("T")
 REPORT_WIDTH = 150  # columns of the widest row
 
 
-def scenarios(*, quick: bool, peer: bool, processes: int = 1, has_stored: bool = False) -> list[Scenario]:
+def scenarios(*, quick: bool, peer: bool, has_stored: bool = False) -> list[Scenario]:
     """
     All scenarios in order, the headline first; those that are compared follow each other.
 
     Args:
-        processes: With more than one, each scenario of the service is followed by one with so many processes.
         has_stored: Each scenario of the service is followed by one over the scores of a filled directory.
     """
-    slots = 50 if quick else 200
-    fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
-    burst = 50 if quick else 300
-    everything = [
-        Scenario("bare-tarsy-200ms", "bare", 0.2, slots, burst, "tarsy-db"),
-        Scenario("service-tarsy-200ms", "service", 0.2, slots, burst, "tarsy-db"),
-        Scenario("peer-tarsy-200ms", "peer", 0.2, slots, burst, "tarsy-db"),
-        Scenario("bare-tarsy-2s", "bare", 2.0, slots, slow, "tarsy-db"),
-        Scenario("service-tarsy-2s", "service", 2.0, slots, slow, "tarsy-db"),
-        Scenario("bare-tarsy-5s", "bare", 5.0, burst, burst, "tarsy-db"),
-        Scenario("service-tarsy-5s", "service", 5.0, burst, burst, "tarsy-db"),
-        Scenario("peer-tarsy-5s", "peer", 5.0, burst, burst, "tarsy-db"),
-        Scenario("bare-0ms", "bare", 0.0, slots, fast),
-        Scenario("service-plumbing", "plumbing", None, slots, fast),
-        Scenario("service-0ms", "service", 0.0, slots, fast),
-        Scenario("bare-200ms", "bare", 0.2, slots, fast),
-        Scenario("service-200ms", "service", 0.2, slots, fast),
-        Scenario("faust-200ms", "faust", 0.2, slots, fast),
-        Scenario("faststream-200ms", "faststream", 0.2, slots, fast),
-        Scenario("bare-2s", "bare", 2.0, slots, slow),
-        Scenario("service-2s", "service", 2.0, slots, slow),
-    ]
-    if processes > 1:
-        counts = {"service": (1, processes)}
-        everything = [_with_processes(s, n) for s in everything for n in counts.get(s.kind, (1,))]
-    if has_stored:
-        over = {s: [replace(s, name=f"{s.name}-stored", is_stored=True)] for s in everything if s.kind == "service"}
-        everything = [each for s in everything for each in (s, *over.get(s, []))]
-    return [s for s in everything if peer or s.kind != "peer"]
-
-
-def _with_processes(scenario: Scenario, processes: int) -> Scenario:
-    if processes == 1:
-        return scenario
-    return replace(scenario, name=f"{scenario.name}-x{processes}", processes=processes)
+    slots, burst, slow = (50, 50, 150) if quick else (200, 300, 1600)
+    loads = {"200ms": (0.2, slots, burst), "2s": (2.0, slots, slow), "5s": (5.0, burst, burst)}
+    kinds = ("bare", "service", *(["peer"] if peer else []))
+    found = []
+    for label, load in loads.items():
+        for kind in kinds:
+            found.append(Scenario(f"{kind}-{label}", kind, *load))
+            if has_stored and kind == "service":
+                found.append(Scenario(f"{kind}-{label}-stored", kind, *load, is_stored=True))
+    return found
 
 
 async def measure_all(
@@ -107,14 +80,12 @@ async def measure_all(
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         folder = Path(place)
-        sessions = folder / "sessions"
-        sessions.mkdir()
-        console.print("writing sessions, starting PostgreSQL and a broker ...")
+        console.print("starting PostgreSQL and a broker ...")
         async with AsyncExitStack() as parts:
             stack = await parts.enter_async_context(Stack(broker=broker))
             filled = (await parts.enter_async_context(stored(directory)))[0] if directory else None
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
-            bench = Bench(stack, folder, sessions, peer, filled)
+            bench = Bench(stack, folder, peer, filled)
             await _prepare(bench, wanted)
             for _ in range(repeat):  # in turn, because the speed of a machine drifts
                 rounds.append([])
@@ -135,19 +106,14 @@ async def measure_all(
 
 
 async def _prepare(bench: Bench, wanted: list[Scenario]) -> None:
-    """Create the tables of both databases, and the sessions of the sources that are wanted."""
+    """Create the tables of both databases, and the sessions."""
     await asyncio.to_thread(migrate.migrate, bench.stack.env["SCORING_DATABASE_URL"])
-    counts = {source: max((s.scores for s in wanted if s.source == source), default=0) for source in get_args(Source)}
-    if counts["files"]:
-        await asyncio.to_thread(write_sessions, bench.sessions, max(counts["files"], BODIES))
-    if counts["tarsy-db"]:
-        await fill(bench.stack.env["SCORING_TIMELINE_DATABASE_URL"], max(counts["tarsy-db"], BODIES))
+    tarsy = bench.stack.env["SCORING_TIMELINE_DATABASE_URL"]
+    await fill(tarsy, max(BODIES, *(s.scores for s in wanted)))
     if bench.peer and (scores := [s.scores for s in wanted if s.kind == "peer"]):
-        await bench.peer.create_template(
-            bench.stack.postgres.url, bench.stack.env["SCORING_TIMELINE_DATABASE_URL"], max(scores), bench.folder
-        )
-    for source in {s.source for s in wanted if s.kind == "bare"}:
-        await bench.write_conversations(source)
+        await bench.peer.create_template(bench.stack.postgres.url, tarsy, max(scores), bench.folder)
+    if any(s.kind == "bare" for s in wanted):
+        await bench.write_conversations()
 
 
 async def _measure(bench: Bench, scenario: Scenario, console: Console) -> Result:
@@ -174,9 +140,6 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--only", metavar="NAME,...", help="of these scenarios; patterns such as 'service-*' are fine")
-    parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="measure the worker also with N processes: service-*-xN"
-    )
     parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
     parser.add_argument("--peer", type=Path, metavar="BINARY", help="upstream's server, measured beside the service")
     parser.add_argument("--peer-model", type=Path, metavar="BINARY", help="benchmarks/peer_model, built for it")
@@ -191,7 +154,7 @@ def main() -> int:
             parser.error(f"{binary} is not a program; docs/benchmarks.md says how to build it")
     peer = Peer(asked.peer.absolute(), asked.peer_model.absolute()) if asked.peer else None
     has_stored = asked.stored is not None
-    everything = scenarios(quick=asked.quick, peer=peer is not None, processes=asked.processes, has_stored=has_stored)
+    everything = scenarios(quick=asked.quick, peer=peer is not None, has_stored=has_stored)
     patterns = asked.only.split(",") if asked.only else ["*"]
     wanted = [s for s in everything if any(fnmatch.fnmatch(s.name, p) for p in patterns)]
     if not wanted:

@@ -1,4 +1,4 @@
-"""Measures a scenario: the bare client, the service or a stream framework, on the same sessions and judge."""
+"""Measures a scenario: the bare client, the service or upstream's server, on the same sessions and judge."""
 
 import asyncio
 import json
@@ -7,9 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import asyncpg
 
@@ -17,7 +15,6 @@ from benchmarks.activity import Activity, read_activity
 from benchmarks.bare_client import NONCE
 from benchmarks.meter import Meter, Window, metered, steady_window, whole_window
 from benchmarks.peer import TEMPLATE, Peer, post_scores
-from benchmarks.pipeline import TABLE
 from benchmarks.programs import Judge, ProgramFailed, judge, program, require_running
 from benchmarks.sessions import ALERT_TYPE, BODIES, session_name
 from tarsy_scoring.config.load import load_settings
@@ -28,8 +25,6 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.backlog import UNPUBLISHED_EVENTS
 from tarsy_scoring.retention.erasure import forget_sessions
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.timeline.files import read_session_file
-from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.scripted_judge import MODEL
@@ -41,8 +36,6 @@ STALL_S = 30.0
 PUBLISH_TIMEOUT_S = 60.0
 _FAKE_NONCE = "0123456789abcdef" * 2
 
-Source = Literal["files", "tarsy-db"]
-
 Progress = Callable[[int], None]
 """Called with the number of finished scores."""
 
@@ -53,33 +46,29 @@ class Scenario:
     A measurement: a program and its load.
 
     Args:
-        kind: The program: `bare`, `peer`, or a key of `_PROGRAMS`.
-        latency_s: Latency of the judge per turn; None: the program does not call it.
+        kind: The program: `bare`, `service` or `peer`.
+        latency_s: Latency of the judge per turn.
         slots: Number of scores that are worked on at once.
         scores: Number of scores in all.
-        source: Timeline source of the sessions. The bare client posts what a worker with this source would post.
-        processes: Processes of the worker; 1 for every other program.
         is_stored: The worker's database is that of a filled directory, in place of an empty one.
     """
 
     name: str
     kind: str
-    latency_s: float | None
+    latency_s: float
     slots: int
     scores: int
-    source: Source = "files"
-    processes: int = 1
     is_stored: bool = False
 
     @property
-    def ideal(self) -> float | None:
-        """Scores per second if only the judge took time; None if it takes none."""
-        return self.slots / (TURNS * self.latency_s) if self.latency_s else None
+    def ideal(self) -> float:
+        """Scores per second if only the judge took time."""
+        return self.slots / (TURNS * self.latency_s)
 
     @property
     def limit_s(self) -> float:
         """Time limit of the measurement in seconds."""
-        return 120 + 5 * self.scores / min(self.ideal or 1000.0, 50.0)
+        return 120 + 5 * self.scores / min(self.ideal, 50.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +103,8 @@ class Result:
         return (self.steady or self.whole).rate
 
     @property
-    def share_of_ideal(self) -> float | None:
-        return self.rate / self.scenario.ideal if self.scenario.ideal else None
+    def share_of_ideal(self) -> float:
+        return self.rate / self.scenario.ideal
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +115,12 @@ class Bench:
     Args:
         stack: Its database `scoring` is migrated and is the template of each scenario's database.
         folder: Directory of logs and conversations.
-        sessions: Directory of the session files.
         peer: TARSy's own programs, with the database `TEMPLATE` created; None: scenarios of the peer are not measured.
         stored: A server that `benchmarks.stored` has filled; None: scenarios over it are not measured.
     """
 
     stack: Stack
     folder: Path
-    sessions: Path
     peer: Peer | None = None
     stored: EmbeddedPostgres | None = None
 
@@ -152,11 +139,11 @@ class Bench:
             async with asyncio.timeout(scenario.limit_s):
                 return await self._measure_peer(scenario, progress)
         async with AsyncExitStack() as stack:
-            asked = await stack.enter_async_context(judge(scenario.latency_s or 0.0, self.folder))
+            asked = await stack.enter_async_context(judge(scenario.latency_s, self.folder))
             async with asyncio.timeout(scenario.limit_s):
                 if scenario.kind == "bare":
                     return await self._measure_bare(scenario, asked, progress)
-                return await self._measure_consumer(scenario, asked, progress)
+                return await self._measure_service(scenario, asked, progress)
 
     async def postgres_version(self) -> str:
         """The version of PostgreSQL, such as `18.4`."""
@@ -168,28 +155,23 @@ class Bench:
 
     # --- the bare client -------------------------------------------------------------------------------
 
-    async def write_conversations(self, source: Source) -> None:
-        """Write the conversations that the service would have about the different sessions of a source."""
+    async def write_conversations(self) -> None:
+        """Write the conversations that the service would have about the different sessions."""
         criteria = load_criteria().get("investigation-methodology")
         conversations = []
-        for timeline in await self._read_timelines(source):
-            context = build_context(timeline, _FAKE_NONCE, 100_000)
-            system, prompt = (m.content for m in criteria.open_conversation(context))
-            conversations.append([system, prompt.replace(_FAKE_NONCE, NONCE), criteria.follow_up_prompt])
-        self._conversations(source).write_text(json.dumps(conversations), encoding="utf-8")
-
-    async def _read_timelines(self, source: Source) -> list[Timeline]:
-        ids = [session_name(n) for n in range(BODIES)]
-        if source == "files":
-            return [read_session_file(self.sessions / f"{session_id}.json") for session_id in ids]
         database = TarsyDatabase(self._tarsy_url)
         try:
-            return [await database.fetch_timeline(session_id) for session_id in ids]
+            for session_id in map(session_name, range(BODIES)):
+                context = build_context(await database.fetch_timeline(session_id), _FAKE_NONCE, 100_000)
+                system, prompt = (m.content for m in criteria.open_conversation(context))
+                conversations.append([system, prompt.replace(_FAKE_NONCE, NONCE), criteria.follow_up_prompt])
         finally:
             await database.close()
+        self._conversations.write_text(json.dumps(conversations), encoding="utf-8")
 
-    def _conversations(self, source: Source) -> Path:
-        return self.folder / f"conversations-{source}.json"
+    @property
+    def _conversations(self) -> Path:
+        return self.folder / "conversations.json"
 
     @property
     def _tarsy_url(self) -> str:
@@ -200,7 +182,7 @@ class Bench:
         options = {
             "--base-url": asked.base_url,
             "--model": MODEL,
-            "--conversations": str(self._conversations(scenario.source)),
+            "--conversations": str(self._conversations),
             "--slots": str(scenario.slots),
             "--scores": str(scenario.scores),
         }
@@ -228,7 +210,7 @@ class Bench:
         url = await create_database(self.stack.postgres.url, database, template=TEMPLATE)
         async with AsyncExitStack() as stack:
             address, model_pid = await stack.enter_async_context(
-                self.peer.model_service(scenario.latency_s or 0.0, self.folder)
+                self.peer.model_service(scenario.latency_s, self.folder)
             )
             connection = await asyncpg.connect(url, timeout=10)
             stack.push_async_callback(connection.close)
@@ -249,21 +231,18 @@ class Bench:
         result = _result(scenario, started, started, completions, meter, scenario.scores * TURNS)
         return replace(result, own=activity.per(result.completed))
 
-    # --- consumers of Kafka ----------------------------------------------------------------------------
+    # --- the service -----------------------------------------------------------------------------------
 
-    async def _measure_consumer(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
+    async def _measure_service(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
         env = await self.environment(scenario, asked)
         await self.announce(env, scenario.scores)
         log_file = self.folder / f"{scenario.name}.log"
-        is_service = scenario.kind in ("service", "plumbing")
         connection = await asyncpg.connect(env["SCORING_DATABASE_URL"], timeout=10)
         names = [session_name(n) for n in range(scenario.scores)]
         tarsy = await asyncpg.connect(self._tarsy_url, timeout=10)
         try:
-            if not is_service:
-                await connection.execute(TABLE)
             before = [await read_activity(c) for c in (connection, tarsy)]
-            async with program(*_PROGRAMS[scenario.kind], env=env, log_file=log_file) as process:
+            async with program("-m", "tarsy_scoring", "worker", env=env, log_file=log_file) as process:
                 pids = {
                     "measured": process.pid,
                     "judge": asked.pid,
@@ -272,12 +251,9 @@ class Bench:
                     "driver": os.getpid(),
                 }
                 async with metered(pids) as meter:
-                    count = partial(_count_service, names) if is_service else _count_plain
-                    await _follow(scenario, process, log_file, lambda: count(connection), progress)
+                    await _follow(scenario, process, log_file, lambda: _count_service(names, connection), progress)
             own, of_tarsy = [await read_activity(c) - b for c, b in zip((connection, tarsy), before, strict=True)]
-            since, first_claim, completions = await (partial(_read_service, names) if is_service else _read_plain)(
-                connection
-            )
+            since, first_claim, completions = await _read_service(names, connection)
         finally:
             await tarsy.close()
             await connection.close()
@@ -294,10 +270,8 @@ class Bench:
             database = await create_database(self.stack.postgres.url, prefix, template="scoring")
         return self.stack.env | {
             "SCORING_DATABASE_URL": database,
-            "SCORING_TIMELINE_SOURCE": scenario.source,
-            **({"SCORING_TIMELINE_DIR": str(self.sessions)} if scenario.source == "files" else {}),
+            "SCORING_TIMELINE_SOURCE": "tarsy-db",
             "SCORING_SLOTS": str(scenario.slots),
-            "SCORING_PROCESSES": str(scenario.processes),
             "SCORING_METRICS_PORT": "0",
             "SCORING_LOG_FORMAT": "json",
             "SCORING_KAFKA_GROUP": prefix,
@@ -306,7 +280,6 @@ class Bench:
             "SCORING_TOPIC_SCORING_EVENTS": f"{prefix}-scoring-events",
             "SCORING_TOPIC_DEAD_LETTERS": f"{prefix}-dead-letters",
             "OPENAI_BASE_URL": asked.base_url,
-            "APP_DATADIR": str(self.folder),  # Faust would otherwise write into the current directory
         }
 
     async def announce(self, env: Mapping[str, str], scores: int) -> None:
@@ -323,14 +296,6 @@ class Bench:
                 raise ProgramFailed("the broker did not take the requests")
         finally:
             await publisher.stop()
-
-
-_PROGRAMS = {
-    "service": ("-m", "tarsy_scoring", "worker"),
-    "plumbing": ("-m", "benchmarks.plumbing_worker", "worker"),
-    "faust": ("-m", "benchmarks.faust_agent", "worker", "--without-web"),
-    "faststream": ("-m", "benchmarks.faststream_consumer"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +342,6 @@ _PEER_COMPLETIONS = (
 )
 
 
-async def _count_plain(connection: asyncpg.Connection) -> _Count:
-    return _Count(await connection.fetchval("SELECT count(*) FROM plain_scores"))
-
-
 async def _read_service(names: Sequence[str], connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
     """Unix times of the first stored request, of the first claim, and of all completions."""
     row = await connection.fetchrow(
@@ -392,15 +353,6 @@ async def _read_service(names: Sequence[str], connection: asyncpg.Connection) ->
     )
     assert row is not None
     return row[0], row[1], row[2]
-
-
-async def _read_plain(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
-    """The same times of a stream framework, where the start of the first score stands for its first two."""
-    row = await connection.fetchrow(
-        "SELECT min(started_at), array_agg(extract(epoch FROM completed_at)::float8) FROM plain_scores"
-    )
-    assert row is not None
-    return row[0], row[0], row[1]
 
 
 async def _follow(
@@ -427,7 +379,7 @@ async def _follow(
         if now.completed >= scenario.scores and not now.unpublished:
             return
         require_running(process, log_file)
-        if time.monotonic() - moved_at > STALL_S + TURNS * (scenario.latency_s or 0):
+        if time.monotonic() - moved_at > STALL_S + TURNS * scenario.latency_s:
             raise ProgramFailed(f"no progress: {now.completed} of {scenario.scores} after {STALL_S:g} s of silence")
         await asyncio.sleep(POLL_S)
 

@@ -7,7 +7,6 @@ They come from a seeded generator, so every run of the benchmark judges the same
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 CALLS = 40
@@ -31,14 +30,6 @@ _TOOLS = {
 def session_name(number: int) -> str:
     """The id of a session, in every source the same."""
     return f"bench-{number:08d}"
-
-
-def write_sessions(folder: Path, count: int) -> None:
-    """Write `count` session files."""
-    bodies = [json.dumps(make_session(_PLACEHOLDER_ID, seed)) for seed in range(BODIES)]
-    for n in range(count):
-        text = bodies[n % BODIES].replace(_PLACEHOLDER_ID, session_name(n))
-        (folder / f"{session_name(n)}.json").write_text(text, encoding="utf-8")
 
 
 def make_session(session_id: str, seed: int) -> dict[str, Any]:

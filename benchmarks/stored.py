@@ -2,8 +2,8 @@
 Many stored scores, in a directory that later measurements open again: `python -m benchmarks.stored DIRECTORY`.
 
 Fills an embedded PostgreSQL with a year of scores and all that belongs to them, without triggers and secondary
-indexes, and then runs `rollups rebuild`. `benchmarks.quality` and `benchmarks.api` measure over it with
-`--stored DIRECTORY`.
+indexes, and then runs `rollups rebuild`. `benchmarks.quality DIRECTORY` and `benchmarks.run --stored DIRECTORY`
+measure over it.
 """
 
 import argparse
@@ -43,7 +43,7 @@ WITHOUT_TRIGGERS = "SET session_replication_role = replica; SET synchronous_comm
 SERVER = ("max_wal_size = '8GB'", "checkpoint_timeout = '30min'", "autovacuum = off", "shared_buffers = '1GB'")
 
 # Scores `first` to `last`. One score in ten has failed; each fifth one is a second score of the session before. The
-# agents of a chain have one of ten sets of tools, which grow four times. Other columns are those of `quality.FILL`.
+# agents of a chain have one of ten sets of tools, which grow four times.
 SLICE = """
 CREATE TEMP TABLE slice ON COMMIT DROP AS
 SELECT n, md5('score-' || n)::uuid AS score_id, md5('request-' || n)::uuid AS request_id,

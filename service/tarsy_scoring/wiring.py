@@ -228,7 +228,7 @@ def variable_advice(unknown: str) -> str:
 
 def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | None:
     """
-    What to change in a chain that asks for second opinions but cannot have any, or replaces another setting.
+    What to change in a chain that asks for second opinions but cannot get any.
     """
     if not chain.second_opinion:
         return None
@@ -237,10 +237,6 @@ def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | Non
     if not criteria.bands:
         return (
             f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
-        )
-    if chain.samples == "adaptive":
-        return (
-            "second_opinion: edges replaces samples: adaptive, so one sample is taken; remove one of the two"
         )
     return None
 

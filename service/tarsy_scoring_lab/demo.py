@@ -32,7 +32,6 @@ from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.postgres import migrate
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring_lab.history import CHAINS, Filled, fill
 from tarsy_scoring_lab.process import free_port
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
@@ -154,16 +153,14 @@ async def _fill_history(env: Mapping[str, str]) -> Filled:
         StartRefused: The broker did not take the message.
     """
     settings = load_settings(env)
-    database, publisher = Database(env["SCORING_DATABASE_URL"], "public", pool_size=1), Publisher(settings)
-    await database.open()
+    filled = await fill(env["SCORING_DATABASE_URL"], datetime.now(UTC))
+    publisher = Publisher(settings)
     try:
-        filled = await fill(database, datetime.now(UTC))
         acknowledged = await publisher.publish(
             settings.topic_session_completed, [NO_EVENT], PUBLISH_TIMEOUT_S
         )
     finally:
         await publisher.stop()
-        await database.close()
     if not all(acknowledged):
         raise StartRefused("the broker did not take the example of a message that is no event")
     return filled

@@ -12,9 +12,8 @@ import yaml
 
 from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
 from processes import Service
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring_lab.demo import CONFIG
-from tarsy_scoring_lab.history import Filled, fill
+from tarsy_scoring_lab.history import fill
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
@@ -39,7 +38,7 @@ async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template:
     """Worker and API as processes over the example data, when all is judged."""
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     with fresh_database(postgres, template) as url:
-        filled = await _fill(url)
+        filled = await fill(url, datetime.now(UTC))
         async with ScriptedJudge(recorded=RecordedReplies()) as judge:
             service = Service(folder, url, fresh_topics(kafka), judge)
             service.env |= {"SCORING_CONFIG": str(folder / "config.yaml"), "SCORING_JUDGE_MODEL": MODEL}
@@ -56,15 +55,6 @@ async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template:
                 yield ExampleSite(address, known | {"criteria_hash": score["criteria_hash"]})
             finally:
                 await service.close()
-
-
-async def _fill(url: str) -> Filled:
-    database = Database(url, "public", pool_size=1)
-    await database.open()
-    try:
-        return await fill(database, datetime.now(UTC))
-    finally:
-        await database.close()
 
 
 def _add_sessions(service: Service, sessions: Sequence[dict[str, Any]]) -> None:

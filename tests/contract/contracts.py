@@ -14,7 +14,6 @@ from tarsy_scoring import events
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "schemas"
-FROZEN = Path(__file__).parent / "frozen"
 
 INCOMING: Mapping[str, type[BaseModel]] = {
     "session-completed": events.SessionCompleted,
@@ -38,9 +37,9 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def load_schema(name: str, folder: Path = SCHEMAS) -> dict[str, Any]:
+def load_schema(name: str) -> dict[str, Any]:
     """A generated schema of version 1."""
-    schema: dict[str, Any] = json.loads((folder / f"{name}.v1.json").read_text("utf-8"))
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8"))
     return schema
 
 
@@ -61,6 +60,6 @@ _Validator: Any = extend(  # type: ignore[no-untyped-call]
 )
 
 
-def validator(name: str, folder: Path = SCHEMAS) -> Any:
+def validator(name: str) -> Any:
     """A validator of documents against a schema."""
-    return _Validator(load_schema(name, folder), format_checker=FormatChecker())
+    return _Validator(load_schema(name), format_checker=FormatChecker())

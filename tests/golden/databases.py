@@ -33,16 +33,15 @@ def _migrated(stack: ExitStack) -> tuple[Postgres, str]:
 
 def read_plans(stack: ExitStack) -> dict[str, Any]:
     """By database and statement: the plans as lines, indented by their depth."""
-    from benchmarks.quality import filling
-    from tarsy_scoring.records.labels import COUNTED
-    from tarsy_scoring.records.session_list import (
+    from integration import test_plans, test_quality_plans
+    from quality_rows import filling
+    from tarsy_scoring.labels.labels import COUNTED
+    from tarsy_scoring.scores.session_list import (
         BEST_SESSIONS,
         NEWEST_SESSIONS,
         SESSIONS_WITHOUT_TOTAL,
         WORST_SESSIONS,
     )
-
-    from integration import test_plans, test_quality_plans
 
     lists = {"newest": NEWEST_SESSIONS, "best": BEST_SESSIONS, "worst": WORST_SESSIONS, "rest": SESSIONS_WITHOUT_TOTAL}
     nothing = ["NULL"] * 14

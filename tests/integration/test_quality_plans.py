@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from benchmarks.quality import filling
 
 from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
+from quality_rows import filling
 from tarsy_scoring.analytics import needs_attention as unscored
 from tarsy_scoring.analytics import week, week_changes
 from tarsy_scoring.labels import labels, review

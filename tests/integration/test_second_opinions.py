@@ -35,7 +35,6 @@ chains:
   asked: {{}}
   poor: {{daily_budget_usd: 0.000001}}
   alone: {{providers: [main]}}
-  adaptive: {{samples: adaptive}}
   never: {{second_opinion: off}}
 """
 
@@ -157,15 +156,6 @@ async def test_scores_that_measure_the_judge_have_no_second_opinion(judged: Judg
     score = await judged.score(purpose="anchor", source="anchor")
 
     assert (score["second_opinion"], judged.spare.calls) == (None, 0)
-
-
-async def test_it_replaces_adaptive_samples(judged: Judged) -> None:
-    judged.main.script(says(58, "partial"))
-    judged.spare.script(says(58, "partial"))
-
-    score = await judged.score("adaptive")
-
-    assert [t["kind"] for t in score["turns"]] == ["analysis", "missing_tools", "second_opinion"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
@@ -95,29 +94,6 @@ def unknown_parts(expression: str) -> list[str]:
     return wrong + [f"by ({label})" for label in grouped if label not in labels]
 
 
-def test_expressions_ask_only_for_series_that_exist() -> None:
-    """A renamed metric would leave an alert that never fires and a panel that stays empty."""
-    expressions = {rule.get("alert") or rule["record"]: rule["expr"] for rule in RULES}
-    for panel in PANELS:
-        expressions |= {f"{panel['title']} {target['refId']}": target["expr"] for target in panel["targets"]}
-    assert {name: wrong for name, expression in expressions.items() if (wrong := unknown_parts(expression))} == {}
-
-
-def test_unknown_parts_are_found() -> None:
-    for expression, expected in (
-        ("max (tarsy_scoring_no_such) > 1", ["tarsy_scoring_no_such"]),
-        ('tarsy_scoring_slots{chain="a"}', ["tarsy_scoring_slots{chain}"]),
-        ("sum by (chain) (tarsy_scoring_slots)", ["by (chain)"]),
-        (
-            'rate(tarsy_scoring_score_delay_seconds_bucket{le="26.0"}[5m])',
-            ["tarsy_scoring_score_delay_seconds_bucket{le=26.0}"],
-        ),
-        ('tarsy_scoring_attempts_total{outcome=~"completed|lost"}', ["tarsy_scoring_attempts_total{outcome=lost}"]),
-        ('tarsy_scoring_api_requests_total{route="/a/{b}"}', []),
-    ):
-        assert unknown_parts(expression) == expected
-
-
 def test_routes_in_rules_are_routes_of_the_api() -> None:
     paths = json.loads((ROOT / "schemas" / "openapi.json").read_text(encoding="utf-8"))["paths"]
     found = re.findall(rf"route=~({_TEXT})", ALERTS["TarsyScoringApiSlow"]["expr"])
@@ -175,51 +151,6 @@ def asked() -> Iterator[tuple[str, bool]]:
         for test in case["promql_expr_test"]:
             if found := re.match(r'ALERTS\{alertname=~?"([^"]+)"', test["expr"]):
                 yield from ((name, bool(test["exp_samples"])) for name in ALERTS if re.fullmatch(found[1], name))
-
-
-def test_every_alert_is_tested_both_ways() -> None:
-    """A rule that always fires is as useless as one that never does."""
-    cases = set(asked())
-
-    assert {name for name, fires in cases if fires} == set(ALERTS)
-    assert {name for name, fires in cases if not fires} == set(ALERTS)
-
-
-# --- dashboard -----------------------------------------------------------------------------------------
-
-
-def test_ids_are_unique_and_nothing_overlaps() -> None:
-    """Grafana drops panels that share an id and shifts those that share a place."""
-    panels = DASHBOARD["panels"]
-    places = [p["gridPos"] for p in panels]
-
-    def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        return not (beside or below)
-
-    assert len({p["id"] for p in panels}) == len(panels)
-    assert [place for place in places if place["x"] < 0 or place["x"] + place["w"] > 24] == []
-    assert [pair for pair in combinations(places, 2) if overlap(*pair)] == []
-    assert [place["y"] for place in places] == sorted(place["y"] for place in places)
-
-
-def test_panels_have_description_unit_and_legend() -> None:
-    """They read only the chosen data source and namespace."""
-    source = {"type": "prometheus", "uid": "${datasource}"}
-    for panel in PANELS:
-        assert panel["description"].endswith(".")
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"] == source
-        for target in panel["targets"]:
-            assert target["datasource"] == source
-            selectors = _SELECTOR.findall(target["expr"])
-            assert selectors
-            assert all('namespace=~"$namespace"' in matchers for _, matchers in selectors)
-            named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            kept = {label.strip() for group in _GROUPING.findall(target["expr"]) for label in group.split(",")}
-            assert target["legendFormat"]
-            assert named <= kept | {"instance"}
 
 
 def test_source_and_namespace_are_chosen_above_the_panels() -> None:

@@ -73,7 +73,6 @@ def test_dry_run_counts_the_calls_of_the_plan() -> None:
         (PLAIN, {"criteria": "investigation-structured"}, 1),
         (PLAIN, {"samples": 3}, 4),
         (PLAIN, {"samples": 3, "criteria": "cli-tool-use"}, 3),
-        (PLAIN, {"samples": "adaptive"}, 6),
         (PLAIN, TWO_JUDGES | {"criteria": "investigation-outcome"}, 3),
         (PLAIN, TWO_JUDGES | {"criteria": "investigation-methodology"}, 2),
         (STEERED, {}, 3),
@@ -130,7 +129,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 PLANS: list[tuple[dict[str, Any], str]] = [
     ({}, "2 calls with full answers: up to 0.0"),
     ({"criteria": "cli-tool-use"}, "1 call with full answers: up to 0.0"),
-    ({"samples": "adaptive"}, "up to 6 calls with full answers: up to 0.0"),
     ({"judge": {"enabled": False}}, "no model would be called"),
 ]
 

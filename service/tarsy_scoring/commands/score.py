@@ -82,9 +82,9 @@ def score(
         if given is not None:
             timeline, shown = _with_reference(timeline, given, settings)
         if dry_run:
-            is_adaptive = settings.chain(chain or timeline.chain_id).may_judge_again
+            may_judge_again = settings.chain(chain or timeline.chain_id).may_judge_again
             planned = plan(settings, registry, timeline, chain)
-            _show_dryrun(planned, warnings, is_adaptive=is_adaptive, as_json=as_json)
+            _show_dryrun(planned, warnings, may_judge_again=may_judge_again, as_json=as_json)
             return
         scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
     except Unscorable as error:
@@ -192,22 +192,20 @@ def _fields_of(file: Path) -> dict[str, Any]:
     return session if isinstance(session, dict) else {}
 
 
-def _show_dryrun(planned: DryRun, warnings: list[str], *, is_adaptive: bool, as_json: bool) -> None:
+def _show_dryrun(planned: DryRun, warnings: list[str], *, may_judge_again: bool, as_json: bool) -> None:
     if as_json:
         print_json(asdict(planned) | {"warnings": warnings})
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
-    summary = (
-        f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
-    )
+    summary = f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, may_judge_again=may_judge_again)}"
     click.echo(f"--- {summary} ---", err=True)
 
 
-def _cost_in_words(planned: DryRun, *, is_adaptive: bool) -> str:
+def _cost_in_words(planned: DryRun, *, may_judge_again: bool) -> str:
     if not planned.calls:
         return "no model would be called: this chain has no judge"
-    calls = ("up to " if is_adaptive else "") + counted(planned.calls, "call")
+    calls = ("up to " if may_judge_again else "") + counted(planned.calls, "call")
     if planned.cost_usd is None:
         return f"{calls}, reminders and repairs not counted; the cost is unknown (no prices are configured)"
     return f"{calls} with full answers: up to {usd(planned.cost_usd)}; reminders and repairs not counted"

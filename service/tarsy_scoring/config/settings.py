@@ -31,7 +31,6 @@ DEFAULT_MODEL = "gpt-4.1"
 # Eight times the largest of 91 recorded sessions. TARSy keeps at most 32 KB of a tool's result, so 250 full
 # results fit. With 16 slots, sessions of this size take 340 MB (docs/operations.md, Sizing).
 DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
-MOST_ADAPTIVE_SAMPLES = 5  # of `samples: adaptive`; see `judge.assess.is_doubtful` for its measured gain
 LEAST_CONNECTIONS = 4  # of one process to our database
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -122,7 +121,6 @@ NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
 Total = Annotated[float, Field(ge=0, le=100)]
-Samples = Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"]
 SecondOpinions = Annotated[Literal["edges"] | None, BeforeValidator(_off_as_none)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
@@ -223,7 +221,7 @@ class ChainSettings(_Frozen):
     sample_rate: Share = Field(
         1.0, description="Share of sessions scored automatically, by a hash of the session id."
     )
-    samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
+    samples: int = Field(1, ge=1, le=25, description="Judgements per score.")
     second_opinion: SecondOpinions = Field(
         None,
         description="`edges`: also ask the next provider of the chain where a total is near the edge of a band; "
@@ -254,21 +252,9 @@ class ChainSettings(_Frozen):
     )
 
     @property
-    def planned_samples(self) -> Samples:
-        """Judgements by one provider. A second opinion replaces adaptive samples."""
-        return 1 if self.samples == "adaptive" and self.second_opinion else self.samples
-
-    @property
-    def most_samples(self) -> int:
-        """The most judgements that one provider makes."""
-        return MOST_ADAPTIVE_SAMPLES if self.planned_samples == "adaptive" else self.planned_samples
-
-    @property
     def may_judge_again(self) -> bool:
-        """Whether the number of judgements depends on the totals."""
-        return self.planned_samples == "adaptive" or (
-            self.second_opinion is not None and len(self.providers) > 1
-        )
+        """Whether another provider may judge as well, depending on the total."""
+        return self.second_opinion is not None and len(self.providers) > 1
 
     def next_provider(self, answered: str) -> str | None:
         """

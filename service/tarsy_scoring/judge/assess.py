@@ -6,9 +6,8 @@ import asyncio
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from tarsy_scoring.config.settings import MOST_ADAPTIVE_SAMPLES, ChainSettings
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
@@ -18,12 +17,7 @@ from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
 from tarsy_scoring.timeline.render.context import FittedContext
 
-Samples = int | Literal["adaptive"]
-
 TAMPERING_POINTS = 10
-# The rule of `samples: adaptive`, with `MOST_ADAPTIVE_SAMPLES`; see `is_doubtful` for its measured gain.
-NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
-EDGES_WITHOUT_BANDS = (50, 75)  # those of `statistics.agreement.DEFAULT_BANDS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,10 @@ async def assess(
             return None
 
     readings = [await read(context, "analysis")]
-    readings += await _further_samples(sample, readings[0], chain.planned_samples, edges(criteria))
+    further = await asyncio.gather(*(sample() for _ in range(chain.samples - 1)), return_exceptions=True)
+    for error in (f for f in further if isinstance(f, BaseException)):
+        raise error  # only now, when all others have stored their turns
+    readings += [reading for reading in further if isinstance(reading, _Reading)]
     chosen = _of_median(readings)
     samples = [r.verdict.total_score for r in readings]
     flags = set()
@@ -100,49 +97,6 @@ async def assess(
     if is_ungrounded(verdict.grounding):
         verdict.flags.add("ungrounded")
     return verdict
-
-
-async def _further_samples(
-    sample: Callable[[], Awaitable[_Reading | None]],
-    first: _Reading,
-    wanted: Samples,
-    at_edges: Sequence[int],
-) -> list[_Reading]:
-    """Take the samples after the first. One that fails for good is left out, and ends adaptive sampling."""
-    if wanted != "adaptive":
-        found = await asyncio.gather(*(sample() for _ in range(wanted - 1)), return_exceptions=True)
-        for error in (f for f in found if isinstance(f, BaseException)):
-            raise error  # only now, when all others have stored their turns
-        return [reading for reading in found if isinstance(reading, _Reading)]
-    further: list[_Reading] = []
-    for _ in range(MOST_ADAPTIVE_SAMPLES - 1):
-        if not is_doubtful([r.verdict.total_score for r in (first, *further)], at_edges):
-            break
-        if (reading := await sample()) is None:
-            break
-        further.append(reading)
-    return further
-
-
-def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
-    """
-    Whether another sample is worth its price: the median is near an edge, or the samples are far apart.
-
-    Source: benchmarks/sampling.py with 10,000 sessions (seed 1, true scores
-    uniform over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.3 % of them in
-    the wrong band at 1.7 calls each; one call gave 14.6 %, three 10.2 % and five 7.8 %.
-    """
-    median = statistics.median_low(totals)
-    return (
-        any(abs(median - edge) <= NEAR_EDGE_POINTS for edge in at_edges)
-        or max(totals) - min(totals) > FAR_APART_POINTS
-    )
-
-
-def edges(criteria: Criteria) -> tuple[int, ...]:
-    """The totals at which a band begins, without that of the lowest band."""
-    lows = sorted(low for low, _ in criteria.bands.values())
-    return tuple(lows[1:]) if lows else EDGES_WITHOUT_BANDS
 
 
 def _of_median(readings: Sequence[_Reading]) -> _Reading:

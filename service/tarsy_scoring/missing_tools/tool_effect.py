@@ -24,7 +24,7 @@ LEFT_OF_A_TOOL_THAT_HELPS = 0.25
 LEFT_OF_ONE_THAT_DOES_NOT = 0.5
 # No verdict with fewer sessions with the tool. Evaluated after every session instead of once, the verdict is
 # wrong in fewer than 5 % of simulated runs, for a demand that stays as it was or falls to a twentieth
-# (`benchmarks.years`).
+# .
 FEWEST_SESSIONS = 20
 FARTHEST = 1e6  # `sessions_needed` is not reported above this multiple of the sessions with the tool
 

@@ -49,9 +49,9 @@ def dry_run(
     """
     Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
 
-    The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious
-    text masked where there is such text, one follow-up where the strategy has one, and a second opinion where
-    another provider may be asked for it. A chain without a judge has no calls.
+    The plan counts one call per sample, one with suspicious text masked if the session contains such text, one
+    follow-up if the strategy asks one, and a second opinion if another provider may be asked. A chain without
+    a judge has no calls.
 
     Raises:
         Unscorable, RetryLater: The session cannot be judged; the error says why.
@@ -73,7 +73,7 @@ def plan_judgement(
     tokens = _tokens(messages)
     planned: list[int] = []  # input tokens of each call
     if chain.judge.enabled:
-        planned += [tokens] * chain.most_samples
+        planned += [tokens] * chain.samples
         if context.injections:
             masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)
             planned.append(_tokens(criteria.open_conversation(masked)))

@@ -208,7 +208,7 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
     order of time. Without a change the sum, divided by the standard deviation and the root of the number of
     scores, behaves like a Brownian bridge; after a change it drifts away and turns at the change. The level
     is `FALSE_ALARMS` / `looks` (Bonferroni), so a single look finds only large changes: half a standard
-    deviation after about 160 scores. Measured (`benchmarks.years`): a false alarm in 1 % of quiet years, and
+    deviation after about 160 scores. Measured : a false alarm in 1 % of quiet years, and
     in 6 % when the sessions of a day share a deviation of 3 points, as those of one incident do.
 
     The size is measured at the turning point found, and is therefore slightly overestimated.

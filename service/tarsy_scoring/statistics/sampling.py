@@ -16,7 +16,6 @@ from tarsy_scoring.scores.bands import Band
 Reason = Literal["second opinion", "contradiction", "flag", "samples apart", "band edge"]
 
 RANDOM_SHARE = 0.5
-# The thresholds at which `samples: adaptive` asks the judge again.
 EDGE_POINTS = 3
 SAMPLES_APART_POINTS = 8
 

@@ -11,7 +11,7 @@ Source:
     70 (1968), 213-220. Standard errors: bootstrap of labels, B. Efron, R. J. Tibshirani: An Introduction to
     the Bootstrap (1993), chapter 6. Intervals of kappa and Spearman: Fisher's z with Student's t. With 40 to
     200 labels, the 95 % interval of kappa covers the true value in 91-98 % of simulations
-    (`benchmarks.years`) for all kinds of judges. Rejected: percentile intervals (86-96 %), also with bias
+     for all kinds of judges. Rejected: percentile intervals (86-96 %), also with bias
     correction and acceleration (89-98 %).
 """
 

@@ -34,9 +34,7 @@ TENURE = 30
 # One judge follows another only if neither gives more than this many of `TENURE` scores during the other's
 # time. Judges that alternate, or substitute for each other, follow no other judge.
 FEW = 3
-SESSIONS_TO_LOOK = (
-    300  # detects a shift of 8 points in nearly all cases. Source: our simulations (`benchmarks.years`)
-)
+SESSIONS_TO_LOOK = 300  # detects a shift of 8 points in nearly all cases. Source: our simulations
 # In a chain with little traffic, the look is due after `DAYS_TO_LOOK` with `SESSIONS_AFTER_DAYS`. The
 # deadline does not depend on the totals, so it adds no further look.
 DAYS_TO_LOOK = 14

@@ -109,9 +109,8 @@ def events_of(shown: Result) -> list[str]:
         ({"second_opinion": False, "providers": ["main"]}, None),
         ({"providers": ["main"]}, "list another provider"),
         ({"criteria": "investigation-methodology"}, "have no bands"),
-        ({"samples": "adaptive"}, "replaces samples: adaptive"),
     ],
-    ids=["two-providers", "off", "one-provider", "no-bands", "adaptive"],
+    ids=["two-providers", "off", "one-provider", "no-bands"],
 )
 def test_a_second_opinion_without_effect_is_warned_of(run: Run, chain: dict[str, Any], warning: str | None) -> None:
     """`off` is false in YAML."""

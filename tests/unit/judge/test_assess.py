@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json
+from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer
 from tables import table
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
@@ -18,8 +18,8 @@ from tarsy_scoring.errors import (
     Refused,
     ScoringError,
 )
-from tarsy_scoring.judge.assess import Samples, assess, edges, is_doubtful
-from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.assess import assess
+from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind, Verdict
 
 LONGEST_WAIT_S = 10  # for what happens at once, or never
@@ -53,7 +53,7 @@ async def masked_context() -> Any:
 
 async def judge(
     judge: Any,
-    samples: Samples = 1,
+    samples: int = 1,
     *,
     criteria: Criteria = CRITERIA,
     context: Any = CONTEXT,
@@ -144,15 +144,14 @@ async def test_the_chosen_reading_is_asked_what_is_missing(totals: list[int], ch
     ]
 
 
-@pytest.mark.parametrize("samples", [3, "adaptive"])
-async def test_every_request_begins_with_the_same_bytes(samples: Samples) -> None:
+async def test_every_request_begins_with_the_same_bytes() -> None:
     """Samples, reminders, repairs and the follow-up share the opening, so the evidence is paid for once."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: right\n\n48")
     readings = [answer("hmm"), contradiction, reading(48), reading(52), reading(51)]
-    scripted = ScriptedJudge(*readings, *[reading(51)] * (2 if samples == "adaptive" else 0), TOOLS)
+    scripted = ScriptedJudge(*readings, TOOLS)
 
-    await judge(scripted, samples, criteria=criteria, max_reminders=1)
+    await judge(scripted, 3, criteria=criteria, max_reminders=1)
 
     opening = [m.content.encode() for m in criteria.open_conversation(CONTEXT)]
     assert all([m.content.encode() for m in asked[:2]] == opening for asked in scripted.conversations)
@@ -171,13 +170,12 @@ FAILING_SAMPLES: dict[str, list[ScriptStep]] = {
 }
 
 
-@pytest.mark.parametrize("samples", [2, "adaptive"])
-async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples) -> None:
-    """The first reading is a score by itself; an adaptive judgement does not go on asking a judge that fails."""
+async def test_a_sample_that_fails_for_good_is_left_out() -> None:
+    """The first reading is a score by itself."""
     for name, failed in FAILING_SAMPLES.items():
         scripted = ScriptedJudge(reading(49), *failed, TOOLS)
 
-        verdict = await judge(scripted, samples)
+        verdict = await judge(scripted, 2)
 
         assert (verdict.total_score, verdict.samples, verdict.flags) == (49, [49], set()), name
         assert scripted.script == [], name
@@ -219,68 +217,16 @@ async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_don
     assert failing.answered == 3
 
 
-async def test_an_adaptive_sample_that_may_succeed_later_is_raised() -> None:
-    with pytest.raises(RateLimited):
-        await judge(ScriptedJudge(reading(49), RateLimited("wait", 60)), "adaptive", is_final=False)
-
-
-@pytest.mark.parametrize("samples", [3, "adaptive"])
-async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samples) -> None:
+async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement() -> None:
     with pytest.raises(LeaseLost):
-        await judge(ScriptedJudge(reading(49), LeaseLost("gone"), reading(49)), samples)
+        await judge(ScriptedJudge(reading(49), LeaseLost("gone"), reading(49)), 3)
 
 
-@table
-async def test_without_a_first_reading_there_are_no_samples(samples: Samples) -> None:
+async def test_without_a_first_reading_there_are_no_samples() -> None:
     scripted = ScriptedJudge(answer(refusal="no"))
     with pytest.raises(Refused):
-        await judge(scripted, samples)
+        await judge(scripted, 3)
     assert scripted.kinds == ["analysis"]
-
-
-@table
-async def test_other_strategies_are_sampled_alike(name: str, replies: list[dict[str, Any]]) -> None:
-    scripted = ScriptedJudge(*map(answer_json, replies))
-
-    verdict = await judge(scripted, 3, criteria=load_criteria().get(name))
-
-    assert scripted.kinds == ["analysis", "sample", "sample"]
-    assert len(verdict.samples) == 3
-
-
-# --- adaptive samples ----------------------------------------------------------------------------------
-
-
-@table
-def test_doubt_is_a_median_near_an_edge_or_samples_far_apart(
-    totals: list[int], at_edges: tuple[int, ...], expected: bool
-) -> None:
-    assert is_doubtful(totals, at_edges) is expected
-
-
-@table
-async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int) -> None:
-    scripted = ScriptedJudge(*map(reading, totals), TOOLS)
-
-    verdict = await judge(scripted, "adaptive")
-
-    assert scripted.kinds == ["analysis", *["sample"] * (len(totals) - 1), "missing_tools"]
-    assert (verdict.total_score, verdict.samples) == (median, totals)
-
-
-@table
-async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
-    criteria = criteria_of(bands={"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
-    scripted = ScriptedJudge(*[reading(total)] * calls, TOOLS)
-
-    verdict = await judge(scripted, "adaptive", criteria=criteria)
-
-    assert verdict.samples == [total] * calls
-
-
-@table
-def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expected: list[int]) -> None:
-    assert edges(criteria_of(bands=bands)) == tuple(expected)
 
 
 # --- the masked reading --------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks.years import TwoVersions, verdicts_found
 
 from tables import table
 from tarsy_scoring.statistics.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
@@ -36,18 +35,6 @@ def with_totals(value: str, *totals: int | None, **changes: Any) -> list[ScoredS
 
 def shown(comparison: Comparison) -> set[str]:
     return {m.metric for m in comparison.metrics if m.verdict in {"higher", "lower"}}
-
-
-# --- planted differences -------------------------------------------------------------------------------
-
-
-def test_planted_differences_are_found_and_planted_equalities_are_not() -> None:
-    """A few runs of the simulation of `benchmarks.years`; 8 points come from agents or from a new judge."""
-    for mix in ((0.0, 1.0), (0.1, 0.7)):
-        equal = verdicts_found(TwoVersions(agents=0, judge=8, new_judge=mix), 5, seed=1)
-        better = verdicts_found(TwoVersions(agents=8, judge=-8, new_judge=mix), 5, seed=1)
-        assert equal["no difference shown"] >= 4
-        assert better["higher"] >= 4
 
 
 def test_the_error_level_is_divided_among_the_metrics() -> None:

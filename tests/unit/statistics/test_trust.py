@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from benchmarks.labelling import AGREEMENTS, coverages, labelled, true_card
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,7 +15,6 @@ from scipy import stats
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.trust import Rating, TrustCard, assumed_error, labels_needed, trust_card
-from tarsy_scoring_lab.simulated import draws
 
 LOW, MIDDLE, HIGH = IDS = tuple(b.id for b in DEFAULT_BANDS)
 TOTALS = {LOW: 30.0, MIDDLE: 60.0, HIGH: 90.0}
@@ -159,27 +157,6 @@ def test_a_mean_difference_without_spread_has_no_interval() -> None:
         found = card([replace(MIXED[0], number=MIXED[0].total - d) for d in differences]).mean_difference
         assert found.value == pytest.approx(statistics.fmean(differences))
         assert (found.low, found.reason) == (None, reason)
-
-
-# --- simulations ---------------------------------------------------------------------------------------
-
-
-def test_most_intervals_hold_the_truth() -> None:
-    """A few runs of the simulation of `benchmarks.years`: kappa, Spearman and mean difference of 60 unequal labels."""
-    found = coverages(AGREEMENTS[1], 60, 30, seed=1, how="unequal", resamples=100)
-
-    assert [f.intervals for f in found] == [30] * 3
-    assert all(f.covering >= 25 for f in found)
-
-
-def test_unequal_probabilities_do_not_bias_the_card() -> None:
-    """Scores near an edge are labelled four times as often; unweighted, kappa comes out lower."""
-    agreement = AGREEMENTS[1]
-    truth = true_card(agreement.population(20_000, 1))[0]
-    ratings = labelled(agreement, 6_000, draws(1, "unequal"), "unequal")
-
-    assert true_card(ratings)[0] == pytest.approx(truth, abs=0.025)  # twice its standard error
-    assert true_card([replace(r, inclusion_probability=1.0) for r in ratings])[0] < truth - 0.04
 
 
 # --- how many labels -----------------------------------------------------------------------------------
