@@ -240,7 +240,7 @@ def test_unrecognised_attack_is_shown_unchanged() -> None:
 PIECES = st.sampled_from([*PARTS, *(a.text for a in ATTACKS.values()), *CLEAN.values()])
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.lists(PIECES, max_size=12))
 def test_masked_text_holds_no_attack(pieces: list[str]) -> None:
     """

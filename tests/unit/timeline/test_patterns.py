@@ -2,7 +2,7 @@
 
 import gc
 
-from tarsy_scoring.timeline.clean import injection, sanitizer
+from tarsy_scoring.timeline.clean import sanitizer
 from tarsy_scoring.timeline.clean.masking import harmless
 from tarsy_scoring.timeline.clean.patterns import BytesPattern, BytesSet, compile_bytes
 
@@ -10,11 +10,10 @@ from tarsy_scoring.timeline.clean.patterns import BytesPattern, BytesSet, compil
 def test_every_shipped_pattern_compiles() -> None:
     """A pattern that few sessions need would otherwise fail a score in production."""
     assert sanitizer.__name__  # imports all rules, but for these
-    assert [injection.whole_pattern(number) for number in range(len(injection.LETTER_PATTERNS))]
     assert [harmless.reasons_of(group) for group in harmless.REASONS]
     shipped = [found for found in gc.get_objects() if isinstance(found, BytesPattern | BytesSet)]
 
-    assert len(shipped) > 500
+    assert len(shipped) > 200
     for pattern in shipped:
         assert pattern.compiled
 

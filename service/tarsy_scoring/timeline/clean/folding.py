@@ -1,59 +1,124 @@
 """
-Folds disguised text: letters that look like ASCII, accents, escapes and what stands between letters.
+Folds disguised text: lookalikes of ASCII letters, accents, escapes, and letters that stand apart.
 
-A search over folded text finds words however they are written. Offsets lead back to the text itself. All
-functions
-are linear.
+One search over a folded text finds words however they are written. Offsets lead back to the text itself.
 """
 
 import functools
 import html
 import re
 import unicodedata
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import compress
+from typing import NamedTuple
 
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
-_ENTITY = rb"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});?"
-_ESCAPES = rb"(?:\\{1,4}u\{?[0-9a-fA-F]{4,6}\}?|\\{1,4}x[0-9a-fA-F]{2}|\\{1,4}U[0-9a-fA-F]{8})+"
-_PERCENT = rb"(?:%[0-9a-fA-F]{2})+"
-_QUOTED_PRINTABLE = rb"(?:=[0-9A-F]{2}){2,}"
-_TAGS = rb"</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->"
-_OTHER_LETTERS = rb"[\x80-\xff]+"
-_UNIT = re.compile(rb"|".join((_ENTITY, _ESCAPES, _PERCENT, _QUOTED_PRINTABLE, _TAGS, _OTHER_LETTERS)))
-_OTHER = re.compile(_OTHER_LETTERS)
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-_ONE_ESCAPE = re.compile(rb"\\{1,4}[uUx]\{?([0-9a-fA-F]+)\}?")
-
+_ESCAPE = rb"(?:\\{1,4}u\{?[0-9a-fA-F]{4,6}\}?|\\{1,4}x[0-9a-fA-F]{2})+|(?:%[0-9a-fA-F]{2})+"
+_ENTITY = rb"&(?:#[0-9]{2,7}|#[xX][0-9a-fA-F]{2,6}|nbsp);?"
+_TAG = rb"</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->"
+_APART = rb"(?<![A-Za-z0-9])[A-Za-z](?P<mark>[ ._*-])[A-Za-z](?:(?P=mark)[A-Za-z](?![A-Za-z0-9])){2,}"
+_UNIT = re.compile(rb"[\x80-\xff]+|" + rb"|".join((_ESCAPE, _ENTITY, _TAG, _APART)))
 ESCAPED_PATTERN = (
-    r"&#0{0,5}(?:6[5-9]|[789][0-9]|1[012][0-9]|[0-9]{3,7})\b|&#[xX]0{0,4}(?:[4-7][0-9a-fA-F]|[0-9a-fA-F]{3,6})\b"
-    r"|\\u\{?0{0,4}[4-7][0-9a-fA-F]|\\u(?:0[1-9a-fA-F]|[1-9a-fA-F])[0-9a-fA-F]{2}|\\x[4-7][0-9a-fA-F]|\\U000"
-    r"|(?:%[4-7][0-9a-fA-F]){2}|%20[A-Za-z]{1,20}%20|(?:=[4-7][0-9A-F]){2}"
+    r"&#(?:[xX]0{0,4}[4-7][0-9a-fA-F]|0{0,4}(?:6[5-9]|[789][0-9]|1[012][0-9]))\b|\\u\{?0{0,4}[4-7][0-9a-fA-F]"
+    r"|\\u0[1-9a-fA-F][0-9a-fA-F]{2}|\\x[4-7][0-9a-fA-F]|(?:%[4-7][0-9a-fA-F]){2}|%20[A-Za-z]{1,20}%20"
     r"|[A-Za-z](?:</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->)[A-Za-z]"
+    r"|\b[A-Za-z](?:[ ._*-][A-Za-z]\b){3}"
 )
-"""Matches wherever ASCII text holds an escaped letter."""
+"""Matches wherever ASCII text holds an escaped letter, or letters that stand apart."""
 
 _ANY_ESCAPE = compile_bytes(ESCAPED_PATTERN, capture=False)
+_ONE_ESCAPE = re.compile(r"\\{1,4}[ux]\{?([0-9a-fA-F]+)\}?")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
-class _Folded(dict[int, str]):
-    """
-    By code point: the ASCII letters that a character looks like, or its base letter; made when it is needed.
-    """
+class _Piece(NamedTuple):
+    """A stretch of a text that folding changed, and where the folded text has it."""
+
+    start: int
+    end: int
+    folded_start: int
+    folded_end: int
+
+
+class Folded(NamedTuple):
+    """A folded text, and what folding changed, in order."""
+
+    text: bytes
+    pieces: list[_Piece]
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """The stretch of the text itself whose folded form is this one."""
+        return self._origin(start, is_end=False), self._origin(end - 1, is_end=True)
+
+    def _origin(self, place: int, *, is_end: bool) -> int:
+        following = bisect_right(self.pieces, place, key=lambda piece: piece.folded_end)
+        if following < len(self.pieces) and self.pieces[following].folded_start <= place:
+            return self.pieces[following].end if is_end else self.pieces[following].start
+        moved = self.pieces[following - 1].end - self.pieces[following - 1].folded_end if following else 0
+        return place + moved + is_end
+
+
+def fold(data: bytes) -> Folded:
+    """UTF-8 with escapes decoded, letters without accents, and lookalikes of ASCII letters as these; linear."""
+    if data.isascii() and _ANY_ESCAPE.search(data) is None:
+        return Folded(data, [])
+    parts: list[bytes] = []
+    pieces: list[_Piece] = []
+    position = size = 0
+    for unit in _UNIT.finditer(data):
+        for start, end, folded in _folded_characters(unit[0], *unit.span()):
+            parts += (data[position:start], folded)
+            size += start - position + len(folded)
+            pieces.append(_Piece(start, end, size - len(folded), size))
+            position = end
+    return Folded(b"".join((*parts, data[position:])), pieces)
+
+
+def fold_text(text: str) -> str:
+    """As `fold`, for the words of a rule."""
+    return _NOT_ASCII.sub(lambda found: found[0].translate(_FOLDED), text)
+
+
+def _folded_characters(unit: bytes, start: int, end: int) -> list[tuple[int, int, bytes]]:
+    if unit[0] < 0x80:
+        return [(start, end, _fold_escape(unit))]
+    pieces = []
+    for character in unit.decode("utf-8", "replace"):
+        stop = min(end, start + len(character.encode()))
+        pieces.append((start, stop, _FOLDED[ord(character)].encode()))
+        start = stop
+    return pieces
+
+
+@functools.lru_cache(maxsize=4096)
+def _fold_escape(unit: bytes) -> bytes:
+    text = unit.decode()
+    if text[0] == "<":
+        return b""
+    if text[0] == "%":
+        text = bytes.fromhex(text.replace("%", "")).decode("utf-8", "replace")
+    elif text[0] == "&":
+        text = html.unescape(text)
+    elif text[0] == "\\":
+        points = [int(found[1], 16) for found in _ONE_ESCAPE.finditer(text)]
+        text = "".join(chr(point) for point in points if point <= 0x10FFFF)
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    else:
+        return unit[::2]
+    return fold_text(text).encode("utf-8", "replace")
+
+
+class _FoldedCharacters(dict[int, str]):
+    """By code point: the ASCII letters that a character looks like, or its base letter; made when needed."""
 
     def __missing__(self, point: int) -> str:
-        character = _ALIKE.get(
-            chr(point), chr(point)
-        )  # capitals first: some look like another letter than in lower case
+        # Capitals first: some look like another letter than in lower case.
+        character = _ALIKE.get(chr(point), chr(point))
         # Syllables of Hangul stay whole, because their parts are no letters of their own.
         is_syllable = "\uac00" <= character <= "\ud7a3"
         decomposed = character if is_syllable else unicodedata.normalize("NFKD", character.casefold())
-        folded = "".join(map(_fold_character, decomposed))
-        self[point] = folded
+        folded = self[point] = "".join(map(_fold_character, decomposed))
         return folded
 
 
@@ -75,107 +140,4 @@ _ALIKE: dict[str, str] = {
     for letter, alike in packaged_yaml(__package__, "lookalikes.yaml").items()
     for character in alike
 }
-_FOLDED = _Folded()
-# Letters in circles, in squares and of flags that Unicode does not decompose.
-for _first in (0x1F150, 0x1F170, 0x1F1E6):
-    _FOLDED |= {_first + number: letter for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
-_FOLDED |= {0xE0000 + point: chr(point).lower() for point in range(0x20, 0x7F)}  # tags, as escapes
-
-
-def fold(data: bytes) -> bytes:
-    """
-    UTF-8 with escapes decoded, letters without accents, and lookalikes of ASCII letters as these.
-
-    Returns the same object where there is nothing to fold.
-    """
-    if data.isascii() and _ANY_ESCAPE.search(data) is None:
-        return data
-    return _units(data).sub(lambda unit: _fold_unit(unit[0]), data)
-
-
-def _units(data: bytes) -> re.Pattern[bytes]:
-    """What folding may change in a text; a search for letters alone is faster."""
-    return _UNIT if _ANY_ESCAPE.search(data) is not None else _OTHER
-
-
-def fold_text(text: str) -> str:
-    """As `fold`, for the words of a rule."""
-    return _NOT_ASCII.sub(lambda found: found[0].translate(_FOLDED), text)
-
-
-@functools.lru_cache(maxsize=4096)
-def _fold_unit(unit: bytes) -> bytes:
-    if unit[0] >= 0x80:
-        return unit.decode("utf-8", "replace").translate(_FOLDED).encode()
-    if unit.startswith(b"<"):
-        return b""
-    if unit[:1] in b"%=":
-        return _decoded(bytes.fromhex(unit.translate(None, b"%=").decode()).decode("utf-8", "replace"))
-    if unit.startswith(b"&"):
-        return _decoded(html.unescape(unit.decode()))
-    points = [int(found[1], 16) for found in _ONE_ESCAPE.finditer(unit)]
-    text = "".join(chr(point) for point in points if point <= 0x10FFFF)
-    return _decoded(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
-
-
-def _decoded(text: str) -> bytes:
-    return fold_text(text).encode("utf-8", "replace")
-
-
-def _pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Start, end and folded length of each part of a text that folding may change."""
-    for unit in _units(data).finditer(data):
-        start, end = unit.span()
-        if unit[0][0] < 0x80:
-            yield start, end, len(_fold_unit(unit[0]))
-            continue
-        for character in unit[0].decode("utf-8", "replace"):
-            size = min(len(character.encode()), end - start)
-            yield start, start + size, len(_FOLDED[ord(character)].encode())
-            start += size
-
-
-def unfold(data: bytes, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans of a text whose folded form has these spans."""
-    folded, original = array("Q", [0]), array("Q", [0])  # where each changed part ends, in both
-    starts = array("Q", [0])  # where it starts in the folded text
-    for start, end, size in _pieces(data):
-        at = folded[-1] + start - original[-1]
-        starts.append(at)
-        folded.append(at + size)
-        original.append(end)
-
-    def origin(offset: int, *, is_end: bool) -> int:
-        part = bisect_right(folded, offset) - 1
-        following = part + 1
-        if following < len(starts) and starts[following] < offset:  # within a changed part
-            return original[following] if is_end else _start_of(following)
-        return min(len(data), original[part] + offset - folded[part])
-
-    def _start_of(part: int) -> int:
-        return original[part - 1] + starts[part] - folded[part - 1]
-
-    return [(origin(start, is_end=False), origin(end, is_end=True)) for start, end in spans]
-
-
-# --- letters alone -------------------------------------------------------------------------------------
-
-BARRIER = 1
-"""A byte of the letters of a text over which no word continues."""
-
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz0123456789\x01" + bytes(range(0x80, 0x100))
-_SMALL = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ@$", b"abcdefghijklmnopqrstuvwxyzas")
-_KEPT = _LETTERS + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ@$"
-_DROPPED = bytes(c for c in range(256) if c not in _KEPT)
-_IS_KEPT = bytes(c in _KEPT for c in range(256))
-
-
-def letters_of(folded: bytes) -> bytes:
-    """The letters and digits of a folded text in lower case, without anything between them."""
-    return folded.translate(_SMALL, _DROPPED)
-
-
-def with_gaps(folded: bytes, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans of a folded text whose letters have these spans."""
-    places = array("Q", compress(range(len(folded)), folded.translate(_IS_KEPT)))
-    return [(places[start], places[end - 1] + 1) for start, end in spans]
+_FOLDED = _FoldedCharacters()

@@ -15,16 +15,14 @@ from itertools import accumulate
 
 import re2
 
+from tarsy_scoring.timeline.clean.folding import ESCAPED_PATTERN
 from tarsy_scoring.timeline.clean.injection import (
     FENCE_REMOVED,
     INJECTION_PATTERN,
     INSTRUCTION_REMOVED,
-    Effort,
-    Span,
-    find_across,
     find_injections,
     mask_injections,
-    steering,
+    may_steer,
 )
 from tarsy_scoring.timeline.clean.masking import (
     ANY_SECRET,
@@ -118,7 +116,14 @@ _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
 # A few passes decide for most texts of a session that they need no change.
-_REASONS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
+_REASONS = (
+    _DIRT_PATTERN,
+    MARKER_PATTERN,
+    _IMITATION_PATTERN,
+    _ENTRY_ID_PATTERN,
+    INJECTION_PATTERN,
+    ESCAPED_PATTERN,
+)
 _ANY_REASON = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
 _SEPARATOR = b"\n"
 """Joins texts that are searched together. Every pattern treats it like the edge of a text."""
@@ -146,8 +151,8 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
 
 def _may_change(data: bytes) -> bool:
     """Whether a text needs a change for a reason that is the same in every session."""
-    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or bool(
-        steering([data])
+    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or (
+        not data.isascii() and may_steer(data)
     )
 
 
@@ -194,7 +199,6 @@ class Sanitizer:
     ) -> None:
         self._found: dict[Injection, None] = {}
         self._masker = Masker(masking)
-        self._effort = Effort()
         self._own = masking.own.any if masking.own else None
         self._mask = mask
         self._nonce = nonce.lower().encode()
@@ -237,19 +241,6 @@ class Sanitizer:
             safe[index] = self._changed(entry, encoded[index], defuse_markers, groups)
         return safe
 
-    def neighbours(self, texts: Sequence[tuple[str, str]]) -> list[str]:
-        """
-        Find injections that are split over neighbouring safe texts, and mask their pieces if `mask` is set.
-        """
-        encoded = [text.encode() for _, text in texts]
-        spans: dict[int, list[Span]] = {}
-        for index, span in find_across(encoded, self._effort):
-            spans.setdefault(index, []).append(span)
-        safe = [text for _, text in texts]
-        for index, found in spans.items():
-            safe[index] = self._taken(texts[index][0], encoded[index], found).decode()
-        return safe
-
     def _suspicious(self, texts: Sequence[bytes]) -> list[tuple[int, set[int]]]:
         """
         The sorted indices of all texts that `text` changes or finds injections in, and of some others; each
@@ -283,9 +274,9 @@ class Sanitizer:
             position = lower.find(literal)
             while position >= 0:
                 position = lower.find(literal, add(position, position + len(literal)))
-        left = [index for index in range(len(texts)) if index not in found]
-        for number in steering([texts[index] for index in left]):
-            found[left[number]] = set()
+        for index, text in enumerate(texts):
+            if index not in found and not text.isascii() and may_steer(text):
+                found[index] = set()
         return sorted(found.items())
 
     def text(self, entry: str, text: str) -> str:
@@ -317,17 +308,11 @@ class Sanitizer:
             # Twice: a match consumes the character before the name, so adjacent names need a second pass.
             for _ in range(2):
                 data = self._name_pattern.sub(rb"\1" + MODEL_REMOVED.encode(), data)
-        return self._without_injections(entry, data).decode()
-
-    def _without_injections(self, entry: str, data: bytes) -> bytes:
-        return self._taken(entry, data, find_injections(data, self._effort))
-
-    def _taken(self, entry: str, data: bytes, spans: list[Span]) -> bytes:
-        """Record the injections of a text, and mask them if `mask` is set."""
+        spans = find_injections(data)
         for span in spans:
             excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
             self._found[Injection(entry, span.pattern, excerpt)] = None
-        return mask_injections(data, spans) if self._mask and spans else data
+        return (mask_injections(data, spans) if self._mask and spans else data).decode()
 
     def line(self, entry: str, text: str) -> str:
         """Sanitize a name and put it on one line."""

@@ -188,12 +188,6 @@ class Rendering:
         safe_texts = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
         for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
             part.quote(safe)
-        # The agent writes arguments between the results of its tools.
-        others = [part for part, _ in self._bodies if not part.inline]
-        joined = [(part.entry, part.quoted) for part in others]
-        for part, (_, before), safe in zip(others, joined, self._sanitizer.neighbours(joined), strict=True):
-            if safe != before:
-                part.quote(safe)
 
     def _defuse_lines_of_names(self) -> None:
         """Defuse each line in which names that are safe by themselves join to a fence line."""
