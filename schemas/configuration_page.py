@@ -84,10 +84,10 @@ OUTSIDE = (
 GROUPS = {
     "Scoring and the default judge": ("enabled", "judge_model"),
     "PostgreSQL": ("database_",),
-    "Kafka": ("kafka_", "create_topics", "topic_"),
+    "Kafka": ("kafka_", "create_topics", "topic_", "events_choose"),
     "Timeline sources": ("timeline_", "max_session_"),
     "HTTP": ("api_", "metrics_", "public_url", "trusted_"),
-    "Logs and traces": ("log_", "traces"),
+    "Logs": ("log_",),
     "Work and its limits": ("",),
 }
 NOT_VARIABLES = {"config", "unknown_variables"}

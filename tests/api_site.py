@@ -18,7 +18,7 @@ from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 
 # The client is a trusted proxy, other addresses of this machine are not, and no test reaches the rate limit.
-SETTINGS = Settings(trusted_proxies="127.0.0.1", api_rate_per_minute=1_000_000, api_read_rate_per_minute=1_000_000)
+SETTINGS = Settings(trusted_proxies="127.0.0.1", api_rate_per_minute=1_000_000)
 AS_ALICE = {"X-Forwarded-User": "alice"}
 
 

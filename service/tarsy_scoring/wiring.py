@@ -265,7 +265,7 @@ def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[C
         partial(open_timeline_source, settings),
         *(partial(read_api_key, settings, name, environ) for name in providers),
         partial(require_unreadable, settings, environ, sandbox.SYSTEM),
-        partial(wants_traces, settings, environ),
+        partial(wants_traces, environ),
         partial(require_affordable, settings, full_window_usd),
     )
 

@@ -19,7 +19,7 @@ from processes import PATIENCE_S, Process, Service
 from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
 PROXY = "127.0.0.9/32"  # no request of the attack comes from there
-UNLIMITED = {"SCORING_API_RATE_PER_MINUTE": "100000", "SCORING_API_READ_RATE_PER_MINUTE": "100000"}
+UNLIMITED = {"SCORING_API_RATE_PER_MINUTE": "100000"}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

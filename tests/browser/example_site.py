@@ -44,7 +44,7 @@ async def example_site(folder: Path, postgres: Postgres, kafka: Kafka, template:
             service.env |= {"SCORING_CONFIG": str(folder / "config.yaml"), "SCORING_JUDGE_MODEL": MODEL}
             try:
                 worker = service.worker()
-                api = service.command("api", SCORING_API_PORT="0", SCORING_API_READ_RATE_PER_MINUTE="100000")
+                api = service.command("api", SCORING_API_PORT="0")
                 address = (await api.says("api.listening"))["address"]
                 await worker.ready()
                 _add_sessions(service, filled.sessions)

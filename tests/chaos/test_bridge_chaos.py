@@ -103,6 +103,13 @@ class Fleet:
         await victim.kill()
         self._running.append(self._start(kind))
 
+    async def sweep(self) -> None:
+        """Kill the bridges and start others, which begin with a sweep."""
+        bridges = [each for each in self._running if each[0] == "bridge"]
+        await asyncio.gather(*(process.kill() for _, process in bridges))
+        self._running = [each for each in self._running if each[0] != "bridge"]
+        self._running += [self._start("bridge") for _ in bridges]
+
     async def stop(self) -> list[int]:
         """Send SIGTERM to all; returns their exit statuses."""
         return list(await asyncio.gather(*(process.stop() for _, process in self._running)))
@@ -142,7 +149,6 @@ async def test_a_thousand_sessions_survive_a_dozen_kills(service: Service, tarsy
             "SCORING_TIMELINE_DATABASE_URL": tarsy_database_url,
             "SCORING_WRITE_BACK": "true",
             "SCORING_WRITE_BACK_DATABASE_URL": tarsy_database_url,
-            "SCORING_BRIDGE_SWEEP_S": "0.5",
             "SCORING_SLOTS": "8",
             "SCORING_MAX_ATTEMPTS": "15",
             "SCORING_LOG_LEVEL": "warning",
@@ -153,6 +159,7 @@ async def test_a_thousand_sessions_survive_a_dozen_kills(service: Service, tarsy
         await service.scores_reach((killed + 1) * len(scored) // (KILLS + 2), "completed_at IS NOT NULL", timeout_s=60)
         await fleet.lose(chance)
     await working
+    await fleet.sweep()
     await service.all_end(len(scored), timeout_s=60)
 
     async def all_arrived() -> bool:
@@ -182,7 +189,7 @@ async def leads(process: Process) -> bool:
 @pytest.mark.slow
 async def test_11a_a_frozen_bridge_is_replaced_within_a_minute(service: Service, tarsy_database_url: str) -> None:
     """PostgreSQL ends its transaction, and with it the lock; when it wakes, it announces nothing a second time."""
-    env = {"SCORING_TIMELINE_DATABASE_URL": tarsy_database_url, "SCORING_BRIDGE_SWEEP_S": "0.5"}
+    env = {"SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
     frozen = service.command("bridge", "--since", "beginning", **env)
     await wait_until(lambda: leads(frozen), 60, "the first bridge leads")
     other = service.command("bridge", "--since", "beginning", **env)

@@ -254,15 +254,13 @@ def test_few_components_have_a_secret(charts: dict[str, Objects], components: se
 
 
 def test_few_pods_take_in_and_many_judge(charts: dict[str, Objects]) -> None:
-    """Every role runs somewhere, and a member of the consumer group keeps its name across restarts."""
+    """Every role runs somewhere."""
     chart = charts["everything"]
     intake, worker = chart.one("StatefulSet", "scoring-intake"), chart.one("Deployment", "scoring-worker")
     roles = [item["spec"]["template"]["spec"]["containers"][0]["args"] for item in (intake, worker)]
     assert roles == [["worker", "--only", "intake,relay"], ["worker", "--only", "judge"]]
     assert intake["spec"]["replicas"] == 3
     assert chart.one("Service", intake["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
-    member = variables(intake["spec"]["template"]["spec"]["containers"][0])["SCORING_KAFKA_GROUP_INSTANCE_ID"]
-    assert member["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 def test_mounts_have_volumes(chart: Objects) -> None:

@@ -158,7 +158,7 @@ def test_env_takes_every_other_setting(helm: Render, tmp_path: Path) -> None:
     """Every variable that is neither secret nor set by the chart, and the paths of key files."""
     checks = (CHART / "templates" / "checks.yaml").read_text()
     plain = {v for v in known_variables() if not v.endswith("_FILE") and f'"{v}"' not in checks}
-    assert {"SCORING_BRIDGE_SWEEP_S", "SCORING_BRIDGE_OVERLAP_S", "SCORING_RETENTION_DAYS"} <= plain
+    assert {"SCORING_SLOTS", "SCORING_RETENTION_DAYS"} <= plain
     plain |= {"OTEL_EXPORTER_OTLP_CLIENT_KEY", "OPENAI_API_KEY_FILE", "SSL_CERT_FILE", "HTTPS_PROXY"}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"env": dict.fromkeys(plain, "http://a:1/b@c:d")}))
     helm("template", "s", str(CHART), *MINIMAL, NO_API, "--values", str(tmp_path / "values.yaml"))

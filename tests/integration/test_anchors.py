@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from builders import DEFAULT_CRITERIA, Scoring, completion, failure, open_scoring, policy, rescore
+from builders import DEFAULT_CRITERIA, Scoring, completion, failure, rescore
 from drift_rows import plant_judgements, plant_scores, totals
 from stored import store_score, store_session
 from tarsy_scoring.cli import cli
@@ -91,19 +91,6 @@ async def test_a_judged_anchor_is_requested_again_for_a_new_judge(scoring: Scori
     await plant_scores(scoring, NEW, [60, 60], begin=LAST_WEEK + timedelta(days=2))
 
     assert len(await ask(scoring)) == 3
-
-
-async def test_anchors_judgements_each_sets_the_number_of_judgements(database_url: str) -> None:
-    wanted = policy()
-    settings = wanted.settings.model_copy(update={"anchors_judgements_each": 3})
-    async with open_scoring(database_url, type(wanted)(settings, wanted.hashes)) as scoring:
-        first, *_ = await plant_anchors(scoring, 2)
-        await plant_judgements(scoring, OLD, {first: 70})
-
-        scores = await ask(scoring)
-
-        asked = [(await scoring.score(i))["session_id"] for i in scores]
-        assert (len(asked), asked.count(first)) == (5, 2)
 
 
 async def test_a_failing_anchor_is_retried_daily_and_given_up_after_three(scoring: Scoring) -> None:

@@ -78,7 +78,6 @@ def address(postgres: Postgres, _migrated_template: str, tmp_path_factory: pytes
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
         env |= {"SCORING_DATABASE_URL": url, "SCORING_API_PORT": "0", "SCORING_API_RATE_PER_MINUTE": "1000000"}
         env |= {"SCORING_LOG_FORMAT": "json", "SCORING_METRICS_PORT": "0"}
-        env |= {"SCORING_API_READ_RATE_PER_MINUTE": "1000000"}
         process = Process([sys.executable, "-m", "tarsy_scoring", "api"], env, folder, "api")
         try:
             listening = run_apart(process.says("api.listening", 30))["address"]

@@ -381,12 +381,12 @@ async def test_an_old_open_session_is_never_lost(start: Start, topic: Topic, tar
     await put(tarsy, "slow", "in_progress", created=NOW - 9 * DAY)
     await put(tarsy, "odd", "a_status_of_next_year", created=NOW - 9 * DAY)
     await put(tarsy, "old", created=NOW - 8 * DAY)
-    await swept(start(bridge_overlap_s=3600))
-    assert await value(database, "SELECT settled_before FROM bridge_bookmark") > NOW - 2 * HOUR
+    await swept(start())
+    assert await value(database, "SELECT settled_before FROM bridge_bookmark") > NOW - 25 * HOUR
     await end(tarsy, "slow")
     await end(tarsy, "odd")
 
-    await swept(await swept(start(bridge_overlap_s=3600)))
+    await swept(await swept(start()))
 
     assert await topic.ids() == ["odd", "old", "slow"]
     assert await value(database, "SELECT count(*) FROM bridge_announced") == 0
@@ -429,10 +429,14 @@ async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
     assert await topic.ids() == ["behind", "behind-later", "timeless", "timeless-later"]
 
 
-async def test_a_restored_tarsy_ends_sessions_again(start: Start, topic: Topic, tarsy: Tarsy) -> None:
+async def test_a_restored_tarsy_ends_sessions_again(
+    start: Start, topic: Topic, tarsy: Tarsy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are older than the settled time and still remembered; one sweep in between sees them open."""
     await put(tarsy, "one", created=NOW - 3 * DAY)
-    await swept(start(bridge_overlap_s=10 * 86_400))
+    with monkeypatch.context() as patched:
+        patched.setattr(bridge_module, "OVERLAP_S", 10 * 86_400)
+        await swept(start())
     await tarsy.execute("UPDATE alert_sessions SET status = 'in_progress', completed_at = NULL")
     await swept(start())
     await end(tarsy, "one", "failed")
@@ -556,14 +560,16 @@ async def test_settled_sessions_are_forgotten_and_not_read_again(
     for n in range(3):
         await put(tarsy, f"old{n}", created=NOW - 5 * DAY)
     await put(tarsy, "new")
-    bridge = await swept(start(bridge_overlap_s=10 * 86_400))
+    with monkeypatch.context() as patched:
+        patched.setattr(bridge_module, "OVERLAP_S", 10 * 86_400)
+        bridge = await swept(start())
     assert await value(database, "SELECT count(*) FROM bridge_announced") == 4
 
-    await swept(start(bridge_overlap_s=3600))
+    await swept(start())
 
     assert await value(database, "SELECT string_agg(session_id, ',') FROM bridge_announced") == "new"
     settled = await value(database, "SELECT settled_before FROM bridge_bookmark")
-    assert abs(datetime.now(UTC) - HOUR - settled) < HOUR / 2
+    assert abs(datetime.now(UTC) - DAY - settled) < HOUR / 2
     await put(tarsy, "impossible", created=NOW - 5 * DAY)
     await swept(bridge)
     assert "impossible" not in await topic.ids()

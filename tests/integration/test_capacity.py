@@ -62,7 +62,8 @@ async def test_a_paused_chain_leaves_room_for_other_chains(scoring: Scoring, mon
     """Until a larger bound of its own; intake resumes when the hold ends."""
     monkeypatch.setattr(capacity_module, "COUNT_EVERY_S", 0)
     monkeypatch.setattr(capacity_module, "COUNTING_SHARE", 1e9)
-    settings = load_settings({"SCORING_MAX_PENDING": "50", "SCORING_MAX_HELD": "70"})
+    monkeypatch.setattr(capacity_module, "HELD_PER_PENDING", 1.4)
+    settings = load_settings({"SCORING_MAX_PENDING": "50"})
     metrics, limits = Metrics(), Limits(scoring.database, settings)
     capacity = Capacity(settings, scoring.database, metrics, limits.refreshed_standings)
 

@@ -65,7 +65,7 @@ class Service:
 async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
-    env = {"SCORING_CONFIG": str(config), "SCORING_EVENT_CHAIN_TOPICS": "session-completed"}
+    env = {"SCORING_CONFIG": str(config), "SCORING_EVENTS_CHOOSE_CHAINS": "true"}
     settings = load_settings({"SCORING_DATABASE_URL": database_url} | env)
     slept_s: list[float] = []
 

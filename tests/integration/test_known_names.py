@@ -349,7 +349,7 @@ async def test_an_event_cannot_choose_the_providers_of_another_chain(
     [
         pytest.param("public", None, {}, id="the-source-knows-none"),
         pytest.param("public", "public", {}, id="both-agree"),
-        pytest.param("public", "k", {"SCORING_EVENT_CHAIN_TOPICS": "session-completed"}, id="allowed"),
+        pytest.param("public", "k", {"SCORING_EVENTS_CHOOSE_CHAINS": "true"}, id="allowed"),
     ],
 )
 async def test_the_chain_of_an_event_counts(

@@ -74,7 +74,7 @@ async def judged(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> Asy
     async with ScriptedJudge() as spare:
         config = tmp_path / "config.yaml"
         config.write_text(CONFIG.format(main=judge.base_url, spare=spare.base_url), "utf-8")
-        env = {"SCORING_CONFIG": str(config), "SCORING_EVENT_CHAIN_TOPICS": "session-completed"}
+        env = {"SCORING_CONFIG": str(config), "SCORING_EVENTS_CHOOSE_CHAINS": "true"}
         settings = load_settings({"SCORING_DATABASE_URL": database_url} | env)
 
         async def sleep(seconds: float) -> None:

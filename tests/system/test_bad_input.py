@@ -127,7 +127,7 @@ async def test_intake_pauses_over_max_pending_and_resumes(service: Service) -> N
 async def test_scores_of_a_paused_chain_do_not_stop_the_requests_of_other_chains(service: Service) -> None:
     """The intake runs alone, so it reads the pause itself. A bound of their own pauses it in the end."""
     assert (await service.run("pause", "--chain", "billing")).status == 0
-    intake = service.worker("--only", "intake,relay", SCORING_MAX_PENDING="50", SCORING_MAX_HELD="70")
+    intake = service.worker("--only", "intake,relay", SCORING_MAX_PENDING="50")
     service.worker("--only", "judge")
     await service.announce(*service.add_sessions(60, "held"), chain_id="billing")
     await service.scores_reach(60, "chain_id = 'billing'")

@@ -21,6 +21,7 @@ from infrastructure import wait_until
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
 from tarsy_scoring.config.settings import GateSettings
 from tarsy_scoring.evaluation.outcome import GateResult
+from tarsy_scoring.gates import sandbox
 from tarsy_scoring.gates.run import THREAD_NAME, run_gates
 from tarsy_scoring.gates.sandbox import landlock_version
 from unit.timeline.sessions import call, of_events
@@ -48,6 +49,11 @@ def work_dir(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture(autouse=True)
+def _python_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "SYSTEM", sandbox.SYSTEM + PYTHON)
+
+
 def allowed(work_dir: Path, /, **changes: Any) -> GateSettings:
     template = str(work_dir.parent / "{session_id}")
     given = {
@@ -55,7 +61,6 @@ def allowed(work_dir: Path, /, **changes: Any) -> GateSettings:
         "work_dir": template,
         "timeout_s": PATIENCE_S,
         "sandbox": SANDBOX,
-        "readable": PYTHON,
     }
     return GateSettings(**given | changes)
 

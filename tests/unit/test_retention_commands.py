@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from tarsy_scoring.commands.erase import erase
 from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import Config, RetentionSettings, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.retention.pruning import Keep
 
@@ -60,25 +60,17 @@ def test_valid_arguments_get_as_far_as_the_database(command: click.Command, argu
 
 
 @pytest.mark.parametrize(
-    ("days", "own", "asked", "keep"),
+    ("days", "asked", "keep"),
     [
-        pytest.param(None, {}, None, Keep(), id="for-ever"),
-        pytest.param(365, {}, None, Keep(365, 365, 365, 365), id="all-as-long-as-scores"),
-        pytest.param(365, {}, 90, Keep(90, 90, 90, 90), id="what-was-asked-for-instead"),
-        pytest.param(7, {}, None, Keep(7, 7, 7, 30), id="records-no-less-than-a-month"),
-        pytest.param(7, {"records_days": 45}, None, Keep(7, 7, 7, 45), id="records-longer"),
-        pytest.param(365, {"records_days": 45}, None, Keep(365, 365, 365, 45), id="records-shorter"),
-        pytest.param(365, {"replies_days": 30, "events_days": 60}, None, Keep(365, 30, 60, 365), id="text-shorter"),
-        pytest.param(20, {"replies_days": 30, "events_days": 60}, None, Keep(20, 20, 20, 30), id="never-beyond-scores"),
-        pytest.param(None, {"replies_days": 30}, None, Keep(None, 30, None, None), id="replies-alone"),
-        pytest.param(None, {"events_days": 60, "records_days": 45}, None, Keep(None, None, 60, 45), id="log-alone"),
+        pytest.param(None, None, Keep(), id="for-ever"),
+        pytest.param(365, None, Keep(365, 365, 365, 365), id="all-as-long-as-scores"),
+        pytest.param(365, 90, Keep(90, 90, 90, 90), id="what-was-asked-for-instead"),
+        pytest.param(7, None, Keep(7, 7, 7, 30), id="records-no-less-than-a-month"),
     ],
 )
-def test_each_kind_is_kept_for_its_time(days: int | None, own: dict[str, int], asked: int | None, keep: Keep) -> None:
-    """Text and events never outlive scores; records recognise events that are delivered again."""
-    settings = Settings(retention_days=days, config=Config(retention=RetentionSettings(**own)))
-
-    assert Keep.of(settings, asked) == keep
+def test_each_kind_is_kept_for_its_time(days: int | None, asked: int | None, keep: Keep) -> None:
+    """Records recognise events that are delivered again."""
+    assert Keep.of(Settings(retention_days=days), asked) == keep
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "36501"])
@@ -86,9 +78,3 @@ def test_an_invalid_retention_is_refused(value: str) -> None:
     """A typing error must not delete anything."""
     with pytest.raises(ConfigurationError, match="SCORING_RETENTION_DAYS"):
         load_settings({"SCORING_RETENTION_DAYS": value})
-
-
-def test_records_for_less_than_a_month_are_refused() -> None:
-    """Without its record, an event that is delivered again would be scored again."""
-    with pytest.raises(ValueError, match="30"):
-        RetentionSettings(records_days=29)

@@ -117,9 +117,6 @@ readinessProbe:
 - {name: SCORING_KAFKA_{{ $variable }}, value: /etc/tarsy-scoring/kafka/{{ $key }}}
 {{- end }}
 {{- end }}
-{{- if .tls.privateKeyPasswordKey }}
-{{ include "tarsy-scoring.fromSecret" (dict "variable" "SCORING_KAFKA_KEY_PASSWORD" "secret" .tls.existingSecret "key" .tls.privateKeyPasswordKey) }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

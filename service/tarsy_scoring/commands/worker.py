@@ -198,7 +198,7 @@ def _studies(parts: Parts, stopping: asyncio.Event) -> list[Coroutine[Any, Any, 
 
 def _tracing(settings: Settings) -> Tracing:
     """Tracing of judging, `OFF` if not configured. Raises: ConfigurationError: traces cannot be exported."""
-    if not wants_traces(settings, os.environ):
+    if not wants_traces(os.environ):
         return OFF
     from tarsy_scoring.telemetry.otel import open_spans
 

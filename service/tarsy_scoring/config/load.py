@@ -40,8 +40,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     values: dict[str, Any] = {}
     for field in _fields_from_environment():
         variable = variable_of(field)
-        value = environ.get(variable)
-        if value:
+        if value := environ.get(variable):
             values[field] = value
         if field in SECRETS_FROM_FILES and (file := environ.get(variable + "_FILE")):
             if value:

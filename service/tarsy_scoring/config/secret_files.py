@@ -54,7 +54,7 @@ def require_unreadable(
     gates = settings.config.gates
     if not gates.allow_commands:
         return
-    folders = [*readable, *gates.readable]
+    folders = [*readable]
     if gates.work_dir is not None:
         before, placeholder, _ = gates.work_dir.partition("{session_id}")
         folders.append((os.path.dirname(before) or ".") if placeholder else before)

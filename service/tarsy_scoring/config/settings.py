@@ -115,7 +115,6 @@ SecretPattern = Annotated[str, AfterValidator(_secret_pattern)]
 SecretKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,19}$")]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-AbsolutePath = Annotated[str, AfterValidator(not_blank), Field(pattern="^/")]
 Topic = Annotated[str, AfterValidator(_topic_name)]
 NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
@@ -293,41 +292,11 @@ class GateSettings(_Frozen):
         description="What keeps commands from secrets: `landlock` restricts the files that they can read; `container` "
         "states that their container holds no secret in a file.",
     )
-    readable: tuple[AbsolutePath, ...] = Field(
-        (), description="Folders and files that commands may also read."
-    )
-    max_memory_bytes: int = Field(
-        2_000_000_000, ge=50_000_000, description="Address space of each process of a command."
-    )
-    max_processes: int = Field(
-        4096,
-        ge=1,
-        description="Processes of the worker's user, on its whole node, above which a command starts no further one.",
-    )
     work_dir: WorkDir | None = Field(
         None, description="Work directory of commands and files; may hold `{session_id}`."
     )
     timeout_s: Positive = Field(30, description="Time limit of a command.")
     max_output_bytes: int = Field(1_000_000, ge=1, description="Bytes kept of the output of a command.")
-
-
-class RetentionSettings(_Frozen):
-    """Retention of records that differs from that of scores (`SCORING_RETENTION_DAYS`); see `tarsy-scoring
-    prune`.
-    """
-
-    replies_days: Days | None = Field(
-        None, description="Days to keep full replies; `null`: as long as scores."
-    )
-    events_days: Days | None = Field(
-        None,
-        description="Days to keep published events for clients that catch up; `null`: as long as scores.",
-    )
-    records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
-        None,
-        description="Days to keep requests, changes and charges: at least 30, and longer than Kafka keeps its topics. "
-        "`null`: as long as scores, at least 30.",
-    )
 
 
 class MaskingSettings(_Frozen):
@@ -365,10 +334,6 @@ class Config(_Frozen):
     gates: GateSettings = Field(
         GateSettings(), description="Limits for gates that run commands or read files."
     )
-    retention: RetentionSettings = Field(
-        RetentionSettings(),
-        description="Retention that differs from that of scores; see [operations](operations.md).",
-    )
 
     @property
     def named_chains(self) -> dict[str, ChainSettings]:
@@ -397,13 +362,6 @@ class Settings(_Frozen):
     )
     kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
     kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
-    kafka_group_instance_id: NotBlank | None = Field(
-        None,
-        description=(
-            "Name of this process as a static member of the group: a restart within the session timeout moves no "
-            "partition. Must stay the same across restarts and differ between processes."
-        ),
-    )
     kafka_session_timeout_s: Positive = Field(
         15, description="Time after which brokers remove a silent member."
     )
@@ -419,9 +377,6 @@ class Settings(_Frozen):
     )
     kafka_cert_file: Path | None = Field(None, description="Client certificate for mutual TLS, PEM.")
     kafka_key_file: Path | None = Field(None, description="Key of the client certificate, PEM.")
-    kafka_key_password: SecretStr | None = Field(
-        None, description="Password of that key, if it is encrypted."
-    )
     create_topics: bool = Field(False, description="Create missing topics at the start.")
     topic_partitions: int = Field(6, ge=1, description="Partitions of topics created at the start.")
     topic_replication: int = Field(1, ge=1, description="Replication of topics created at the start.")
@@ -434,8 +389,8 @@ class Settings(_Frozen):
     topic_scoring_insights: Topic = Field(
         "scoring-insights", description="Topic of rolling signals and of drift."
     )
-    event_chain_topics: str = Field(
-        "", description="Comma-separated topics whose events may name another chain than the source gives."
+    events_choose_chains: bool = Field(
+        False, description="The chain that an event names counts before the chain that the source gives."
     )
     timeline_source: TimelineSourceName | None = Field(None, description="Where sessions are read.")
     timeline_database_url: DatabaseUrl | None = Field(
@@ -463,12 +418,6 @@ class Settings(_Frozen):
         "need the memory for it.",
     )
     timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
-    bridge_overlap_s: float = Field(
-        86_400,
-        ge=3600,
-        description="Longest time between creation and commit of a TARSy session, for the bridge.",
-    )
-    bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge reads that time again.")
     write_back: bool = Field(
         False, description="Write finished scores into TARSy's own tables, for its dashboard."
     )
@@ -493,13 +442,8 @@ class Settings(_Frozen):
     max_pending: int = Field(
         100_000,
         ge=1,
-        description="Number of due scores above which intake pauses; those held up do not count.",
-    )
-    max_held: int | None = Field(
-        None,
-        ge=1,
-        description="Number of due scores held up by a pause, a spent budget or an open circuit above which intake "
-        "pauses; default: ten times `SCORING_MAX_PENDING`.",
+        description="Number of due scores above which intake pauses. Scores held up by a pause, a spent budget or an "
+        "open circuit do not count; intake pauses above ten times as many of those.",
     )
     unknown_criteria_grace_s: Positive = Field(
         900,
@@ -518,13 +462,6 @@ class Settings(_Frozen):
         description="Number of invalid messages in a row above which intake stops reading the topic.",
     )
     retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
-    anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
-    anchors_judgements_each: int = Field(
-        1,
-        ge=1,
-        le=3,
-        description="Judgements of each anchor by each judge; more for a judge that varies much.",
-    )
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: Port = Field(8080, description="Port of the API.")
     metrics_host: NotBlank = Field("127.0.0.1", description="Address that `/metrics` listens on.")
@@ -568,18 +505,12 @@ class Settings(_Frozen):
         description="TARSy's dashboard: pages link each session to its page there, `URL/sessions/SESSION_ID`.",
     )
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
-    api_read_rate_per_minute: int = Field(
-        6_000, ge=1, description="Reading requests per minute and caller, in each API process."
-    )
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level that is logged."
     )
     log_format: LogFormat | None = Field(None, description="Default: `console` on a terminal, else `json`.")
-    traces: bool | None = Field(
-        None, description="Export traces (`OTEL_*`); default: if `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
-    )
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables without a meaning.")
 
@@ -604,8 +535,6 @@ class Settings(_Frozen):
                 "SCORING_KAFKA_CERT_FILE and SCORING_KAFKA_KEY_FILE belong together: give both, "
                 "the same file twice where it holds both"
             )
-        if self.kafka_key_password is not None and self.kafka_key_file is None:
-            raise ValueError("SCORING_KAFKA_KEY_PASSWORD needs SCORING_KAFKA_KEY_FILE")
         return self
 
     @model_validator(mode="after")
@@ -618,24 +547,6 @@ class Settings(_Frozen):
                 raise ValueError(f"{variable}: the same topic is used by {taken[name]}; give each its own")
             taken[name] = variable
         return self
-
-    @model_validator(mode="after")
-    def _topics_name_chains(self) -> Self:
-        if set(self._event_chain_topics) - {self.topic_session_completed}:
-            raise ValueError(
-                f"{variable_of('event_chain_topics')}: only events of {self.topic_session_completed} name a chain; "
-                "give that topic, or nothing"
-            )
-        return self
-
-    @property
-    def _event_chain_topics(self) -> list[str]:
-        return [name.strip() for name in self.event_chain_topics.split(",") if name.strip()]
-
-    @property
-    def events_choose_chains(self) -> bool:
-        """Whether the chain that an event names counts before the chain that the source gives."""
-        return bool(self._event_chain_topics)
 
     def chain(self, chain_id: str | None) -> ChainSettings:
         """The settings of a chain; `defaults` for an unknown one or None."""

@@ -150,7 +150,7 @@ class _Looks:
             raise Fault(
                 f"{', '.join(too_long)} keeps messages for longer than {records_days} days, for which requests are "
                 "kept: a message that is delivered again later is a new request",
-                "lower retention.ms of the topic, or raise retention.records_days",
+                "lower retention.ms of the topic, or raise SCORING_RETENTION_DAYS",
             )
         return _listed(f"{name} {_days(ms)}" for name, ms in kept_ms.items())
 

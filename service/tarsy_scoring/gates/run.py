@@ -42,6 +42,8 @@ THREAD_NAME = "gate"
 # stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
+MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process of a command
+MAX_PROCESSES = 4096  # of the worker's user on its node, above which a command starts no further one
 _MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
 _KILL_AFTER_S = 10.0  # a sandbox ends its command within milliseconds of SIGTERM, unless the kernel holds it
 _PLACEHOLDER = "{session_id}"
@@ -338,11 +340,11 @@ def _start(
         "status": status,
         "directory": str(root),
         "landlock": settings.sandbox == "landlock",
-        "readable": [*sandbox.SYSTEM, *settings.readable],
+        "readable": sandbox.SYSTEM,
         "writable": [own],
         "limits": [
-            ("RLIMIT_AS", settings.max_memory_bytes),
-            ("RLIMIT_NPROC", settings.max_processes),
+            ("RLIMIT_AS", MAX_MEMORY_BYTES),
+            ("RLIMIT_NPROC", MAX_PROCESSES),
             ("RLIMIT_FSIZE", _MAX_FILE_BYTES),
             # A command with a thread on each core ends by its timeout and not by this limit.
             ("RLIMIT_CPU", math.ceil(settings.timeout_s * (os.cpu_count() or 1)) + 1),

@@ -116,7 +116,6 @@ class Consumer:
                 *self._topics,
                 **self._options,
                 group_id=self._settings.kafka_group,
-                group_instance_id=self._settings.kafka_group_instance_id,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 session_timeout_ms=timeout_ms,

@@ -163,10 +163,9 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
         if certificate is not None and key is not None:
-            variables = "SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE, SCORING_KAFKA_KEY_PASSWORD"
-            # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
-            password = settings.kafka_key_password.get_secret_value() if settings.kafka_key_password else ""
-            context.load_cert_chain(certificate, key, password)
+            variables = "SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE"
+            # With an empty password, or OpenSSL asks at the terminal for that of an encrypted key, and waits.
+            context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         files = [str(path) for path in (authorities, certificate, key) if path is not None]
         raise ConfigurationError(f"{variables}: cannot use {', '.join(files)}: {error}") from None

@@ -3,7 +3,7 @@ Decides how many more requests intake may take, by two bounds on due scores.
 
 Scores that workers may claim count towards `max_pending`. Scores of a chain that is held up for long (a
 pause,
-a spent budget, an open circuit) count towards `max_held`, which is larger: one chain's hold must not stop the
+a spent budget, an open circuit) count towards ten times that number: one chain's hold must not stop the
 requests of all others. At a bound intake pauses until the count has shrunk to 80 % of it.
 """
 
@@ -20,7 +20,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-HELD_PER_PENDING = 10  # default of `max_held`
+HELD_PER_PENDING = 10  # bound on scores that are held up, in multiples of `max_pending`
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.1  # of the time: a count reads every due score, up to both bounds
 RESUME_SHARE = 0.8  # of a bound; without a gap intake would pause and resume with every claim
@@ -42,7 +42,7 @@ class Capacity:
         metrics: Metrics,
         standings: Callable[[], Awaitable[Standings]],
     ) -> None:
-        most_held = settings.max_held or HELD_PER_PENDING * settings.max_pending
+        most_held = HELD_PER_PENDING * settings.max_pending
         self._bounds: dict[Bound, int] = {"pending": settings.max_pending, "held": most_held}
         self._database = database
         self._metrics = metrics

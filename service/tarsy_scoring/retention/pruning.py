@@ -208,7 +208,7 @@ FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotte
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Days to keep each kind of rows; None: for ever. `of` keeps replies and events no longer than scores."""
+    """Days to keep each kind of rows; None: for ever."""
 
     scores_days: int | None = None
     replies_days: int | None = None
@@ -224,16 +224,8 @@ class Keep:
         Args:
             scores_days: Overrides `SCORING_RETENTION_DAYS`.
         """
-        own = settings.config.retention
-        scores = settings.retention_days if scores_days is None else scores_days
-        records = own.records_days
-        if records is None and scores is not None:
-            records = max(scores, LEAST_RECORDS_DAYS)
-        return cls(scores, _sooner(own.replies_days, scores), _sooner(own.events_days, scores), records)
-
-
-def _sooner(days: int | None, scores_days: int | None) -> int | None:
-    return min((d for d in (days, scores_days) if d is not None), default=None)
+        days = settings.retention_days if scores_days is None else scores_days
+        return cls(days, days, days, None if days is None else max(days, LEAST_RECORDS_DAYS))
 
 
 Watch = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]

@@ -29,6 +29,8 @@ SOURCE_ANCHORS = "anchors"
 AUTOMATIC = "anchors"
 # The current judge gave most of these newest scores, so one score by a substitute makes no new judge.
 NEWEST_LOOKED_AT = 5
+JUDGEMENTS_EACH = 1  # of each anchor by each judge
+EVERY_S = 86_400.0  # between requests for judgements that anchors lack
 SPARE_TRIES = 2  # beyond the judgements wanted; each consists of up to `max_attempts` attempts
 DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
 ASKED_AT_ONCE = 500
@@ -274,7 +276,7 @@ async def standing(database: Database, policy: Policy) -> Standing:
     """
     settings = policy.settings
     own = {name: chain.criteria for name, chain in settings.config.chains.items()}
-    wanted, patience_s = settings.anchors_judgements_each, settings.anchors_every_h * 3600
+    wanted, patience_s = JUDGEMENTS_EACH, EVERY_S
 
     async def work(connection: Connection) -> Standing:
         rows = await connection.fetch(
@@ -339,7 +341,7 @@ async def ask(
         found: The anchors, read shortly before.
         states: Request anchors in these states; None: those that are due.
     """
-    wanted = inbox.policy.settings.anchors_judgements_each
+    wanted = JUDGEMENTS_EACH
     judges = {j.chain_id: j for j in found.judges}
     requests = [
         _request(anchor, judge, anchor.asked + number, by)

@@ -5,7 +5,7 @@ Laws. A *look* is quick and may miss sessions: it compares the sessions that wer
 with those that are open now. A *sweep* misses none: it first remembers, by id, the old sessions that are
 still open; then it reads every terminal session that is not settled, by status and time of creation, and
 announces each end that was not announced before. A sweep that one server answered *settles* the sessions
-created before it began, except for the last `SCORING_BRIDGE_OVERLAP_S`: later sweeps do not read them.
+created before it began, except for the last `OVERLAP_S`: later sweeps do not read them.
 
 The order of ends and commits, the clocks behind recorded ends and outages therefore do not matter. The
 only assumption about TARSy is that a session's row is committed within the overlap after its creation
@@ -39,6 +39,8 @@ from tarsy_scoring.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 POLL_S = 2.0
+SWEEP_EVERY_S = 300.0
+OVERLAP_S = 86_400.0  # longest time between creation and commit of a TARSy session
 GATHER_S = 0.1  # a burst of notifications causes one look
 FRESH = timedelta(
     minutes=5
@@ -109,8 +111,7 @@ class Bridge:
         since: datetime | None = None,
         publisher: Publisher | None = None,
     ) -> None:
-        self._overlap = timedelta(seconds=settings.bridge_overlap_s)
-        self._sweep_every_s = settings.bridge_sweep_s
+        self._overlap = timedelta(seconds=OVERLAP_S)
         self._database = database
         self._sessions = sessions
         self._announcer = Announcer(settings, database, metrics, publisher)
@@ -126,7 +127,6 @@ class Bridge:
         self._outage = Outage(0)
         self.lacking: str | None = "it has not read TARSy's database yet"
         """Why it cannot work; None while it works, or another process does."""
-        metrics.bridge_sweep_every.set(settings.bridge_sweep_s)
 
     def wake(self) -> None:
         """Make the next pass look, however recent the last look is."""
@@ -217,7 +217,7 @@ class Bridge:
             self._woken.clear()
             await self._look(bookmark, now)
         if bookmark.will_settle is None:
-            if self._swept_at is not None and now - self._swept_at < self._sweep_every_s:
+            if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY_S:
                 return False
             return await self._begin_sweep(bookmark)
         return await self._sweep_page(bookmark)

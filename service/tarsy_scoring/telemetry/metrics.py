@@ -143,7 +143,6 @@ class Metrics:
     bridge_leading: Gauge
     bridge_announced: Counter
     bridge_swept: Gauge
-    bridge_sweep_every: Gauge
 
     def __init__(self, chains: Collection[str] = ()) -> None:
         self._chains = frozenset(chains)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError
 
 About = Mapping[str, str | int | float | None]
@@ -150,29 +150,27 @@ OFF = Tracing()
 # --- whether traces are wanted -------------------------------------------------------------------------
 
 
-def wants_traces(settings: Settings, environ: Mapping[str, str]) -> bool:
+def wants_traces(environ: Mapping[str, str]) -> bool:
     """
-    Whether to export traces: `SCORING_TRACES`, else whether OpenTelemetry's own variables name an endpoint.
+    Whether to export traces: whether OpenTelemetry's own variables name an endpoint.
 
     OpenTelemetry's SDK reads and validates the rest of `OTEL_*`, and its warnings are logged.
 
     Raises:
         ConfigurationError: Traces are wanted, and the SDK is not installed, or another exporter is named.
     """
-    wanted = any(environ.get(name) for name in _ENDPOINTS) if settings.traces is None else settings.traces
+    wanted = any(environ.get(name) for name in _ENDPOINTS)
     exporter = (environ.get("OTEL_TRACES_EXPORTER") or "otlp").strip().lower()
     is_disabled = (environ.get("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
     if not wanted or is_disabled or exporter == "none":
         return False
     if exporter != "otlp":
-        raise ConfigurationError(
-            "OTEL_TRACES_EXPORTER: only otlp and none are supported; SCORING_TRACES=false turns traces off"
-        )
+        raise ConfigurationError("OTEL_TRACES_EXPORTER: only otlp and none are supported")
     try:
         importlib.import_module("tarsy_scoring.telemetry.otel")
     except ImportError:
         raise ConfigurationError(
             "traces are wanted, and OpenTelemetry's SDK is not installed; install it: "
-            "pip install 'tarsy-scoring[tracing]', or set SCORING_TRACES=false"
+            "pip install 'tarsy-scoring[tracing]', or set OTEL_TRACES_EXPORTER=none"
         ) from None
     return True

@@ -98,19 +98,23 @@ class Rates:
 
 def too_many_changes(per_minute: int, wait_s: float) -> Problem:
     """429 for a caller that has to wait for its next change."""
-    return _too_many(f"{per_minute} changes per minute and caller", wait_s, "SCORING_API_RATE_PER_MINUTE")
+    return _too_many(
+        f"{per_minute} changes per minute and caller",
+        wait_s,
+        ", or ask an operator to raise SCORING_API_RATE_PER_MINUTE",
+    )
 
 
 def too_many_reads(per_minute: int, wait_s: float) -> Problem:
     """429 for a caller that has to wait for its next read."""
-    return _too_many(f"{per_minute} reads per minute and caller", wait_s, "SCORING_API_READ_RATE_PER_MINUTE")
+    return _too_many(f"{per_minute} reads per minute and caller", wait_s)
 
 
-def _too_many(limit: str, wait_s: float, variable: str) -> Problem:
+def _too_many(limit: str, wait_s: float, advice: str = "") -> Problem:
     seconds = max(1, math.ceil(wait_s))
     return Problem(
         429,
         "Too many requests",
-        f"the limit is {limit}: try again in {seconds} s, or ask an operator to raise {variable}",
+        f"the limit is {limit}: try again in {seconds} s{advice}",
         headers={"Retry-After": str(seconds)},
     )

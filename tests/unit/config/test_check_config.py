@@ -26,7 +26,6 @@ ENVIRONMENT = {
     "SCORING_KAFKA_SASL_PASSWORD": "planted7Secret-3",
     "SCORING_KAFKA_CERT_FILE": "/run/tls/client.crt",
     "SCORING_KAFKA_KEY_FILE": "/run/tls/client.key",
-    "SCORING_KAFKA_KEY_PASSWORD": "planted7Secret-18",
     "SCORING_TIMELINE_SOURCE": "tarsy-db",
     "SCORING_TIMELINE_API_URL": "https://tarsy.internal/api",
     "SCORING_TIMELINE_API_TOKEN": "planted7Secret-6",

@@ -86,15 +86,6 @@ def test_topic_names_follow_the_rule_of_kafka(tmp_path: Path) -> None:
         assert load(tmp_path, SCORING_TOPIC_SCORING_EVENTS=name).topic_scoring_events == name
 
 
-def test_only_events_that_name_chains_may_choose_them(tmp_path: Path) -> None:
-    assert not load(tmp_path).events_choose_chains
-    assert load(tmp_path, SCORING_EVENT_CHAIN_TOPICS=" session-completed, ").events_choose_chains
-    own = {"SCORING_TOPIC_SESSION_COMPLETED": "ended", "SCORING_EVENT_CHAIN_TOPICS": "ended"}
-    assert load(tmp_path, **own).events_choose_chains
-    for name in ("rescore-requested", "session-completed,other"):
-        assert "only events of session-completed name" in refusal(tmp_path, SCORING_EVENT_CHAIN_TOPICS=name)
-
-
 def test_topics_with_the_same_name_are_refused(tmp_path: Path) -> None:
     """Else an unreadable message would be dead-lettered into the topic that it was read from."""
     for one, other in itertools.combinations(TOPICS, 2):

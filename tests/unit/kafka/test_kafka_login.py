@@ -76,7 +76,7 @@ def encrypt(key: Path, password: str) -> Path:
         pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE", id="no-certificate"),
         pytest.param({"key_file": "{tmp}/text"}, "KAFKA_KEY_FILE", id="key-not-pem"),
         pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE", id="key-of-another"),
-        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_PASSWORD", id="no-password"),
+        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_FILE", id="encrypted"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(
@@ -94,18 +94,6 @@ def test_a_file_that_cannot_be_used_is_named(
         check_login(kafka_settings(**TLS, **files))
 
     assert all(value.format(**places) in str(refused.value) for value in change.values())
-
-
-def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path: Path) -> None:
-    """The password may come from a file, as every secret may."""
-    certificate, key = authority.issue("us")
-    (tmp_path / "password").write_text(PLANTED + "\n", encoding="utf-8")
-    files = {"cert_file": certificate, "key_file": encrypt(key, PLANTED), "key_password_file": tmp_path / "password"}
-
-    settings = kafka_settings(**TLS, **files)
-
-    check_login(settings)
-    assert PLANTED not in repr(settings) + str(settings.model_dump())
 
 
 # --- warnings ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from builders import turn
 from tables import table
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.queue.intake import Intake
@@ -66,22 +66,21 @@ def test_a_request_keeps_the_trace_of_its_record() -> None:
 
 
 @table
-def test_when_traces_are_wanted(traces: bool | None, environ: dict[str, str], wanted: bool) -> None:
-    """`SCORING_TRACES` decides; without it an endpoint does."""
-    assert wants_traces(Settings(traces=traces), environ) is wanted
+def test_when_traces_are_wanted(environ: dict[str, str], wanted: bool) -> None:
+    assert wants_traces(environ) is wanted
 
 
 def test_an_unknown_exporter_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="OTEL_TRACES_EXPORTER"):
-        wants_traces(Settings(traces=True), {"OTEL_TRACES_EXPORTER": "zipkin"})
+        wants_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "zipkin"})
 
 
 def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tarsy_scoring.telemetry.otel", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'tarsy-scoring\[tracing\]'"):
-        wants_traces(Settings(traces=True), {})
-    assert not wants_traces(Settings(), {})
+        wants_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
+    assert not wants_traces({})
 
 
 def test_traces_that_are_off_import_nothing() -> None:

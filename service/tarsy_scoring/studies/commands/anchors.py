@@ -137,8 +137,8 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
     Request the judgements of anchors that today's judge lacks.
 
-    Follows them to their end. Workers do the same when a judge is new, and again every
-    SCORING_ANCHORS_EVERY_H hours for missing ones. This command requests them at once, including those that
+    Follows them to their end. Workers do the same when a judge is new, and once
+    a day for missing ones. This command requests them at once, including those that
     workers gave up. Exit status 1: not every requested judgement produced a total in time; outstanding ones
     continue.
     """
@@ -148,7 +148,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
-        lacking = sum(settings.anchors_judgements_each - a.judgements for a in wanted)
+        lacking = sum(anchor_sessions.JUDGEMENTS_EACH - a.judgements for a in wanted)
         estimate = _scale_amounts(estimate, lacking / max(len(wanted), 1))
         if not as_json:
             _print_plan(found.anchors, estimate, lacking)
