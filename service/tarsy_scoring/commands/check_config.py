@@ -26,7 +26,7 @@ from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Set
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.clean.masking import mask_secrets
-from tarsy_scoring.wiring import ROLES, setting_errors, variable_advice, warn_of_settings
+from tarsy_scoring.wiring import ROLES, setting_errors, warn_of_settings
 
 HIDDEN = "***"
 _USERINFO = re.compile(r"(?<=//)\S*@")
@@ -61,11 +61,7 @@ def check_config(shows_all: bool, as_json: bool) -> None:
         return
     shown = document if shows_all else document | _differing(settings, document)
     text = yaml.safe_dump(shown["config"], allow_unicode=True, sort_keys=False, width=math.inf)
-    advice = {name: variable_advice(name) for name in settings.unknown_variables}
-    shown_here = [
-        in_words(warning) for warning in warnings if warning["event"] != "settings.unknown_variable"
-    ]
-    more = {"config_text": text, "unknown_variables": advice, "warnings": shown_here, "shows_all": shows_all}
+    more = {"config_text": text, "warnings": [in_words(w) for w in warnings], "shows_all": shows_all}
     print_text("settings.txt", shown | more)
 
 
