@@ -368,16 +368,10 @@ CREATE TABLE dead_letters (
   times              int NOT NULL DEFAULT 1,              -- how often it was written to the dead-letter topic
   failed_at          timestamptz NOT NULL DEFAULT now(),  -- last
   replayed_at        timestamptz,                         -- last
-  understood_at      timestamptz,                         -- when intake stored the request of a replay
+  replay_hash        bytea,                               -- SHA-256 of position and content that may be replayed
   PRIMARY KEY (original_topic, original_partition, original_offset)
 );
 CREATE INDEX dead_letters_recent ON dead_letters (failed_at);
-
--- Dead letters that were replayed, so that none is replayed twice by mistake.
-CREATE TABLE replays (
-  replay_hash bytea PRIMARY KEY,                  -- SHA-256 of the original position and the content
-  replayed_at timestamptz NOT NULL DEFAULT now()
-)
 """
 
 LIMITS = """

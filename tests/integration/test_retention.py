@@ -458,7 +458,7 @@ class TestPrune:
             "dead_letters": "dead_letters_recent",
         }
         parts = {part.name: part for part in PARTS}
-        assert {*parts} == {*wanted, "dead_letter_bodies", "replays"}, "every part has a name of its own"
+        assert {*parts} == {*wanted, "dead_letter_bodies"}, "every part has a name of its own"
         async with connected(scoring.url) as connection:
             await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
             for name, index in wanted.items():

@@ -146,7 +146,6 @@ NOT_OF_THE_API = (
     "UPDATE budget_days SET day = day",
     "UPDATE provider_states SET provider = provider",
     "INSERT INTO dead_letter_bodies SELECT",
-    "INSERT INTO replays SELECT",
     "INSERT INTO dead_letters SELECT",
     "UPDATE tarsy_scoring_version SET version_num = '0001'",
 )

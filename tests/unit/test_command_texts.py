@@ -211,7 +211,7 @@ def test_no_width_of_a_terminal_cuts_ids_and_times(
         "original_partition": 2,
         "original_offset": 123456789,
         "replayed_at": time,
-        "now": "understood",
+        "state": "replayed",
     }
     letters = "\n".join(shown(capsys, "dead_letters.txt", {"letters": [letter]}))
     assert all(whole in letters for whole in ("0:123456789", time, f"{topic} 2:123456789"))
@@ -221,12 +221,19 @@ def test_no_width_of_a_terminal_cuts_ids_and_times(
 
 
 def test_dead_letters_are_printed_with_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny", "replayed_at": None}
-    replayed = {"replayed_at": "2027", "now": "still: not_\njson"}
+    letter = {
+        "place": "0:1",
+        "failed_at": "2026",
+        "error": "not_json",
+        "error_message": "x\ny",
+        "replayed_at": None,
+        "state": "open",
+    }
+    replayed = {"replayed_at": "2027", "state": "open"}
     origin = {"original_topic": "t", "original_partition": 2, "original_offset": 3}
     nowhere = dict.fromkeys(origin)
     assert shown(capsys, "dead_letters.txt", {"letters": [letter | origin | replayed, letter | nowhere]}) == [
-        "0:1  2026  not_json: x y  from t 2:3  replayed 2027  now: still: not_ json",
-        "0:1  2026  not_json: x y  from an unknown topic",
+        "0:1  2026  not_json: x y  from t 2:3  replayed 2027  open",
+        "0:1  2026  not_json: x y  from an unknown topic  open",
     ]
     assert shown(capsys, "dead_letters.txt", {"letters": []}) == ["no dead letters"]

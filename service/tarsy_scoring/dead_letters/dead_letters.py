@@ -4,11 +4,9 @@ Messages that cannot be decoded or stored: kept whole with the reason, and repla
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
 dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
-keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A
-replayed
-message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write
-these
-headers, so they count only if PostgreSQL has recorded a replay of this position and content.
+keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A replayed
+message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write these
+headers, so they count only if PostgreSQL has the hash of this position and content.
 """
 
 import base64
@@ -22,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.dead_letters.letter_states import note_replay, position_in
+from tarsy_scoring.dead_letters.letter_states import allow_replay, note_replay, position_in, replay_hashes
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
@@ -57,13 +55,6 @@ DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
   ) FOR UPDATE SKIP LOCKED
 )
 """
-
-ADD_REPLAY = """
-INSERT INTO {schema}.replays (replay_hash) VALUES ($1) ON CONFLICT (replay_hash) DO UPDATE SET replayed_at = now()
-RETURNING replayed_at
-"""
-
-REPLAYS = "SELECT replay_hash FROM {schema}.replays WHERE replay_hash = ANY($1::bytea[])"
 
 BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
 
@@ -216,34 +207,31 @@ async def replay(
         BrokerAway, TooLarge: It could not be sent.
         DatabaseAway: Nothing was sent.
     """
-    if letter.origin is None:
-        raise InvalidMessage("no_origin", f"dead letter {letter.place} does not say which topic it came from")
-    if letter.origin.topic not in topics:
+    origin, place = letter.origin, f"dead letter {letter.place}"
+    if origin is None:
+        raise InvalidMessage("no_origin", f"{place} does not say which topic it came from")
+    if origin.topic not in topics:
         raise InvalidMessage(
             "foreign_topic",
-            f"dead letter {letter.place} says that it came from the topic {letter.origin.topic!r}, and intake reads "
+            f"{place} says that it came from the topic {origin.topic!r}, and intake reads "
             f"{' and '.join(sorted(topics))} alone",
         )
     original: Body | None = Body(letter.key, letter.value, letter.headers)
     if letter.body_id is not None:
         original = await load_body(database, letter.body_id)
     if original is None:
-        raise InvalidMessage(
-            "no_body",
-            f"dead letter {letter.place}: the database does not have its message {letter.body_id!r}",
-        )
+        raise InvalidMessage("no_body", f"{place}: the database does not have its message {letter.body_id!r}")
     if is_erased(original):
         raise InvalidMessage(
-            "erased",
-            f"dead letter {letter.place} is about a session that was erased: send a new event if it is to be scored",
+            "erased", f"{place} is about a session that was erased: send a new event if it is to be scored"
         )
-    replay_hash = _replay_hash(letter.origin, original.value)
-    recorded_at = await database.once(lambda c: c.fetchval(database.sql(ADD_REPLAY), replay_hash))
-    message = (original.key, original.value, [*original.headers, *_origin_headers(letter.origin)])
-    if not all(await publisher.publish(letter.origin.topic, [message], PUBLISH_TIMEOUT_S)):
-        raise BrokerAway(f"topic {letter.origin.topic} cannot be written")
-    # Noted once it is sent: a letter that was not sent stays one to be replayed.
-    await note_replay(database, letter.origin, letter.error, letter.error_message, recorded_at)
+    replay_hash = _replay_hash(origin, original.value)
+    allowed_at = await allow_replay(database, origin, letter.error, letter.error_message, replay_hash)
+    message = (original.key, original.value, [*original.headers, *_origin_headers(origin)])
+    if not all(await publisher.publish(origin.topic, [message], PUBLISH_TIMEOUT_S)):
+        raise BrokerAway(f"topic {origin.topic} cannot be written")
+    # Noted once it is sent: a letter that was not sent stays open.
+    await note_replay(database, origin, allowed_at)
 
 
 async def find_replays(database: Database, records: Sequence[Record]) -> Mapping[int, Origin]:
@@ -260,9 +248,7 @@ async def find_replays(database: Database, records: Sequence[Record]) -> Mapping
             claimed[place] = origin, _replay_hash(origin, record.value)
     if not claimed:
         return {}
-    hashes = sorted({replay_hash for _, replay_hash in claimed.values()})
-    rows = await database.persist(lambda c: c.fetch(database.sql(REPLAYS), hashes))
-    recorded = {r["replay_hash"] for r in rows}
+    recorded = await replay_hashes(database, [origin for origin, _ in claimed.values()])
     return {place: origin for place, (origin, replay_hash) in claimed.items() if replay_hash in recorded}
 
 

@@ -1,12 +1,11 @@
 """
-What became of dead letters: one row for each original position, with the last failure and the last replay.
+Which dead letters were replayed: one row for each original position.
 
-The dead-letter topic has the messages; this table has none of their content. All times are those of the
-database, so
-that they can be compared.
+The dead-letter topic has the messages; this table has none of their content. All times are those of the database,
+so that they can be compared.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -18,11 +17,8 @@ from tarsy_scoring.events import Origin
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.timeline.text import storable
 
-LetterState = Literal["not_replayed", "sent", "understood", "still_fails"]
-"""
-`sent`: replayed, and not yet read by intake. `understood`: intake has stored the request of the replay. `still_fails`:
-the replay became a dead letter again.
-"""
+LetterState = Literal["open", "replayed"]
+"""`replayed`: sent again since it failed last."""
 
 LONGEST_MESSAGE = 1000
 
@@ -36,39 +32,36 @@ ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE
 SET error = excluded.error, error_message = excluded.error_message, failed_at = now(), times = dead_letters.times + 1
 """
 
-# $6: when the replay was recorded, just before it was sent; intake may have read it meanwhile. A letter of an
-# earlier version has no row yet.
+# The row may be missing: the failure was pruned.
+ALLOW_REPLAY = """
+INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset, error, error_message, replay_hash)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE SET replay_hash = excluded.replay_hash
+RETURNING now()
+"""
+
+# $4: when the replay was allowed. Intake may have noted another failure since.
 NOTE_REPLAY = """
-INSERT INTO {schema}.dead_letters
-  (original_topic, original_partition, original_offset, error, error_message, failed_at, replayed_at)
-VALUES ($1, $2, $3, $4, $5, $6, $6)
-ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE SET replayed_at = excluded.replayed_at
+UPDATE {schema}.dead_letters SET replayed_at = $4
+WHERE original_topic = $1 AND original_partition = $2 AND original_offset = $3
 """
 
-NOTE_UNDERSTOOD = """
-UPDATE {schema}.dead_letters d SET understood_at = now()
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS o(topic, partition, "offset")
-WHERE d.original_topic = o.topic AND d.original_partition = o.partition AND d.original_offset = o."offset"
+_SHOWN = """
+SELECT original_topic, original_partition, original_offset, error, error_message, times, failed_at, replayed_at, state
+FROM (SELECT *, CASE WHEN replayed_at >= failed_at THEN 'replayed' ELSE 'open' END AS state FROM {schema}.dead_letters) d
 """
-
-_STATE = """CASE WHEN d.replayed_at IS NULL THEN 'not_replayed' WHEN d.understood_at >= d.replayed_at THEN 'understood'
-       WHEN d.failed_at > d.replayed_at THEN 'still_fails' ELSE 'sent' END"""
-_SHOWN = f"""
-SELECT d.original_topic, d.original_partition, d.original_offset, d.error, d.error_message, d.times, d.failed_at,
-       d.replayed_at, {_STATE} AS state
-FROM {{schema}}.dead_letters d
-"""
-
-# Those at positions ($1 to $3).
-STATES = f"""{_SHOWN}
+_AT_POSITIONS = """
 JOIN unnest($1::text[], $2::bigint[], $3::bigint[]) AS o(topic, partition, "offset")
   ON d.original_topic = o.topic AND d.original_partition = o.partition AND d.original_offset = o."offset"
 """
+STATES = _SHOWN + _AT_POSITIONS
+
+HASHES = "SELECT d.replay_hash FROM {schema}.dead_letters d" + _AT_POSITIONS
 
 # Those of a state ($1), or all, that failed last; at most $2.
-NEWEST = f"{_SHOWN} WHERE $1::text IS NULL OR {_STATE} = $1 ORDER BY d.failed_at DESC, 1, 2, 3 LIMIT $2"
+NEWEST = f"{_SHOWN} WHERE $1::text IS NULL OR state = $1 ORDER BY failed_at DESC, 1, 2, 3 LIMIT $2"
 
-COUNTS = f"SELECT {_STATE} AS state, count(*) AS number FROM {{schema}}.dead_letters d GROUP BY 1"
+COUNTS = f"SELECT state, count(*) AS number FROM ({_SHOWN}) s GROUP BY 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +76,9 @@ class Letter:
     times: Annotated[int, Field(description="How often it was written to the dead-letter topic.")]
     failed_at: Annotated[datetime, Field(description="When it was last written there.")]
     replayed_at: Annotated[datetime | None, Field(description="When it was last replayed.")]
-    state: LetterState
-
-    @property
-    def position(self) -> Position:
-        return self.original_topic, self.original_partition, self.original_offset
-
-    @property
-    def now(self) -> str:
-        """What came of the last replay, in words; empty before the first."""
-        if self.state == "still_fails":
-            return f"still: {self.error}"
-        return {"not_replayed": "", "sent": "sent, not read yet", "understood": "understood"}[self.state]
+    state: Annotated[
+        LetterState, Field(description="`open`: not replayed since it failed last; else `replayed`.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,39 +99,44 @@ def position_in(origin: Origin) -> Position:
 
 async def note_failure(database: Database, origin: Origin, error: InvalidMessage) -> None:
     """Record that a message became a dead letter. Waits for the database."""
-    said = *position_in(origin), error.reason, storable(str(error))[:LONGEST_MESSAGE]
-    await database.persist(lambda c: c.execute(database.sql(NOTE_FAILURE), *said))
+    row = *position_in(origin), error.reason, storable(str(error))[:LONGEST_MESSAGE]
+    await database.persist(lambda c: c.execute(database.sql(NOTE_FAILURE), *row))
 
 
-async def note_replay(
-    database: Database, origin: Origin, error: str, error_message: str, at: datetime
-) -> None:
+async def allow_replay(
+    database: Database, origin: Origin, error: str, error_message: str, replay_hash: bytes
+) -> datetime:
     """
-    Record that a message was sent again.
+    Store the hash by which intake recognises a replay; returns the time for `note_replay`.
 
     Args:
         error, error_message: Of its dead letter.
-        at: Time of the database before it was sent.
 
     Raises:
-        DatabaseAway: It may have been recorded.
+        DatabaseAway: It may have been stored.
     """
-    shown = (storable(text)[:LONGEST_MESSAGE] for text in (error, error_message))
-    said = *position_in(origin), *shown, at
-    await database.once(lambda c: c.execute(database.sql(NOTE_REPLAY), *said))
+    said = (storable(text)[:LONGEST_MESSAGE] for text in (error, error_message))
+    row = *position_in(origin), *said, replay_hash
+    return await database.once(lambda c: c.fetchval(database.sql(ALLOW_REPLAY), *row))
 
 
-async def note_understood(database: Database, origins: Collection[Origin]) -> None:
-    """Record that requests of replayed messages are stored. Waits for the database."""
-    if origins:
-        columns = _columns(position_in(origin) for origin in origins)
-        await database.persist(lambda c: c.execute(database.sql(NOTE_UNDERSTOOD), *columns))
+async def note_replay(database: Database, origin: Origin, at: datetime) -> None:
+    """Record that a message was sent again. Raises: DatabaseAway: It may have been recorded."""
+    await database.once(lambda c: c.execute(database.sql(NOTE_REPLAY), *position_in(origin), at))
 
 
-async def states_of(database: Database, positions: Collection[Position]) -> dict[Position, Letter]:
+async def replay_hashes(database: Database, origins: Collection[Origin]) -> set[bytes]:
+    """The hashes of the last replays from these positions. Waits for the database."""
+    columns = _columns([position_in(origin) for origin in origins])
+    rows = await database.persist(lambda c: c.fetch(database.sql(HASHES), *columns))
+    return {row["replay_hash"] for row in rows}
+
+
+async def states_of(database: Database, positions: Sequence[Position]) -> dict[Position, Letter]:
     """The dead letters with these original positions, as far as they are recorded. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(STATES), *_columns(positions)))
-    return {letter.position: letter for letter in map(_letter, rows)}
+    letters = [Letter(**dict(row)) for row in rows]
+    return {(one.original_topic, one.original_partition, one.original_offset): one for one in letters}
 
 
 async def newest_letters(database: Database, state: LetterState | None, limit: int) -> Letters:
@@ -160,13 +149,8 @@ async def newest_letters(database: Database, state: LetterState | None, limit: i
     found, counted = await database.once(work)
     by_state: dict[LetterState, int] = {row["state"]: row["number"] for row in counted}
     total = sum(by_state.values()) if state is None else by_state.get(state, 0)
-    return Letters([_letter(row) for row in found], max(0, total - len(found)), by_state)
+    return Letters([Letter(**dict(row)) for row in found], max(0, total - len(found)), by_state)
 
 
-def _columns(positions: Iterable[Position]) -> tuple[list[Any], ...]:
-    topics, partitions, offsets = list(zip(*positions, strict=True)) or ((), (), ())
-    return list(topics), list(partitions), list(offsets)
-
-
-def _letter(row: Any) -> Letter:
-    return Letter(**dict(row))
+def _columns(positions: Sequence[Position]) -> tuple[list[Any], ...]:
+    return tuple([position[field] for position in positions] for field in range(3))

@@ -19,7 +19,7 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.dead_letters import dead_letters
-from tarsy_scoring.dead_letters.letter_states import note_failure, note_understood
+from tarsy_scoring.dead_letters.letter_states import note_failure
 from tarsy_scoring.dead_letters.limit import DeadLetterLimit
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import (
@@ -168,8 +168,6 @@ class Intake:
             except InvalidMessage as error:
                 invalid[place] = error
         invalid |= await self._accept(records, decoded)
-        understood = [origin for place, origin in origins.items() if place not in invalid]
-        await note_understood(self._inbox.database, understood)
         handled: list[Record] = []
         for place, record in enumerate(records):
             # Replayed dead letters were counted when they arrived.

@@ -167,7 +167,6 @@ PARTS = (
     ),
     Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
     Part("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
-    Part("replays", "records_days", "replays", ("replay_hash",), "s.replayed_at"),
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 

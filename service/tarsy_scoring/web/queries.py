@@ -259,7 +259,9 @@ class ApproachesQuery(SelectionQuery):
 class DeadLettersQuery(Parameters):
     """Filters of dead letters."""
 
-    state: LetterState | SkipJsonSchema[None] = Field(None, description="What came of the last replay.")
+    state: LetterState | SkipJsonSchema[None] = Field(
+        None, description="Whether it was replayed since it failed last."
+    )
     limit: int = Field(50, ge=1, le=200, description="Number of dead letters.")
 
 

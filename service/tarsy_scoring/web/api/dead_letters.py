@@ -1,4 +1,4 @@
-"""Route of dead letters: which messages could not be processed, and what came of their replays."""
+"""Route of dead letters: which messages could not be processed."""
 
 from typing import Annotated
 

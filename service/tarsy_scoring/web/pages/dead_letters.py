@@ -1,4 +1,4 @@
-"""The page of dead letters: messages that could not be processed, and what came of their replays."""
+"""The page of dead letters: messages that could not be processed."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
@@ -15,6 +15,6 @@ LETTERS_SHOWN = 200
 
 @router.get("/dead-letters")
 async def dead_letters_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The messages that failed last, each once, with the time and the result of its last replay."""
+    """The messages that failed last, each once, with the time of its last replay."""
     found = await newest_letters(context_of(request).analytics.database, None, LETTERS_SHOWN)
     return page("dead_letters.html", here="/dead-letters", found=found)

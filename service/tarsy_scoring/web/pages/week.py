@@ -70,7 +70,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         database, since=datetime.now(UTC) - timedelta(days=DAYS), limit=FINDINGS_READ
     )
     holds = await context.reader.holds() if waiting else None
-    unread = sum(letters.by_state.get(state, 0) for state in ("not_replayed", "still_fails"))
+    unread = letters.by_state.get("open", 0)
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
         "week.html",
