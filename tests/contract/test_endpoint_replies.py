@@ -120,7 +120,7 @@ class Server:
         if case.only_for is not None and case.only_for not in {*asked, *(m["role"] for m in asked["messages"])}:
             return web.json_response(ANSWER)
         if case.reaction in ("adapt", "retry") and len(self.requests) > 1:
-            return _streamed() if asked.get("stream") else web.json_response(ANSWER)
+            return web.json_response(ANSWER)
         text = json.dumps(case.body) if case.text is None else case.text
         headers = {"content-type": "application/json"} | case.headers
         return web.Response(body=text.encode(), status=case.status, headers=headers)
@@ -128,14 +128,6 @@ class Server:
     async def sleep(self, seconds: float) -> None:
         """Replaces `asyncio.sleep`: records the wait and returns at once."""
         self.waits.append(seconds)
-
-
-def _streamed() -> web.Response:
-    """The answer in chunks."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "6"}, {"content": "7"}, {}]
-    chunks = [{"choices": [{"index": 0, "delta": d, "finish_reason": None if d else "stop"}]} for d in deltas]
-    lines = [*(f"data: {json.dumps(c)}\n\n" for c in chunks), "data: [DONE]\n\n"]
-    return web.Response(text="".join(lines), content_type="text/event-stream")
 
 
 @pytest.fixture

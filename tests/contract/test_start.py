@@ -21,9 +21,9 @@ RULES_OF_TEXT = (
     "tarsy_scoring.timeline.clean.masking",
     "tarsy_scoring.timeline.clean.injection",
 )
-FEW_NEED = ("openai", "genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
+FEW_NEED = ("genai_prices", "jsonpath_rfc9535", "regex", "sqlalchemy", "alembic", "faust", "rich.progress")
 DATABASE_AND_BROKER = ("asyncpg", "aiokafka", "tarsy_scoring.postgres.database", "tarsy_scoring.wiring")
-CALLS = ("aiohttp", "tenacity", "prometheus_client")
+CALLS = ("openai", "tenacity", "prometheus_client")
 LOGGERS = ("structlog", "rich", "tarsy_scoring.telemetry.logging")
 READERS_OF_REPLIES = (
     "tarsy_scoring.judge.assess",
@@ -68,7 +68,7 @@ def loaded_by(program: str) -> set[str]:
             "import tarsy_scoring.cli, tarsy_scoring.commands.api, tarsy_scoring.live.gateway\n"
             "import tarsy_scoring.web.app, tarsy_scoring.web.server\n"
             "tarsy_scoring.web.app.application()",
-            (*NUMBERS, *PAGES, *RULES_OF_TEXT, *FEW_NEED, "aiohttp"),
+            (*NUMBERS, *PAGES, *RULES_OF_TEXT, *FEW_NEED, "aiohttp", "openai"),
             id="api",
         ),
     ],

@@ -403,17 +403,6 @@ async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: p
     assert "sk-planted" not in the_fault(results, "judge")
 
 
-async def test_a_judge_that_answers_the_official_client_only(
-    judge: ScriptedJudge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-judge-key")
-    judge.script(Fault(kind="status", status=400, times=1))  # the second call is answered
-
-    results = await run_checks(judge_checks(load_settings({"OPENAI_BASE_URL": judge.base_url}), with_judge=True))
-
-    assert "the official `openai` client got an answer" in the_fault(results, "judge")
-
-
 async def test_every_judge_that_does_not_answer_is_named(judge: ScriptedJudge, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     providers = {"here": judge.base_url, "away": f"http://{DEAD}/v1", "gone": f"http://{DEAD}/v2"}

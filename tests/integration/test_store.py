@@ -9,7 +9,7 @@ import pytest
 
 from builders import Scoring, completion, connected, open_scoring, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.judge.ask.response import MOST_TOKENS
+from tarsy_scoring.judge.ask.reply import MOST_TOKENS
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Learned, StoredTurn
 

@@ -164,7 +164,7 @@ class ProviderSettings(_Frozen):
     max_reply_tokens: int = Field(
         8_000,
         ge=256,
-        description="Tokens reserved for the reply; more than 1 MiB and 8 bytes for each are not read.",
+        description="Tokens reserved for the reply; more than 1 MiB and 16 bytes for each are not read.",
     )
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")

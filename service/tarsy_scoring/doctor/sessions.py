@@ -10,7 +10,6 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
-from tarsy_scoring.judge.ask.official import ask_officially
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.postgres.url import place_of
@@ -19,7 +18,6 @@ from tarsy_scoring.timeline.sources import open_timeline_source
 
 SINCE = timedelta(days=30)
 MOST_SESSIONS = 500
-LEAST_COMPARISON_S = 2.0  # the import of the official client takes about one
 QUESTION = Question("analysis", [Message("user", "Reply with the word ready.")])
 
 
@@ -118,22 +116,9 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
 
 async def _ask(client: JudgeClient) -> tuple[str, bool]:
     """What came of a call, and whether the model answered."""
-    clock = AttemptClock(LIMIT_S - 1)
     try:
-        turn = await client.ask(QUESTION, clock=clock)
+        turn = await client.ask(QUESTION, clock=AttemptClock(LIMIT_S - 1))
     except ScoringError as error:
-        return f"{error} ({client.settings.base_url}){await _compare(client, clock.left_s)}", False
+        return f"{error} ({client.settings.base_url})", False
     model = turn.model_served or turn.model_requested
     return f"{client.provider}: {model} answered in {turn.latency_ms / 1000:.1f} s", True
-
-
-async def _compare(client: JudgeClient, left_s: float) -> str:
-    """
-    What the official client says about a provider with which our call failed; empty where it fails as well.
-    """
-    if left_s < LEAST_COMPARISON_S:
-        return ""
-    error = await ask_officially(client.settings, client.endpoint.key, QUESTION.messages[0].content, left_s)
-    if error is not None:
-        return ""
-    return ", but then the official `openai` client got an answer; if that repeats, it is a fault of tarsy-scoring"

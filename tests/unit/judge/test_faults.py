@@ -7,28 +7,19 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.judge.ask.errors import ErrorResponse
+from tarsy_scoring.judge.ask.errors import ErrorReply
 
 
-def fault(
-    status: int = 400, payload: Any = None, text: str = "", *, needed_tokens: int = 1, **headers: str
-) -> ErrorResponse:
-    return ErrorResponse(status, {k.replace("_", "-"): v for k, v in headers.items()}, payload, text, needed_tokens)
+def fault(status: int = 400, payload: Any = None, *, needed_tokens: int = 1, **headers: str) -> ErrorReply:
+    named = {k.replace("_", "-"): v for k, v in headers.items()}
+    # The `openai` client takes the error out of a body.
+    error = payload.get("error", payload) if isinstance(payload, dict) else payload
+    return ErrorReply(status, named, error, needed_tokens)
 
 
-def response(said: dict[str, Any]) -> ErrorResponse:
+def response(said: dict[str, Any]) -> ErrorReply:
     """An error response with the fields of a table row; the others are empty."""
-    return ErrorResponse(**{"headers": {}, "payload": None, "text": "", "needed_tokens": 1} | said)
-
-
-@table
-def test_a_prompt_that_is_too_long_is_seen_in_every_spelling(
-    said: dict[str, Any], window: int | None, prompt: int | None
-) -> None:
-    found = response(said)
-    assert found.says_prompt_is_too_long()
-    assert found.token_sizes() == (window, prompt)
-    assert found.unsupported_parameter(["max_tokens", "temperature"]) is None
+    return fault(said["status"], said.get("payload") or said.get("text"), **said.get("headers", {}))
 
 
 @table
@@ -45,7 +36,7 @@ def test_a_parameter_is_unsupported_only_where_the_endpoint_names_it(
 
 @table
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
-    assert fault(429, {}, **headers).retry_after_s() == (seconds if seconds is None else pytest.approx(seconds))
+    assert fault(429, {}, **headers).wait_s == (seconds if seconds is None else pytest.approx(seconds))
 
 
 RESETS = {"x_ratelimit_reset_tokens": "6m0s", "x_ratelimit_reset_requests": "20s"}
@@ -56,18 +47,18 @@ def test_a_limit_is_used_up_if_it_is_too_low_for_the_call(
     status: int, tokens: str, requests: str, needed_tokens: int, seconds: float | None
 ) -> None:
     remaining = {"x_ratelimit_remaining_tokens": tokens, "x_ratelimit_remaining_requests": requests}
-    assert fault(status, {}, needed_tokens=needed_tokens, **RESETS, **remaining).retry_after_s() == seconds
+    assert fault(status, {}, needed_tokens=needed_tokens, **RESETS, **remaining).wait_s == seconds
 
 
 def test_a_429_waits_for_the_limit_that_the_call_exceeds() -> None:
     remaining = {"x_ratelimit_remaining_tokens": "500", "x_ratelimit_remaining_requests": "99"}
     resets = {"x_ratelimit_reset_tokens": "6s", "x_ratelimit_reset_requests": "1h"}
-    assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).retry_after_s() == 6
+    assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).wait_s == 6
 
 
 def test_a_date_is_a_wait_from_now() -> None:
     began = time.time()
-    asked = fault(429, {}, retry_after=formatdate(began + 20, usegmt=True)).retry_after_s()
+    asked = fault(429, {}, retry_after=formatdate(began + 20, usegmt=True)).wait_s
     assert asked is not None
     assert int(began) + 20 - time.time() <= asked <= int(began) + 20 - began
 
@@ -85,7 +76,7 @@ def test_each_error_has_a_meaning_and_an_account_for_the_circuit(
     """A failure counts for the circuit, a refused request does not; a bad key or used-up quota opens it."""
     found = response(said)
     assert found.meaning == meaning
-    assert found.account() == {"reason": f"HTTP {found.status}", **account}
+    assert found.reaction("the judge", None)[0] == {"reason": f"HTTP {found.status}", **account}
 
 
 @table

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.ask.client import JudgeClient
-from tarsy_scoring.judge.ask.connection import Reply as HttpReply
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Ask, Message, Question
@@ -61,21 +61,21 @@ class Reply:
 
 
 class Endpoint:
-    """Replaces the connection: records each request and answers from a script, whose last answer repeats."""
+    """Replaces the network: records each request and answers from a script, whose last answer repeats."""
 
     def __init__(self, *script: Reply) -> None:
         self.script = list(script)
         self.requests: list[dict[str, Any]] = []
 
-    async def post(self, content: bytes, _reply_tokens: int) -> HttpReply:
-        request = json.loads(content)
+    def answer(self, asked: httpx2.Request) -> httpx2.Response:
+        request = json.loads(asked.content)
         self.requests.append(request)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         answer = {
             "message": {"content": reply.text(request["max_tokens"])},
             "finish_reason": "length" if reply.is_cut else "stop",
         }
-        return HttpReply(200, {}, json.dumps({"model": "m", "choices": [answer]}).encode())
+        return httpx2.Response(200, json={"model": "m", "choices": [answer]})
 
     def prompts(self) -> list[int]:
         """Estimated prompt tokens of each request."""
@@ -88,17 +88,19 @@ Connect = Callable[[ProviderSettings, Endpoint], JudgeClient]
 @pytest.fixture(scope="module")
 def connect() -> Iterator[Connect]:
     """One client for all tests, since creating it takes far longer than a call."""
-    client = JudgeClient("main", ProviderSettings(model="m"), None)
-    called = client.endpoint
+    answering: list[Endpoint] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return answering[-1].answer(request)
+
+    client = JudgeClient("main", ProviderSettings(model="m"), None, transport=httpx2.MockTransport(answer))
 
     def connect(provider: ProviderSettings, endpoint: Endpoint) -> JudgeClient:
-        client.settings = called.settings = provider
-        called.connection = endpoint  # type: ignore[assignment]
+        client.settings = client.endpoint.settings = provider
+        answering.append(endpoint)
         return client
 
-    real = called.connection
     yield connect
-    called.connection = real
     asyncio.run(client.close())
 
 

@@ -1,6 +1,5 @@
 """
-The client of a judge's model: fits questions to the window, asks for a permit, and retries transient
-errors.
+Asks a judge's model: fits questions to its window, asks for permits, and retries transient errors.
 
 `endpoint.py` makes the single calls.
 """
@@ -12,14 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import httpx2
 import structlog
+from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.config.watched_secret import WatchedSecret, read_api_key
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
-from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
-from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S
+from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
+from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
@@ -69,6 +70,7 @@ class JudgeClient:
         slots: Simultaneous calls where the provider's `max_concurrency` is null, >= 1.
         sleep: Waits between calls; tests replace it.
         tracing: Receives a span per question.
+        transport: Replaces the network in tests.
 
     Raises:
         ConfigurationError: Key, headers, proxy or CA file cannot be used.
@@ -83,11 +85,12 @@ class JudgeClient:
         slots: int = 16,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         tracing: Tracing = OFF,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         concurrency = settings.max_concurrency or slots
         self.provider = provider
         self.settings = settings
-        self.endpoint = Endpoint(provider, settings, api_key, concurrency)
+        self.endpoint = Endpoint(provider, settings, api_key, concurrency, transport)
         self.prices = self.endpoint.prices
         self._calls = asyncio.Semaphore(concurrency)
         self._estimates: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
@@ -197,10 +200,11 @@ class JudgeClient:
             await self._calls.acquire()
         try:
             while True:
-                prepared = self.endpoint.prepare(fitted)
+                request = self.endpoint.prepare(fitted)
                 with clock.waiting():
-                    permit = await self._admit(permits, prepared) if permits else None
-                outcome = await self.endpoint.call(prepared, asyncio.get_running_loop().time() + clock.left_s)
+                    permit = await self._admit(permits, fitted, request) if permits else None
+                ends_at = asyncio.get_running_loop().time() + clock.left_s
+                outcome = await self.endpoint.call(fitted, request, ends_at)
                 if permits and outcome.account is not None:
                     with clock.waiting():
                         await permits.settle(permit, **outcome.account)
@@ -211,11 +215,13 @@ class JudgeClient:
         finally:
             self._calls.release()
 
-    async def _admit(self, permits: Permits, prepared: PreparedCall) -> Any:
+    async def _admit(self, permits: Permits, fitted: FittedQuestion, request: Mapping[str, Any]) -> Any:
         """Obtain a permit; a pause that ends soon enough is slept through."""
-        # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
-        fitted, most_read = prepared.fitted, min(len(prepared.body), self.settings.context_window_tokens)
-        most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
+        most_usd = None
+        if self.prices.are_known:
+            # An upper bound: a token has at least one byte, and the model reads at most its window.
+            most_read = min(len(to_json(request)), self.settings.context_window_tokens)
+            most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
         while True:
             try:
                 return await permits.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)

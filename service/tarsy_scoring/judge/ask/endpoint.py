@@ -1,64 +1,49 @@
 """
-One call to an OpenAI-compatible endpoint: the request, its outcome, and the meaning of each error.
+One call to an OpenAI-compatible endpoint: the request, its outcome, and what the endpoint refuses.
 
 It never calls twice: a second layer of retries would multiply calls and hide their cost.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
+import httpx2
 import structlog
-from pydantic_core import from_json, to_json
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, omit
+from openai.types.chat import ChatCompletion
 
+from tarsy_scoring import __version__
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.config.watched_secret import WatchedSecret, current
-from tarsy_scoring.errors import (
-    ContentFiltered,
-    JudgeRejectedRequest,
-    JudgeUnavailable,
-    KeyRejected,
-    PromptTooLong,
-    QuotaExhausted,
-    RateLimited,
-    ScoringError,
-)
-from tarsy_scoring.judge.ask.connection import Connection, Reply, UnreadableReply
-from tarsy_scoring.judge.ask.errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
+from tarsy_scoring.errors import JudgeUnavailable
+from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, wait_asked_s
 from tarsy_scoring.judge.ask.prices import Prices
-from tarsy_scoring.judge.ask.response import Usage, join_chunks, read_turn, unusable_counts
+from tarsy_scoring.judge.ask.reply import ReplyUsage, read_turn, usage_of
+from tarsy_scoring.judge.ask.transport import (
+    CONNECT_TIMEOUT_S,
+    REPLY_BYTES_MORE,
+    REPLY_BYTES_PER_TOKEN,
+    BoundedTransport,
+    UnreadableReply,
+    open_transport,
+    require_header_text,
+)
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 
-SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
-# A score whose key was rejected, or whose quota is used up, is due again after this time.
-KEY_DUE_S = 60.0
-QUOTA_DUE_S = 300.0
-# An attempt that ends during a call counts as a failure of the provider only if the call has waited this
-# long.
+# An attempt that ends during a call counts as a failure of the provider only if the call has waited this long.
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
-# A chunk of a stream takes up to 512 bytes for one token, 64 times as many as a token of a whole reply.
-CHUNK_TOKENS = 64
 _ADAPTABLE = {"temperature", "max_tokens", "response_format"}
+# Without an answer the provider may bill the call, so tokens and cost stay unknown.
+_NO_ANSWER: Mapping[str, Any] = {"failed": True, "reason": "no answer"}
+_NOTHING_BILLED: Mapping[str, Any] = {"tokens": 0, "cost_usd": 0.0}
 
 _log = structlog.get_logger()
-
-
-class TransientError(Exception):
-    """Another call may succeed. `error` is raised when the retries are used up, `after_s` is the wait asked
-    for.
-    """
-
-    def __init__(self, error: ScoringError, after_s: float | None = None) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.after_s = after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +62,6 @@ class FittedQuestion:
     reply_limit: int
 
 
-@dataclass(slots=True)
-class PreparedCall:
-    """
-    A question as the body of a request, with the parameters that the endpoint is known to accept.
-
-    Args:
-        has_system: Whether a message has the role `system`.
-    """
-
-    fitted: FittedQuestion
-    parameters: dict[str, Any]
-    body: bytes
-    has_system: bool = False
-
-    def take_body(self) -> bytes:
-        """
-        The body, for the one who sends it. It is kept here no longer: some 100 KB for each call under way.
-        """
-        body, self.body = self.body, b""
-        return body
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
@@ -108,10 +71,10 @@ class Outcome:
         account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing
             about the provider.
         result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
-            or a key, in whose place the file has another one now, so the question can be asked again at once.
+            or a key that its file has replaced, so the question can be asked again at once.
     """
 
-    account: dict[str, Any] | None
+    account: Mapping[str, Any] | None
     result: Turn | Exception | None
 
 
@@ -119,84 +82,101 @@ class Endpoint:
     """
     The HTTP endpoint of one provider. Safe for concurrent use in one event loop.
 
-    Remembers which parameters the endpoint refused and omits them from later calls. `connection` may be
-    replaced by another one with the same methods.
+    Remembers which parameters the endpoint refused and omits them from later calls.
 
     Args:
-        api_key: None for an endpoint without keys.
+        api_key: Read again from its file when that changes; None for an endpoint without keys.
         connections: Upper limit of simultaneous connections.
+        transport: Replaces the network in tests.
 
     Raises:
         ConfigurationError: Key, headers, proxy or CA file cannot be used.
     """
 
     def __init__(
-        self, provider: str, settings: ProviderSettings, api_key: str | WatchedSecret | None, connections: int
+        self,
+        provider: str,
+        settings: ProviderSettings,
+        api_key: str | WatchedSecret | None,
+        connections: int,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.who = f"the judge {settings.model!r} at {provider!r}"
         self.prices = Prices(settings)
-        self._provider = provider
         self.settings = settings
+        self._provider = provider
         self._api_key = api_key
         # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
         # `max_completion_tokens` ignore it and write without a limit.
         self._limit_parameter = "max_tokens"
         self._takes_temperature = True
         self._takes_system = True
-        self._streams = False
         self._json_rung = 0
         self._has_warned_of_usage = False
-        self.connection = Connection(provider, settings, api_key, connections)
+        require_header_text(f"providers.{provider}: the key", current(api_key) or "")
+        for header, value in settings.extra_headers.items():
+            require_header_text(f"providers.{provider}.extra_headers.{header}", value)
+        has_own = any(header.lower() == "authorization" for header in settings.extra_headers)
+        self._headers = {} if api_key or has_own else {"Authorization": omit}
+        # A cut answer is asked for again with twice the limit.
+        most_bytes = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * settings.max_reply_tokens
+        network = transport or open_transport(provider, settings, connections)
+        self._client = AsyncOpenAI(
+            api_key=self._current_key,
+            base_url=settings.base_url,
+            default_headers={"User-Agent": f"tarsy-scoring/{__version__}", **settings.extra_headers},
+            max_retries=0,
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            http_client=httpx2.AsyncClient(
+                # Session data must not leave for a host that the operator did not configure.
+                transport=BoundedTransport(network, most_bytes),
+                follow_redirects=False,
+            ),
+        )
 
-    @property
-    def key(self) -> str | None:
-        """The key as it is now; None for an endpoint without keys."""
-        return current(self._api_key)
+    async def _current_key(self) -> str:
+        return current(self._api_key) or ""
 
     async def close(self) -> None:
         """Close all connections; safe to call twice."""
-        await self.connection.close()
+        await self._client.close()
 
     # --- the request ----------------------------------------------------------------------------------
 
-    def prepare(self, fitted: FittedQuestion) -> PreparedCall:
-        """Build the request for a question. Build it again after an outcome without a result."""
+    def prepare(self, fitted: FittedQuestion) -> dict[str, Any]:
+        """
+        Build the body of the request, with the parameters that the endpoint is known to accept.
+
+        Build it again after an outcome without a result.
+        """
         reply_format = fitted.question.reply_format
-        parameters: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: fitted.reply_limit}
+        request: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: fitted.reply_limit}
         if self.settings.temperature is not None and self._takes_temperature:
-            parameters["temperature"] = self.settings.temperature
+            request["temperature"] = self.settings.temperature
         if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
-            parameters["response_format"] = {"type": rung}
+            request["response_format"] = {"type": rung}
             if rung == "json_schema":
                 schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
-                parameters["response_format"]["json_schema"] = schema
-        if self._streams:
-            parameters |= {"stream": True, "stream_options": {"include_usage": True}}
+                request["response_format"]["json_schema"] = schema
         asked = fitted.question.messages if self._takes_system else _without_system(fitted.question.messages)
-        messages = [{"role": m.role, "content": m.content} for m in asked]
-        has_system = any(m.role == "system" for m in asked)
-        return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}), has_system)
+        return request | {"messages": [{"role": m.role, "content": m.content} for m in asked]}
 
-    def _adapt(self, prepared: PreparedCall, error: ErrorResponse) -> bool:
+    def _adapt(self, request: dict[str, Any], error: ErrorReply) -> bool:
         """
         Leave out of later calls what the error calls unsupported; False where it names nothing of the call.
         """
-        parameters = prepared.parameters
-        parts = {"system role": prepared.has_system, "whole reply": "stream" not in parameters}
-        refused = error.unsupported_parameter(
-            parameters.keys() & _ADAPTABLE | {p for p, sent in parts.items() if sent}
-        )
+        sent = request.keys() & _ADAPTABLE
+        has_system = any(message["role"] == "system" for message in request["messages"])
+        refused = error.unsupported_parameter(sent | {"system role"} if has_system else sent)
         if refused == "system role":
             self._takes_system = False
-        elif refused == "whole reply":
-            self._streams = True
         elif refused == "temperature":
             self._takes_temperature = False
         elif refused == "max_tokens":
             self._limit_parameter = "max_completion_tokens"
         elif refused == "response_format":
             # Concurrent first calls may all be refused the same rung; together they take one step.
-            self._json_rung = JSON_LADDER.index(parameters["response_format"]["type"]) + 1
+            self._json_rung = JSON_LADDER.index(request["response_format"]["type"]) + 1
         else:
             return False
         _log.info("judge.parameter_unsupported", provider=self._provider, parameter=refused)
@@ -204,119 +184,98 @@ class Endpoint:
 
     # --- the outcome -------------------------------------------------------------------------------
 
-    async def call(self, prepared: PreparedCall, ends_at: float) -> Outcome:
+    async def call(self, fitted: FittedQuestion, request: dict[str, Any], ends_at: float) -> Outcome:
         """
         Call once, for at most `timeout_s`. A cancellation closes the connection.
 
         Args:
+            request: The body, see `prepare`.
             ends_at: End of the attempt by the clock of the event loop. Without an answer by then, the result
                 is a `TimeoutError`.
         """
         started = time.perf_counter()
         own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
-        limit = asyncio.timeout_at(min(ends_at, own_end))
-        key = self.key
+        key = current(self._api_key)
         try:
-            async with limit:
-                most_tokens = prepared.fitted.reply_limit * (
-                    CHUNK_TOKENS if "stream" in prepared.parameters else 1
+            async with asyncio.timeout_at(min(ends_at, own_end)):
+                reply = await self._client.chat.completions.with_raw_response.create(
+                    **request, extra_headers=self._headers
                 )
-                reply = await self.connection.post(prepared.take_body(), most_tokens)
+            completion = reply.parse()
+        except TimeoutError:
+            return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
         except UnreadableReply as error:
-            return Outcome(_no_answer(), self._unavailable(str(error)))
-        except (aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
-            if limit.expired():
-                return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
-            reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
-            return Outcome(_no_answer(), self._unavailable(reason))
-        if reply.status == HTTPStatus.UNAUTHORIZED and self._has_newer_key(key):
-            return Outcome({"tokens": 0, "cost_usd": 0.0}, None)
-        return self._read(reply, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
+            return Outcome(_NO_ANSWER, self._unavailable(str(error)))
+        except APIStatusError as error:
+            return self._refused(fitted, request, key, error)
+        except APIConnectionError as error:
+            reason = f"could not be reached, or broke off ({type(_cause_of(error)).__name__})"
+            return Outcome(_NO_ANSWER, self._unavailable(reason))
+        except (OpenAIError, ValueError, RecursionError):  # not JSON, not text, or nested too deeply
+            return Outcome(_NO_ANSWER, self._no_completion())
+        if reported := getattr(completion, "error", None):
+            answered = ErrorReply(
+                reply.status_code, reply.headers, reported, fitted.tokens + fitted.reply_limit
+            )
+            return self._react(request, answered, getattr(completion, "usage", None), key)
+        return self._read(fitted, completion, reply.headers, round((time.perf_counter() - started) * 1000))
 
-    def _has_newer_key(self, used: str | None) -> bool:
-        """Read the file of the key again, and say whether it holds another key than the one used."""
-        return isinstance(self._api_key, WatchedSecret) and self._api_key.read_again() != used
+    def _refused(
+        self, fitted: FittedQuestion, request: dict[str, Any], key: str | None, error: APIStatusError
+    ) -> Outcome:
+        secret = self._api_key
+        is_key_refused = error.status_code == HTTPStatus.UNAUTHORIZED
+        if is_key_refused and isinstance(secret, WatchedSecret) and secret.read_again() != key:
+            return Outcome(_NOTHING_BILLED, None)
+        needed_tokens = fitted.tokens + fitted.reply_limit
+        reply = ErrorReply(error.status_code, error.response.headers, error.body, needed_tokens)
+        usage = error.body.get("usage") if isinstance(error.body, dict) else None
+        return self._react(request, reply, usage, key)
+
+    def _react(self, request: dict[str, Any], error: ErrorReply, usage: object, key: str | None) -> Outcome:
+        used = self._usage_of(usage)
+        is_billed = used.total is not None or error.may_be_billed()
+        costs = {"tokens": used.total, "cost_usd": self.prices.cost_usd(*used)}
+        billed = costs if is_billed else _NOTHING_BILLED
+        account, failure = error.reaction(self.who, key)
+        return Outcome({**account, **billed}, None if self._adapt(request, error) else failure)
+
+    def _read(
+        self, fitted: FittedQuestion, completion: ChatCompletion, headers: httpx2.Headers, latency_ms: int
+    ) -> Outcome:
+        usage = self._usage_of(getattr(completion, "usage", None))
+        cost_usd = self.prices.cost_usd(*usage)
+        billed = {"tokens": usage.total, "cost_usd": cost_usd}
+        turn = read_turn(
+            completion, self._provider, self.settings.model, fitted.question.kind, latency_ms, usage, cost_usd
+        )
+        if turn is None:
+            return Outcome({**_NO_ANSWER, **billed}, self._no_completion())
+        learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
+        blocked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
+        return Outcome({**billed, **learned, "blocked_s": blocked_s}, turn)
+
+    def _usage_of(self, reported: object) -> ReplyUsage:
+        """Read the tokens, and warn once of counts that cannot be true."""
+        usage, unusable = usage_of(reported)
+        if unusable and not self._has_warned_of_usage:
+            self._has_warned_of_usage = True
+            effect = "these counts and costs stay unknown; check what the endpoint reports as usage"
+            _log.warning("judge.usage_unusable", provider=self._provider, counts=unusable, effect=effect)
+        return usage
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
         """The outcome of a call without an answer in time; a short wait is not held against the provider."""
         if is_attempt_over:
-            return Outcome(_no_answer() if waited_s >= SILENCE_S else None, TimeoutError())
+            return Outcome(_NO_ANSWER if waited_s >= SILENCE_S else None, TimeoutError())
         reason = f"gave no answer within {self.settings.timeout_s:g} s"
-        return Outcome(_no_answer(), JudgeUnavailable(f"{self.who} {reason}"))
+        return Outcome(_NO_ANSWER, JudgeUnavailable(f"{self.who} {reason}"))
 
-    def _read(self, reply: Reply, prepared: PreparedCall, latency_ms: int) -> Outcome:
-        fitted, payload = prepared.fitted, _payload_of(reply.content)
-        usage = Usage.of(payload)
-        self._warn_of_unusable_counts(payload)
-        billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
-        needed = usage.total or fitted.tokens + fitted.reply_limit
-        text = "" if reply.is_success else reply.content.decode("utf-8", "replace")
-        error = ErrorResponse(reply.status, reply.headers, payload, text, needed)
-        if not (reply.is_success and isinstance(payload, dict) and not payload.get("error")):
-            if usage.total is None and not error.may_be_billed():
-                billed = {"tokens": 0, "cost_usd": 0.0}
-            is_dropped = self._adapt(prepared, error)
-            return Outcome(error.account() | billed, None if is_dropped else self._failure(error))
-        model, cost_usd = self.settings.model, billed["cost_usd"]
-        turn = read_turn(payload, self._provider, model, fitted.question.kind, latency_ms, cost_usd)
-        if turn is None:
-            return Outcome(
-                _no_answer() | billed, self._unavailable("answered something that is no chat completion")
-            )
-        learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
-        return Outcome({**billed, **learned, "blocked_s": error.retry_after_s()}, turn)
+    def _no_completion(self) -> TransientError:
+        return self._unavailable("answered something that is no chat completion")
 
-    def _warn_of_unusable_counts(self, payload: object) -> None:
-        """Warn once of token counts that cannot be true."""
-        if not self._has_warned_of_usage and (counts := unusable_counts(payload)):
-            self._has_warned_of_usage = True
-            effect = "these counts and costs stay unknown; check what the endpoint reports as usage"
-            _log.warning("judge.usage_unusable", provider=self._provider, counts=counts, effect=effect)
-
-    def _failure(self, error: ErrorResponse) -> Exception:
-        after_s = error.retry_after_s()
-        said = f"{self.who} answered {error.describe(self.key)}"
-        match error.meaning:
-            case "too_long":
-                window, prompt = error.token_sizes()
-                sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
-                return PromptTooLong(f"{self.who} reports that the prompt is too long{sizes}", window, prompt)
-            case "quota":
-                return QuotaExhausted(
-                    f"{said}: the quota is used up; pay or raise it at the provider", QUOTA_DUE_S
-                )
-            case "key":
-                return KeyRejected(f"{said}: the key is rejected; check the key of the provider", KEY_DUE_S)
-            case "filtered":
-                return ContentFiltered(f"{said}: its filter refuses the prompt; another provider may not")
-            case "pause":
-                due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
-                return TransientError(RateLimited(f"{said}: the provider asks us to wait", due_s), after_s)
-            case "unavailable":
-                return self._unavailable(
-                    f"answered {error.describe(self.key)} and no chat completion", after_s
-                )
-            case "rejected":
-                return JudgeRejectedRequest(f"{said}: {_hint(error)}")
-
-    def _unavailable(self, reason: str, after_s: float | None = None) -> TransientError:
-        return TransientError(JudgeUnavailable(f"{self.who} {reason}"), after_s)
-
-
-def _no_answer() -> dict[str, Any]:
-    """The account of a call without an answer. The provider may bill it, so tokens and cost stay unknown."""
-    return {"failed": True, "reason": "no answer"}
-
-
-def _hint(error: ErrorResponse) -> str:
-    """What would help after a rejected request."""
-    if limit := error.reply_limit():
-        return f"the reply limit is too large; lower max_reply_tokens to {limit}"
-    if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return (
-            "the request has too many bytes for it or for a proxy in between; raise the size of bodies there"
-        )
-    return "check base_url, model and parameters of the provider"
+    def _unavailable(self, reason: str) -> TransientError:
+        return TransientError(JudgeUnavailable(f"{self.who} {reason}"))
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
@@ -329,19 +288,8 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     return [Message("user", f"{system}\n\n{others[0].content}"), *others[1:]]
 
 
-def _payload_of(content: bytes) -> object:
-    """The JSON of a body, or that of the completion that it has in chunks; None where it is neither."""
-    payload = _json_of(content)
-    if payload is None and content.lstrip().startswith((b"data:", b"event:", b":")):
-        sent = [line[5:].strip() for line in content.splitlines() if line.startswith(b"data:")]
-        payload = join_chunks(_json_of(chunk) for chunk in sent if chunk != b"[DONE]")
-    return payload
-
-
-def _json_of(content: bytes) -> object:
-    for read in (from_json, json.loads):  # the second one is slower, and takes halves of surrogate pairs
-        try:
-            return read(content)
-        except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
-            continue
-    return None
+def _cause_of(error: BaseException) -> BaseException:
+    """The first error of a chain, such as `ConnectionRefusedError` below two of HTTP libraries."""
+    while below := error.__cause__ or error.__context__:
+        error = below
+    return error

@@ -45,14 +45,13 @@ UNSUPPORTED = re.compile(
 
 # Other words with which endpoints refuse a part of a request. An endpoint whose error names the form of JSON
 # at all is asked for a weaker one: that costs one call where the error was about something else.
-Refusable = Literal["response_format", "system role", "whole reply"]
+Refusable = Literal["response_format", "system role"]
 REFUSED: tuple[tuple[Refusable, re.Pattern[str]], ...] = (
     (
         "response_format",
         re.compile(r"response[_ ]format|json_(?:schema|object)|\bgrammar\b|generate JSON", _I),
     ),
     ("system role", re.compile(r"does not support 'system'|system role (?:is )?not supported", _I)),
-    ("whole reply", re.compile(r"only supports? stream", _I)),
 )
 
 # Meanings that neither status nor code tell. Only the beginning of a message counts, also of one inside

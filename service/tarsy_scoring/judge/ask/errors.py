@@ -1,8 +1,8 @@
 """
-Interprets error responses of endpoints.
+What the errors of endpoints mean, and the reaction to each.
 
 Reads status, headers and body of a response without an answer, and the rate limits that any response reports.
-`error_texts` has the words.
+`error_words` has the words.
 """
 
 import math
@@ -12,6 +12,16 @@ from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from tarsy_scoring.errors import (
+    ContentFiltered,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    PromptTooLong,
+    QuotaExhausted,
+    RateLimited,
+    ScoringError,
+)
 from tarsy_scoring.judge.ask.error_words import (
     LARGER_THAN_RATE,
     MEANINGS,
@@ -29,8 +39,12 @@ Meaning = Literal["too_long", "quota", "filtered", "key", "pause", "unavailable"
 
 LONGEST_WAIT_S = 30.0  # for a longer wait the score goes back to the queue, so that no worker sleeps
 LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with a nonsense value must not park a score forever
+SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
+# A score whose key was rejected, or whose quota is used up, is due again after this time.
+KEY_DUE_S, QUOTA_DUE_S = 60.0, 300.0
 _RATE_LIMITED = 429
 _ASKING_TO_WAIT = frozenset({429, 503})
+_BODY_TOO_LARGE = 413
 # Statuses below 500 with which another call may succeed; Text Generation Inference sends 424 for a failed
 # generation.
 _PASSING = frozenset({408, 409, 424, 429})
@@ -49,47 +63,46 @@ _READ_CHARACTERS = 2_000  # of an error's text; the facts are at its start
 _REFUSAL_CHARACTERS, _MEANING_CHARACTERS = 500, 200
 
 
-class ErrorResponse:
+class TransientError(Exception):
+    """Another call may succeed. `error` is raised when retries are used up, `after_s` is the wait asked for."""
+
+    def __init__(self, error: ScoringError, after_s: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.after_s = after_s
+
+
+class ErrorReply:
     """
-    A response without an answer, and the properties that decide how to react to it.
+    A response without an answer, and the reaction to it.
 
     Args:
-        headers: Looked up in lower case; a mapping that ignores case, or one in lower case.
-        payload: The body as JSON; None where the body is not JSON.
-        text: The body as text.
+        error: The error in the body as JSON, or the body as text where it is no JSON.
         needed_tokens: Tokens of a call like this one. The token limit counts as used up when fewer remain.
     """
 
     def __init__(
-        self, status: int, headers: Mapping[str, str], payload: object, text: str, needed_tokens: int = 1
+        self, status: int, headers: Mapping[str, str], error: object, needed_tokens: int = 1
     ) -> None:
-        self._http_status = self.status = status
-        self._needed = {"requests": 1, "tokens": needed_tokens}
-        self._headers = headers
-        if isinstance(payload, list) and payload:  # Google's gateway wraps its errors in a list
-            payload = payload[0]
-        error = as_mapping(payload).get("error") or payload
+        if isinstance(error, list) and error:  # Google's gateway wraps its errors in a list
+            error = as_mapping(error[0]).get("error") or error[0]
         self._error = as_mapping(error)
+        self._http_status = self.status = status
+        # OpenRouter: a success may hold an error with the status of the provider behind it, and its text.
+        if status < 300 and (code := as_count(self._error.get("code"))) in range(400, 600):
+            self.status = code or status
         said = (
             self._error.get("message")
             or self._error.get("detail")
             or (error if isinstance(error, str) else "")
         )
-        if (
-            payload is None and status >= 300
-        ):  # a broken answer is not searched: it may be the judge's own text about limits
-            said = text
-        # OpenRouter: a success may hold an error with the status of the provider behind it, and its text.
-        if (
-            status < 300
-            and error is not payload
-            and (code := as_count(self._error.get("code"))) in range(400, 600)
-        ):
-            self.status = code or status
         self._metadata = as_mapping(self._error.get("metadata"))
         behind = self._metadata.get("raw")
         self._text = (f"{said}\n{behind}" if isinstance(behind, str) else str(said))[:_READ_CHARACTERS]
         self.words = frozenset(str(self._error[key]) for key in ("code", "type") if self._error.get(key))
+        self.wait_s = wait_asked_s(
+            headers, needed_tokens, self._wait_in_body_s(), is_rate_limited=self.status == _RATE_LIMITED
+        )
 
     def describe(self, key: str | None) -> str:
         """Status and identifiers of the error; never its free text, which may quote the prompt or the key."""
@@ -102,9 +115,48 @@ class ErrorResponse:
         ]
         return ", ".join([f"HTTP {self.status}", *named])
 
+    def reaction(self, who: str, key: str | None) -> tuple[dict[str, Any], Exception]:
+        """
+        The facts about the provider, as keywords of `limits.rules.Result`, and the error to raise.
+
+        Args:
+            who: The judge, in words for the message.
+        """
+        said = f"{who} answered {self.describe(key)}"
+        account: dict[str, Any] = {"reason": f"HTTP {self.status}", "is_refused": True}
+        match self.meaning:
+            case "too_long":
+                window, prompt = self.token_sizes()
+                sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
+                return account, PromptTooLong(
+                    f"{who} reports that the prompt is too long{sizes}", window, prompt
+                )
+            case "quota":
+                advice = f"{said}: the quota is used up; pay or raise it at the provider"
+                return _opens("quota", account), QuotaExhausted(advice, QUOTA_DUE_S)
+            case "key":
+                advice = f"{said}: the key is rejected; check the key of the provider"
+                return _opens("key", account), KeyRejected(advice, KEY_DUE_S)
+            case "filtered":
+                return account, ContentFiltered(
+                    f"{said}: its filter refuses the prompt; another provider may not"
+                )
+            case "pause":
+                if self.status != _RATE_LIMITED:  # a 5xx that asks us to wait is a failure as well
+                    account = _failed(account)
+                due_s = min(max(self.wait_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
+                account["blocked_s"] = min(self.wait_s or 1.0, LONGEST_RATE_LIMIT_DUE_S)
+                limited = RateLimited(f"{said}: the provider asks us to wait", due_s)
+                return account, TransientError(limited, self.wait_s)
+            case "unavailable":
+                failure = JudgeUnavailable(f"{said} and no chat completion")
+                return _failed(account), TransientError(failure, self.wait_s)
+            case "rejected":
+                return account, JudgeRejectedRequest(f"{said}: {self._advice()}")
+
     @property
     def meaning(self) -> Meaning:
-        """The reaction that the response calls for; see `ask.client.JudgeClient.ask`."""
+        """The reaction that the response calls for; see `client.JudgeClient.ask`."""
         if self.says_prompt_is_too_long():
             return "too_long"
         if self.status == 402 or self.words & _NO_QUOTA:
@@ -119,24 +171,19 @@ class ErrorResponse:
         # A gateway may put an error into a body with a status of success.
         if 300 <= self.status < 500 and self.status not in _PASSING:
             return "rejected"
-        is_pause = self.status == _RATE_LIMITED or (self.retry_after_s() or 0) > LONGEST_WAIT_S
+        is_pause = self.status == _RATE_LIMITED or (self.wait_s or 0) > LONGEST_WAIT_S
         return "pause" if is_pause else "unavailable"
 
     def _meaning_in_text(self) -> Meaning | None:
         head = self._text[:_MEANING_CHARACTERS]
         return next((meaning for meaning, words in MEANINGS if words.search(head)), None)
 
-    def account(self) -> dict[str, Any]:
-        """The facts about the provider that the response gives, as keywords of `limits.rules.Result`."""
-        meaning = self.meaning
-        account: dict[str, Any] = {"reason": f"HTTP {self.status}"}
-        if meaning in ("key", "quota"):
-            return account | {"opens": meaning}
-        if meaning == "pause":
-            account["blocked_s"] = min(self.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
-        # A 5xx that asks us to wait is a failure as well.
-        is_failure = meaning == "unavailable" or (meaning == "pause" and self.status != _RATE_LIMITED)
-        return account | ({"failed": True} if is_failure else {"is_refused": True})
+    def _advice(self) -> str:
+        if limit := number_in(REPLY_LIMIT, self._text):
+            return f"the reply limit is too large; lower max_reply_tokens to {limit}"
+        if self.status == _BODY_TOO_LARGE:
+            return "the request has too many bytes for it or for a proxy in between; raise the size of bodies there"
+        return "check base_url, model and parameters of the provider"
 
     def may_be_billed(self) -> bool:
         """Whether a model may have written tokens: a gateway gave up waiting, or broke off an answer."""
@@ -162,10 +209,6 @@ class ErrorResponse:
             prompt = number_in(PROMPT, self._text)
         return window, prompt
 
-    def reply_limit(self) -> int | None:
-        """The most reply tokens that the endpoint takes, where the error reports that more were asked for."""
-        return number_in(REPLY_LIMIT, self._text)
-
     def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
         """
         The sent part of the request that the endpoint does not support; not one whose value is merely too
@@ -184,31 +227,6 @@ class ErrorResponse:
         head = self._text[:_REFUSAL_CHARACTERS]
         return next((part for part, words in REFUSED if part in parts and words.search(head)), None)
 
-    def retry_after_s(self) -> float | None:
-        """
-        The wait that the provider asks for; None where it asks for none, or for zero or less.
-
-        Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
-        `x-ratelimit-*` limits that are used up, then the body. After a 429 one of the limits must be used up,
-        so if none is reported as such, the longest reset of any counts.
-        """
-        milliseconds = _number(self._headers.get("retry-after-ms"))
-        resets, used_up = list[float](), list[float]()
-        for of, needed in self._needed.items():
-            reset_s = _duration_s(self._headers.get(f"x-ratelimit-reset-{of}"))
-            remaining = _number(self._headers.get(f"x-ratelimit-remaining-{of}"))
-            if reset_s is not None:
-                resets.append(reset_s)
-                used_up += [reset_s] if remaining is not None and remaining < needed else []
-        sources = [
-            milliseconds and milliseconds / 1000,
-            _seconds_or_date(self._headers.get("retry-after")),
-            max(used_up, default=None),
-            self._wait_in_body_s(),
-            max(resets, default=None) if self.status == _RATE_LIMITED else None,
-        ]
-        return next((asked_s for asked_s in sources if asked_s is not None and asked_s > 0), None)
-
     def _wait_in_body_s(self) -> float | None:
         """The wait in the details of a Google error, or in the text of any."""
         if self.status not in _ASKING_TO_WAIT:
@@ -218,6 +236,49 @@ class ErrorResponse:
         text = WAIT.search(self._text)
         waits = [*delays, text and text[1].rstrip(".")]
         return next((_duration_s(wait) for wait in waits if isinstance(wait, str)), None)
+
+
+def wait_asked_s(
+    headers: Mapping[str, str],
+    needed_tokens: int,
+    in_body_s: float | None = None,
+    *,
+    is_rate_limited: bool = False,
+) -> float | None:
+    """
+    The wait that the provider asks for; None where it asks for none, or for zero or less.
+
+    Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
+    `x-ratelimit-*` limits that are used up, then the body. After a 429 one of the limits must be used up,
+    so if none is reported as such, the longest reset of any counts.
+
+    Args:
+        headers: Looked up in lower case.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    resets, used_up = list[float](), list[float]()
+    for of, needed in (("requests", 1), ("tokens", needed_tokens)):
+        reset_s = _duration_s(headers.get(f"x-ratelimit-reset-{of}"))
+        remaining = _number(headers.get(f"x-ratelimit-remaining-{of}"))
+        if reset_s is not None:
+            resets.append(reset_s)
+            used_up += [reset_s] if remaining is not None and remaining < needed else []
+    sources = [
+        milliseconds and milliseconds / 1000,
+        _seconds_or_date(headers.get("retry-after")),
+        max(used_up, default=None),
+        in_body_s,
+        max(resets, default=None) if is_rate_limited else None,
+    ]
+    return next((asked_s for asked_s in sources if asked_s is not None and asked_s > 0), None)
+
+
+def _opens(kind: Literal["key", "quota"], account: dict[str, Any]) -> dict[str, Any]:
+    return {"reason": account["reason"], "opens": kind}
+
+
+def _failed(account: dict[str, Any]) -> dict[str, Any]:
+    return {"reason": account["reason"], "failed": True}
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:

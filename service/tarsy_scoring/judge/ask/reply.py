@@ -1,0 +1,102 @@
+"""
+Reads a completion: its text, how it ended, and the tokens it took.
+
+The `openai` client does not validate what an endpoint sends, so each value is checked here. `Conversation`
+decides whether the answer is usable.
+"""
+
+from typing import Any, NamedTuple
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+from tarsy_scoring.judge.ask.errors import as_count, as_mapping
+from tarsy_scoring.judge.verdict import Turn, TurnKind
+from tarsy_scoring.timeline.text import storable
+
+# Ends of an answer that the endpoint broke off; DeepSeek sends the second one when it lacks resources.
+_BROKEN_OFF = ("error", "insufficient_system_resource")
+MOST_TOKENS = 2**31 - 1  # the columns of a turn hold no more, and no window is nearly as large
+
+
+class ReplyUsage(NamedTuple):
+    """Reported tokens of a call, each at most `MOST_TOKENS`; None where unknown, never 0."""
+
+    read: int | None = None
+    cached: int | None = None
+    written: int | None = None
+
+    @property
+    def total(self) -> int | None:
+        """Read plus written tokens; None where either is unknown."""
+        return None if self.read is None or self.written is None else self.read + self.written
+
+
+def usage_of(reported: object) -> tuple[ReplyUsage, list[str]]:
+    """
+    Read the usage that any response reports, and name the counts that cannot be true.
+
+    Such a count is unknown: the nearest possible number would be made up.
+    """
+    usage = as_mapping(
+        reported.to_dict(warnings=False) if isinstance(reported, CompletionUsage) else reported
+    )
+    counts = {
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "cached_tokens": as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+    }
+    tokens = [
+        count if (count := as_count(c)) is not None and count <= MOST_TOKENS else None
+        for c in counts.values()
+    ]
+    unusable = [
+        n for (n, given), t in zip(counts.items(), tokens, strict=True) if given is not None and t is None
+    ]
+    return ReplyUsage(*tokens), unusable
+
+
+def read_turn(
+    completion: ChatCompletion,
+    provider: str,
+    model: str,
+    kind: TurnKind,
+    latency_ms: int,
+    usage: ReplyUsage,
+    cost_usd: float | None,
+) -> Turn | None:
+    """
+    The answer in the first choice; None where there is no answer.
+
+    Args:
+        model: The requested model.
+    """
+    choices: Any = getattr(completion, "choices", None)
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = getattr(choice, "message", None)
+    finish_reason = getattr(choice, "finish_reason", None)
+    if not isinstance(message, ChatCompletionMessage) or finish_reason in _BROKEN_OFF:
+        return None
+    return Turn(
+        kind=kind,
+        reply=_text_of(getattr(message, "content", None)) or "",
+        provider=provider,
+        model_requested=model,
+        model_served=_text_of(getattr(completion, "model", None)),
+        input_tokens=usage.read,
+        cached_input_tokens=usage.cached,
+        output_tokens=usage.written,
+        cost_usd=cost_usd,
+        latency_ms=latency_ms,
+        finish_reason=_text_of(finish_reason),
+        refusal=_text_of(getattr(message, "refusal", None)),
+        has_tool_calls=bool(getattr(message, "tool_calls", None) or getattr(message, "function_call", None)),
+    )
+
+
+def _text_of(content: Any) -> str | None:
+    """A text as it can be stored; some servers send it in parts. None for anything else."""
+    if isinstance(content, list):
+        texts = [as_mapping(part).get("text") for part in content]
+        content = "".join(text for text in texts if isinstance(text, str))
+    return storable(content) if isinstance(content, str) else None

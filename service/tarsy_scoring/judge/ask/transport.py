@@ -1,0 +1,136 @@
+"""
+The HTTP transport of judge calls: bounds what an endpoint may send, and checks proxy, CA file and headers.
+
+The `openai` client reads every body whole, bodies of errors included, so the bound sits below it.
+"""
+
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.urls import proxy_of_environment
+from tarsy_scoring.errors import ConfigurationError
+
+CONNECT_TIMEOUT_S = 10.0
+# The longest tokens of common models have some 16 characters. The rest is for error pages and for models that
+# send their reasoning.
+REPLY_BYTES_PER_TOKEN = 16
+REPLY_BYTES_MORE = 1024 * 1024
+KEEPALIVE_S = 4.0  # many endpoints run on uvicorn, which closes idle connections after 5 s
+# A judge may think for minutes, in which proxies and firewalls drop connections that look idle.
+KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+if sys.platform == "linux":
+    KEEP_ALIVE += [
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 60),
+    ]
+
+
+class UnreadableReply(Exception):
+    """A reply that is compressed or too long. Its bytes are not read, or not to their end."""
+
+
+class BoundedTransport(httpx2.AsyncBaseTransport):
+    """
+    Reads each body up to `most_bytes`, and nothing of a compressed one: 400 KB of gzip can become 400 MB.
+
+    An unreadable success raises `UnreadableReply`. An unreadable error keeps its status, which decides the
+    reaction, and the part of its body that was read. A cancellation closes the connection.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, most_bytes: int) -> None:
+        self._inner = inner
+        self._most_bytes = most_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request; the body is read later, by the client."""
+        request.headers["Accept-Encoding"] = "identity"
+        response = await self._inner.handle_async_request(request)
+        headers, most_bytes = response.headers, self._most_bytes
+        fault = f"sent more than {most_bytes} bytes; if its replies are so long, raise its max_reply_tokens"
+        if headers.pop("Content-Encoding", "identity") != "identity":
+            most_bytes, fault = (
+                0,
+                "compressed its reply, although Accept-Encoding asks it not to: switch compression off",
+            )
+        bounded = _BoundedBody(response, most_bytes, fault)
+        return httpx2.Response(
+            response.status_code, headers=headers, stream=bounded, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._inner.aclose()
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    def __init__(self, response: httpx2.Response, most_bytes: int, fault: str) -> None:
+        self._response = response
+        self._left = most_bytes
+        self._fault = fault
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._response.stream, httpx2.AsyncByteStream)
+        async for piece in self._response.stream:
+            self._left -= len(piece)
+            if self._left < 0:
+                if self._response.is_success:
+                    raise UnreadableReply(self._fault)
+                return
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def open_transport(provider: str, settings: ProviderSettings, connections: int) -> httpx2.AsyncHTTPTransport:
+    """
+    Open the pool of connections to one provider; it connects at the first request.
+
+    Raises:
+        ConfigurationError: Proxy or CA file cannot be used.
+    """
+    return httpx2.AsyncHTTPTransport(
+        verify=_tls(provider, settings),
+        proxy=_proxy(provider, settings),
+        limits=httpx2.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
+        ),
+        socket_options=KEEP_ALIVE,
+    )
+
+
+def require_header_text(what: str, value: str) -> None:
+    """Refuse a value that no header can carry. Raises: ConfigurationError."""
+    if not (value.isascii() and value.isprintable()):
+        raise ConfigurationError(
+            f"{what} contains a character that is not allowed in a header, such as a line break"
+        )
+
+
+def _proxy(provider: str, settings: ProviderSettings) -> str | None:
+    if settings.proxy is None:
+        return proxy_of_environment(settings.base_url)
+    try:
+        proxy = httpx2.URL(settings.proxy)
+    except httpx2.InvalidURL:
+        proxy = httpx2.URL()
+    if proxy.scheme not in ("http", "https") or not proxy.host:
+        raise ConfigurationError(
+            f"providers.{provider}.proxy: expected http://host:port or https://host:port"
+        )
+    return settings.proxy
+
+
+def _tls(provider: str, settings: ProviderSettings) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or "the file contains no certificate"
+        raise ConfigurationError(
+            f"providers.{provider}.ca_file: cannot use {settings.ca_file}: {reason}"
+        ) from None
