@@ -33,7 +33,6 @@ from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.web.app import application
 from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
@@ -48,7 +47,65 @@ COUNTS = {
     **dict.fromkeys(("error_rate", "retry_rate"), 0.3),
     "first_try_success_rate": None,
 }
-EXAMPLE = application().openapi()["components"]["schemas"]["ScoreDocument"]["examples"][0]
+EXAMPLE: dict[str, Any] = {
+    "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
+    "session_id": "7d1c6c9e",
+    "request_id": "6a1d7a52-8a3c-4c55-8f0b-0f5f2f0f7b11",
+    "chain_id": "kubernetes",
+    "purpose": "production",
+    "status": "completed",
+    "attempt": 1,
+    "score_triggered_by": "alice",
+    "created_at": "2026-01-05T10:05:01Z",
+    "started_at": "2026-01-05T10:05:02Z",
+    "completed_at": "2026-01-05T10:05:20Z",
+    "scored_at": "2026-01-05T10:05:20Z",
+    "total_score": 67,
+    "score_analysis": "The final analysis follows from the evidence (E17), but the node's pressure was not ruled out.",
+    "score_breakdown": {"logical_flow": 18.0, "consistency": 17.0, "tool_relevance": 16.0, "synthesis_quality": 16.0},
+    "missing_tools_analysis": "1. **node_pressure**: shows whether the node itself ran out of memory.",
+    "missing_tools": [{"tool_name": "node_pressure", "rationale": "shows whether the node ran out of memory."}],
+    "alternative_approaches": [],
+    "rubric": None,
+    "criteria": "investigation-methodology",
+    "criteria_hash": "2f1f0a6f5e0c4d3b9a8877665544332211ffeeddccbbaa998877665544332211",
+    "is_current_criteria": True,
+    "judge_fingerprint": "b1946ac92492d2347c6235b4d2611184",
+    "samples": [{"total_score": 67}],
+    "spread": 0,
+    "second_opinion": None,
+    "outcome": "pass",
+    "outcome_reason": None,
+    "judge_outcome": None,
+    "pass_threshold": 60,
+    "judge_passed": True,
+    "layers": {"interaction": None, "gates": None, "judge": "pass"},
+    "composite_score": None,
+    "failure_tags": ["incomplete_evidence"],
+    "flags": [],
+    "grounding": {
+        "checked": 4,
+        "held": 3,
+        "share": 0.75,
+        "failed": [{"entry": "E17", "quotation": "the node was healthy", "reason": "other_entry", "found_in": "E21"}],
+    },
+    "reference": {
+        "source_url": "https://tickets.example/INC-4711",
+        "provided_by": "alice",
+        "provided_at": "2026-01-05T09:30:00Z",
+    },
+    "interaction": None,
+    "diagnosis": [],
+    "gates": [],
+    "gates_passed": 0,
+    "gates_total": 0,
+    "coverage": {"shown_share": 1.0, "cut_entries": []},
+    "evidence": {"expected": {"stages": 2}, "read": {"stages": 2}, "missing": []},
+    "turns": [],
+    "usage": {"input_tokens": 14200, "cached_input_tokens": 6100, "output_tokens": 1450, "cost_usd": 0.031},
+    "error_kind": None,
+    "error_message": None,
+}
 FULL: dict[str, Any] = EXAMPLE | {
     "score_id": uuid.UUID(int=7),
     **dict.fromkeys(("created_at", "started_at", "completed_at"), NOW),
