@@ -96,7 +96,7 @@ def assert_sound(page: Page) -> None:
         for address in (attributes.get("src"), attributes.get("action")):
             assert address is None or re.match(r"/(?!/)", address)
     scripts = [str(script.get("src")).rpartition("/")[2] for script in page.all("script")]
-    assert set(scripts) <= {"charts.js", "list.js", "live.js", "strip.js", "timeline.js"}
+    assert set(scripts) <= {"charts.js", "live.js", "strip.js", "timeline.js"}
     assert len(scripts) == len(set(scripts))
     assert len(page.all("main")) == len(page.all("h1")) == 1
     labelled = {a["for"] for a in page.all("label")}
@@ -440,14 +440,6 @@ async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch
     for path in pages:
         [link] = [a for a in (await look(api, path)).all("a") if str(a.get("href")).startswith("https:")]
         assert (link["href"], link["rel"]) == ("https://t.example/x/sessions/session-1", "noopener noreferrer"), path
-
-
-async def test_the_list_shows_chosen_columns(api: Api) -> None:
-    await scored(api)
-    page = await look(api, "/?columns=score&columns=criteria")
-    assert 'data-name="Criteria"' in page.html
-    assert 'data-name="Chain"' not in page.html
-    assert "columns: choose from chain" in (await look(api, "/?columns=x", 422)).html.lower()
 
 
 async def test_every_page_states_its_question(api: Api) -> None:

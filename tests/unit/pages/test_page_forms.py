@@ -11,7 +11,7 @@ from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form
 from tarsy_scoring.web.pages.period import DAY_OF, SORT, PeriodForm, read_period_form
-from tarsy_scoring.web.pages.sessions import COLUMNS, DEFAULT_COLUMNS, FIELDS, read_columns
+from tarsy_scoring.web.pages.sessions import FIELDS
 from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
@@ -86,30 +86,6 @@ def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
         (b"q=%ED%A0%80", "address: the query is not UTF-8"),
     ):
         assert read_list_form(query).faults == [fault], query
-
-
-@pytest.mark.parametrize(
-    ("query", "columns"),
-    [
-        (b"", DEFAULT_COLUMNS),
-        (b"columns=", DEFAULT_COLUMNS),
-        (b"columns=ended,chain", ("chain", "ended")),
-        (b"columns=score&columns=ended&columns=judge", ("judge", "ended")),
-        (b"columns=score", ()),
-    ],
-    ids=["none", "empty", "list", "checkboxes", "all-unchecked"],
-)
-def test_columns_are_shown_in_the_order_of_the_page(query: bytes, columns: tuple[str, ...]) -> None:
-    """A link lists the columns; a form without script sends one `columns` for each checkbox."""
-    assert read_columns(query) == (columns, b"", [])
-    assert read_columns(query + b"&q=pod&min=3")[1] == b"&q=pod&min=3".removeprefix(b"" if not query else b"&")
-
-
-def test_an_unknown_column_is_a_fault_that_lists_the_columns() -> None:
-    for query in (b"columns=beauty", b"columns=chain,beauty", b"columns=%FF", b"columns=\xff"):
-        columns, _, [fault] = read_columns(query)
-        assert columns == DEFAULT_COLUMNS
-        assert fault == f"columns: choose from {', '.join(COLUMNS)}"
 
 
 # --- pages across sessions -----------------------------------------------------------------------------

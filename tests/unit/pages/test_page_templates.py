@@ -362,9 +362,8 @@ def listed(name: str, status: str, score: int | None = None, attempt: str | None
 
 
 def list_page(query: bytes, *found: ListedSession, tarsy_url: str | None = None) -> str:
-    columns, query, faults = sessions.read_columns(query)
     form = read_form(query, sessions.SessionsQuery, sessions.FIELDS)
-    values = sessions.list_values(form, SessionPage(list(found), "next"), [*faults, *form.faults], columns=columns)
+    values = sessions.list_values(form, SessionPage(list(found), "next"), form.faults)
     values |= {"chains": [], "criteria_names": [], "tarsy_url": tarsy_url}
     answer = page("sessions.html", here="/", live=None, may_score=True, **values)
     return " ".join(bytes(answer.body).decode().split())
@@ -403,19 +402,6 @@ def test_a_list_reflects_its_form() -> None:
     for query in (b"q=two+words", b"q=..%2Fx", b"chain=k", b"q=session-1&min=x"):
         assert "look up the session" not in list_page(query)
     assert "No sessions yet" in list_page(b"sort=newest")
-
-
-def test_a_list_shows_the_chosen_columns() -> None:
-    """Session and score are always shown; the next page has the same columns."""
-    session = listed("s-1", "completed", 40)
-    chosen, default = list_page(b"columns=judge&columns=score", session), list_page(b"", session)
-    for name in sessions.COLUMNS:
-        heading = f'<th scope="col">{sessions.COLUMNS[name]}</th>'
-        assert ((heading in chosen), (heading in default)) == (name == "judge", name in sessions.DEFAULT_COLUMNS), name
-    assert "<b>40</b>" in chosen
-    assert 'href="/?columns=judge&amp;cursor=next"' in chosen
-    assert 'href="/?cursor=next"' in default
-    assert 'href="/?columns=score&amp;cursor=next"' in list_page(b"columns=score", session)
 
 
 def test_a_list_links_to_tarsy_if_its_address_is_known() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote_plus, urlencode
+from urllib.parse import urlencode
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -27,18 +27,6 @@ PAGE_SIZE = 50  # half of the channels that a client may follow, and a page foll
 FOLDED = ("criteria", "outcome", "since", "until", "label", "flag")  # behind "More filters" unless one is set
 OUTCOMES = {"pass": "passed", "fail": "did not pass"}
 SORTS = {"newest": "newest first", "score_asc": "worst first", "score_desc": "best first"}
-# Columns to choose. Session and score are always shown: `score` names no column more.
-COLUMNS = {
-    "chain": "Chain",
-    "remarks": "Remarks",
-    "criteria": "Criteria",
-    "judge": "Judge",
-    "session_status": "Session status",
-    "scored": "Scored",
-    "ended": "Ended",
-}
-DEFAULT_COLUMNS = ("chain", "remarks", "ended")
-ALWAYS_SHOWN = "score"
 # Name of each field of the form, and of its parameter in the API.
 FIELDS = {name: name for name in ("q", "chain", "status", *FOLDED, "sort", "cursor")} | {
     "min": "min_score",
@@ -52,11 +40,9 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included.
     """
     context = context_of(request)
-    columns, filtered, faults = read_columns(request.scope["query_string"])
-    form = read_form(filtered, SessionsQuery, FIELDS)
-    query = form.query or SessionsQuery()
+    form = read_form(request.scope["query_string"], SessionsQuery, FIELDS)
+    query, faults = form.query or SessionsQuery(), list(form.faults)
     filters = query.filters(query.status)
-    faults += form.faults
     found, after, live = SessionPage([], None), None, None
     marks: Marks = {}
     if query.cursor:
@@ -79,25 +65,8 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
         tarsy_url=context.settings.tarsy_url,
         chains=await chain_names(context),
         criteria_names=sorted(context.policy.hashes),
-        **list_values(form, found, faults, marks, columns),
+        **list_values(form, found, faults, marks),
     )
-
-
-def read_columns(query_string: bytes) -> tuple[tuple[str, ...], bytes, list[str]]:
-    """
-    Read which columns the list shows: `columns=chain,ended`, or one `columns` for each checkbox of the form.
-
-    Returns:
-        The columns in their order on the page, the query string without them, and errors for the user.
-    """
-    pairs = query_string.split(b"&") if query_string else []
-    own = [pair for pair in pairs if pair.partition(b"=")[0] == b"columns"]
-    filtered = b"&".join(pair for pair in pairs if pair not in own)
-    text = ",".join(unquote_plus(pair.partition(b"=")[2].decode("ascii", "replace")) for pair in own)
-    names = {name.strip() for name in text.split(",")} - {""}
-    if names - COLUMNS.keys() - {ALWAYS_SHOWN}:
-        return DEFAULT_COLUMNS, filtered, [f"columns: choose from {', '.join(COLUMNS)}"]
-    return (tuple(name for name in COLUMNS if name in names) if names else DEFAULT_COLUMNS), filtered, []
 
 
 def list_values(
@@ -105,11 +74,9 @@ def list_values(
     found: SessionPage,
     faults: Sequence[str],
     marks: Marks = MappingProxyType({}),
-    columns: tuple[str, ...] = DEFAULT_COLUMNS,
 ) -> dict[str, Any]:
     """Values of `sessions.html` about its form and its list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
-    shown = {} if columns == DEFAULT_COLUMNS else {"columns": ",".join(columns) or ALWAYS_SHOWN}
     flags = {flag for session in found.sessions if session.score for flag in session.score.flags}
     # The source may know a session that the list does not.
     may_be_session = not faults and SESSION_ID_PATTERN.fullmatch(form.values["q"])
@@ -123,10 +90,8 @@ def list_values(
         "shows_folded": bool(kept.keys() & set(FOLDED)),
         "sought_session": form.values["q"] if may_be_session else None,
         "is_continued": bool(form.values["cursor"]),
-        "columns": columns,
-        "every_column": COLUMNS,
-        "first_query": urlencode(kept | shown),
-        "next_query": urlencode(kept | shown | {"cursor": found.next_cursor}) if found.next_cursor else None,
+        "first_query": urlencode(kept),
+        "next_query": urlencode(kept | {"cursor": found.next_cursor}) if found.next_cursor else None,
         "sorts": SORTS,
         "outcomes": OUTCOMES,
         "new_key": uuid4,
