@@ -27,7 +27,7 @@ _READ = """() => {
     return copy.textContent.replace(/\\s+/g, " ").trim();
   };
   return [...document.querySelectorAll("main :is(h1, h2, h3, thead th, label, summary)")]
-    .filter((one) => one.checkVisibility() && !one.closest(".prose, .entry, [aria-label=Conclusion], tbody, #strip"))
+    .filter((one) => one.checkVisibility() && !one.closest(".prose, .entry, [aria-label=Conclusion], tbody"))
     .map((one) => [one.localName, words(one)])
     .filter(([, text]) => text && !/\\d/.test(text))
     .map((line) => line.join(": "));

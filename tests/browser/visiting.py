@@ -170,18 +170,19 @@ class PageSocket:
     The WebSocket of a page, answered by the test, which confirms the page's subscriptions.
 
     Args:
-        unconfirmed: Channels that are not confirmed.
         asked: Subscriptions in the order of their arrival: channel and `last_event_id`.
     """
 
     page: Page
     sockets: list[WebSocketRoute] = field(default_factory=list)
-    unconfirmed: set[str] = field(default_factory=set)
     asked: list[tuple[str, int]] = field(default_factory=list)
 
     async def install(self) -> None:
         """Take over the WebSocket of every page that is opened from now on."""
         await self.page.route_web_socket("**/api/v1/ws", self._answer_page)
+
+    def send(self, **event: Any) -> None:
+        self.sockets[-1].send(json.dumps(event))
 
     def drop(self) -> Any:
         return self.sockets[-1].close(code=4008, reason="too slow: reconnect and catch up")
@@ -190,9 +191,8 @@ class PageSocket:
         def answer(message: str | bytes) -> None:
             asked = json.loads(message)
             if asked["action"] == "subscribe":
-                self.asked.append((asked["channel"], asked.get("last_event_id", 0)))
-                if asked["channel"] not in self.unconfirmed:
-                    socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
+                self.asked.append((asked["channel"], asked["last_event_id"]))
+                socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
 
         self.sockets.append(socket)
         socket.on_message(answer)

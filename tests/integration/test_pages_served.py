@@ -96,7 +96,7 @@ def assert_sound(page: Page) -> None:
         for address in (attributes.get("src"), attributes.get("action")):
             assert address is None or re.match(r"/(?!/)", address)
     scripts = [str(script.get("src")).rpartition("/")[2] for script in page.all("script")]
-    assert set(scripts) <= {"charts.js", "live.js", "strip.js", "timeline.js"}
+    assert set(scripts) <= {"charts.js", "live.js", "timeline.js"}
     assert len(scripts) == len(set(scripts))
     assert len(page.all("main")) == len(page.all("h1")) == 1
     labelled = {a["for"] for a in page.all("label")}

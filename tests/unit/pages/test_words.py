@@ -1,6 +1,5 @@
 """The words for a score: every state has one, and no state is shown by colour alone."""
 
-from importlib.resources import files
 from typing import get_args
 
 from tarsy_scoring.events import Phase
@@ -8,7 +7,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import FailureReason
 from tarsy_scoring.scores.shapes import ERROR_KINDS, FAILURE_REASONS, FLAGS, TURN_KINDS, WAITING_FOR
 from tarsy_scoring.web.pages import words
-from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
+from tarsy_scoring.web.pages.words import badge, badge_of, in_words
 
 
 def test_a_total_without_an_outcome_has_its_range() -> None:
@@ -22,11 +21,11 @@ def test_a_total_without_an_outcome_has_its_range() -> None:
 def test_a_total_with_an_outcome_has_its_word() -> None:
     """It is the word that the judge stated under the criteria, whatever the total."""
     shown = [badge("completed", 62, outcome=outcome) for outcome in ("correct", "partial", "wrong", "mostly_right")]
-    assert [(b.text, b.look, b.state) for b in shown] == [
-        ("correct", "good", "correct"),
-        ("partial", "fair", "partial"),
-        ("wrong", "weak", "wrong"),
-        ("mostly right", "plain", "other_outcome"),
+    assert [(b.text, b.look) for b in shown] == [
+        ("correct", "good"),
+        ("partial", "fair"),
+        ("wrong", "weak"),
+        ("mostly right", "plain"),
     ]
 
 
@@ -39,12 +38,6 @@ def test_pages_and_shipped_criteria_use_one_set_of_words() -> None:
         for name, (low, high) in criteria.bands.items():
             assert f"{name} ({low}-{high})" in criteria.system_prompt
             assert f"{name} {low}-{high}" in criteria.prompt
-
-
-def test_the_script_knows_the_outcomes_and_ranges() -> None:
-    script = (files("tarsy_scoring.web.pages") / "static" / "live.js").read_text("utf-8")
-    for word in (*words.RANGES, *words.OUTCOMES, words.OTHER_OUTCOME, words.NOTHING_TO_JUDGE):
-        assert f'"{word}"' in script
 
 
 def test_a_state_without_a_total_has_its_word() -> None:
@@ -82,17 +75,6 @@ def test_every_word_of_the_interface_is_explained() -> None:
     ):
         assert set(known) == set(explained)
     assert words.NO_SECOND_OPINION.keys() >= {*ERROR_KINDS, *WAITING_FOR} - {"source", "session", "worker", "retry"}
-
-
-def test_the_script_has_one_badge_per_state() -> None:
-    """The states are phases, ends, ranges and outcomes."""
-    states = [b.state for b in every_badge()]
-    assert len(states) == len(set(states))
-    assert set(get_args(Phase)) | {"completed", "failed", "timed_out", "cancelled", words.NOTHING_TO_JUDGE} | {
-        *words.RANGES,
-        *words.OUTCOMES,
-        words.OTHER_OUTCOME,
-    } == set(states)
 
 
 def test_an_unknown_word_is_spelt_out() -> None:

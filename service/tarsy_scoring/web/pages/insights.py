@@ -11,7 +11,6 @@ from starlette.responses import HTMLResponse, Response
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import DayOf, Distribution
 from tarsy_scoring.analytics.chain_averages import EveryChain, every_chain
-from tarsy_scoring.live.signals import INSIGHTS
 from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
@@ -35,7 +34,6 @@ from tarsy_scoring.web.pages.period import (
     requested_period,
     selected,
 )
-from tarsy_scoring.web.pages.rendering import Live
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,7 +47,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
     context, form = context_of(request), requested_period(request, *TRENDS)
     if form.faults:
         return await period_page(request, "trends.html", form)
-    selection, day_of, live = await selected(context, form), cast(DayOf, form.chosen), Live(INSIGHTS, 0)
+    selection, day_of = await selected(context, form), cast(DayOf, form.chosen)
     chains = await every_chain(context.analytics.database, selection, day_of)
     view = None
     if selection.chain is not None:
@@ -57,7 +55,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
         view = insights_view.trend_view(found.points, f"Totals per day, {form.period}")
     rows, left_out = insights_view.chain_rows(chains, form), sum(chain.left_out for chain in chains.chains)
     return await period_page(
-        request, "trends.html", form, live=live, every=chains, rows=rows, view=view, left_out=left_out
+        request, "trends.html", form, every=chains, rows=rows, view=view, left_out=left_out
     )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types own-pages"
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -191,7 +191,6 @@ def templates() -> "Environment":
         "badge_of": words.badge_of,
         "badge_for": words.badge,
         "tone_of": words.tone_of,
-        "every_badge": words.every_badge,
         "in_words": words.in_words,
         "words": words,
     }

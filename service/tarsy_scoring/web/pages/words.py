@@ -21,7 +21,6 @@ OUTCOMES: Mapping[str, Tone] = {"correct": "good", "partial": "fair", "wrong": "
 RANGES: Mapping[str, Tone] = dict(
     zip((band.id for band in DEFAULT_BANDS), ("weak", "fair", "good"), strict=True)
 )
-OTHER_OUTCOME = "other_outcome"
 _TEXTS: Mapping[str, Mapping[str, str]] = packaged_yaml(__package__, "words.yaml")
 PHASES = _TEXTS["phases"]
 STATUSES = _TEXTS["statuses"]
@@ -52,12 +51,10 @@ class Badge:
         look: CSS class. `text` says the same in words.
         number: Total of a completed score.
         more: Why a pending score waits, in words.
-        state: Key of the badge in `live.js`: a phase, a status, an outcome or a range.
     """
 
     look: str
     text: str
-    state: str
     number: int | None = None
     more: str = ""
     is_busy: bool = False
@@ -91,23 +88,19 @@ def badge(
     """
     if status == "completed" and total is not None:
         tone = tone_of(total, outcome)
-        if outcome is None:
-            return Badge(tone, range_of(total), range_of(total), number=total)
-        return Badge(
-            tone, in_words({}, outcome), outcome if outcome in OUTCOMES else OTHER_OUTCOME, number=total
-        )
+        return Badge(tone, range_of(total) if outcome is None else in_words({}, outcome), number=total)
     if status == "in_progress":
         phase = phase or "gathering_context"
-        return Badge("busy", in_words(PHASES, phase), phase, is_busy=True)
+        return Badge("busy", in_words(PHASES, phase), is_busy=True)
     if status == "pending":
-        return Badge("queued", STATUSES["pending"], "queued", more=in_words(WAITING_FOR, waiting_for or ""))
+        return Badge("queued", STATUSES["pending"], more=in_words(WAITING_FOR, waiting_for or ""))
     if status is None or status == "not_scored":
-        return Badge("none", STATUSES["not_scored"], "not_scored")
+        return Badge("none", STATUSES["not_scored"])
     if error_kind == NOTHING_TO_JUDGE:
-        return Badge("plain", STATUSES[NOTHING_TO_JUDGE], NOTHING_TO_JUDGE)
+        return Badge("plain", STATUSES[NOTHING_TO_JUDGE])
     # A completed score without a judge has no total.
     look = "plain" if status == "completed" else "ended"
-    return Badge(look, in_words(STATUSES, status), status)
+    return Badge(look, in_words(STATUSES, status))
 
 
 def badge_of(document: Mapping[str, Any]) -> Badge:
@@ -120,21 +113,6 @@ def badge_of(document: Mapping[str, Any]) -> Badge:
         document.get("judge_outcome"),
         document.get("error_kind"),
     )
-
-
-def every_badge() -> list[Badge]:
-    """
-    One badge of each state, for `live.js` to copy.
-
-    The script writes the total of the score into it, and an outcome that is not one of `OUTCOMES`.
-    """
-    phases = [badge("in_progress", phase=p) for p in PHASES if p not in ("queued", "waiting_retry")]
-    waiting = Badge("queued", PHASES["waiting_retry"], "waiting_retry")
-    ended = [badge(status) for status in ("completed", "failed", "timed_out", "cancelled")]
-    ended.append(badge("cancelled", error_kind=NOTHING_TO_JUDGE))
-    ranges = [badge("completed", band.low) for band in DEFAULT_BANDS]
-    outcomes = [badge("completed", 0, outcome=outcome) for outcome in (*OUTCOMES, OTHER_OUTCOME)]
-    return [badge("pending"), waiting, *phases, *ranges, *outcomes, *ended]
 
 
 def in_words(words: Mapping[str, str], word: str) -> str:

@@ -1,165 +1,68 @@
-// Keeps an open page up to date: events change badges at once, and the rest follows by fetching the page again.
+// Keeps an open page up to date: after an event the page is fetched again, and its changed regions are replaced.
 // Without this script or without a connection the page stays as it was loaded.
 
 const main = document.getElementById("main");
 const said = document.getElementById("said");
 const state = document.getElementById("live-state");
-const badges = document.getElementById("badges").content;
-const channel = main.dataset.channel;
-const isList = channel === "sessions";
-const INSIGHTS = "insights"; // has no positions; strip.js shows its messages
-const strip = document.getElementById("strip");
-const ENDED = new Set(["scoring.completed", "scoring.failed"]);
-const WAITING = new Set(["queued", "waiting_retry"]);
-const OUTCOMES = new Set(["correct", "partial", "wrong"]), OTHER_OUTCOME = "other_outcome";
-const NOTHING_TO_JUDGE = "nothing_to_judge"; // an error kind that is no failure
-const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
-const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
-const LONGEST_READING_MS = 60000; // a fetch over a dead connection would otherwise block all later ones
-const BACK_MS = 5000; // after an outage all pages reconnect at once; their fetches are spread over this
-const MOST_FOLLOWED = 60; // sessions of a list whose channels are followed; a client may have 100 channels
+const isList = main.dataset.channel === "sessions";
+const SOON_MS = isList ? 1500 : 300; // the events of this time cause one fetch
+const FETCH_MS = 60000, FETCH_AGAIN_MS = 5000;
+const PING_MS = 20000, SILENCE_MS = 30000;
+const FIRST_WAIT_MS = 1000, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
+const MOST_FOLLOWED = 60; // channels; a client may have 100
 
-let socket = null;
-let position = Number(main.dataset.position);
-let readAt = position; // position of the newest event when the page was fetched
-const shownAt = new WeakMap(); // badge -> position of the last event that changed it
+let timer = 0, isReading = false, isStale = false;
 let attempts = 0;
-let pending = new Map(); // score id -> its last event, not shown yet
-let hasMore = false; // whether an event changes more than badges; a later event of the same score must not clear it
-let showing = 0, reading = 0, isReading = false, isStale = false;
-let meanwhile = new Map(); // score id -> its last event since a fetch began; the fetched page may lack it
 
-// --- events ------------------------------------------------------------------------------------------
+// --- fetching the page again ---------------------------------------------------------------------------
 
-function stateOf(event) {
-  if (event.type === "scoring.progress") return event.phase;
-  if (event.type === "scoring.started") return "gathering_context";
-  if (event.type === "scoring.failed") return event.error_kind === NOTHING_TO_JUDGE ? NOTHING_TO_JUDGE : event.status;
-  const total = event.total_score, outcome = event.judge_outcome;
-  if (total === null || total === undefined) return "completed";
-  if (outcome) return OUTCOMES.has(outcome) ? outcome : OTHER_OUTCOME;
-  return total >= 75 ? "75-100" : total >= 50 ? "50-74" : "0-49";
+// A request for a document parses the answer without running anything in it. Null: it failed.
+function fetchPage() {
+  return new Promise((resolve) => {
+    const request = new XMLHttpRequest();
+    request.open("GET", location.href);
+    request.setRequestHeader("Accept", "text/html");
+    request.responseType = "document";
+    request.timeout = FETCH_MS;
+    request.onloadend = () => resolve(request.status === 200 ? request.response : null);
+    request.send();
+  });
 }
 
-function concerns(badge, event) {
-  if (badge.dataset.score) return badge.dataset.score === event.score_id;
-  return event.purpose === "production" && badge.dataset.session === event.session_id;
-}
-
-// Whether the event changes more on the page than badges.
-function changesMore(event) {
-  if (ENDED.has(event.type) || event.phase === "queued") return true;
-  // The page of one session also shows when an attempt started and what it waits for.
-  return !isList && (event.type === "scoring.started" || WAITING.has(event.phase));
-}
-
-function show() {
-  showing = 0;
-  const events = [...pending.values()];
-  let isNews = hasMore;
-  pending = new Map();
-  hasMore = false;
-  for (const event of events) {
-    const found = replaceAll(event);
-    if (!isList && !found.length) isNews = true;
-    if (found.length && (!isList || ENDED.has(event.type))) announce(found[0].isConnected ? found[0] : null, event);
-  }
-  if (isList) follow();
-  if (isNews) readAgain();
-}
-
-function replaceAll(event) {
-  const found = [...main.querySelectorAll(".badge[data-session], .badge[data-score]")].filter((b) => concerns(b, event));
-  for (const badge of found) replace(badge, event);
-  return found;
-}
-
-function replace(badge, event) {
-  shownAt.set(badge, event.position);
-  const wanted = stateOf(event);
-  const model = badges.querySelector(`[data-state="${CSS.escape(wanted)}"]`);
-  if (!model || (badge.dataset.state === wanted && !ENDED.has(event.type))) return;
-  badge.className = model.className;
-  badge.replaceChildren(...[...model.cloneNode(true).childNodes]);
-  badge.dataset.state = wanted;
-  badge.toggleAttribute("data-busy", model.hasAttribute("data-busy"));
-  badge.parentElement.querySelector("[data-waits]")?.remove(); // the reason belongs to the previous state
-  const number = badge.querySelector("b");
-  if (number) number.textContent = String(event.total_score);
-  if (wanted === OTHER_OUTCOME) badge.querySelector(".word").textContent = event.judge_outcome.replaceAll("_", " ");
-}
-
-function wordsOf(badge) {
-  return badge ? badge.textContent.trim().replace(/\s+/g, " ") : "";
-}
-
-function announce(badge, event) {
-  const words = wordsOf(badge);
-  if (words) said.textContent = isList ? `${event.session_id}: ${words}` : words;
-}
-
-// --- fetching the page again -------------------------------------------------------------------------
-
-// The only text that may become markup is a page of this site; the content policy refuses every other.
-const asText = { createHTML: (text) => text };
-const ownPages = window.trustedTypes?.createPolicy("own-pages", asText) ?? asText;
-
-function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5) {
+function readSoon(wait = SOON_MS) {
   isStale = true;
-  if (reading || isReading || document.hidden) return;
-  reading = setTimeout(async () => {
-    reading = 0;
-    isReading = true;
-    isStale = false;
-    meanwhile = new Map();
-    let hasFailed = true;
-    const patience = new AbortController();
-    const limit = setTimeout(() => patience.abort(), LONGEST_READING_MS);
-    try {
-      const how = { headers: { Accept: "text/html" }, cache: "no-store", signal: patience.signal };
-      const answer = await fetch(location.href, how);
-      if (answer.ok) swap(new DOMParser().parseFromString(ownPages.createHTML(await answer.text()), "text/html"));
-      hasFailed = !answer.ok;
-    } catch {
-      // The server is busy or unreachable: the fetch is repeated below.
-    } finally {
-      clearTimeout(limit);
-      isReading = false;
-      if (hasFailed) setTimeout(readAgain, FAILED_WAIT_MS * (1 + Math.random()));
-      else if (isStale) readAgain();
-    }
-  }, wait);
+  if (timer || isReading || document.hidden) return;
+  timer = setTimeout(read, wait * (1 + Math.random()));
+}
+
+async function read() {
+  timer = 0;
+  isReading = true;
+  isStale = false;
+  const fresh = await fetchPage();
+  isReading = false;
+  if (fresh) swap(fresh);
+  if (!fresh || isStale) readSoon(fresh ? SOON_MS : FETCH_AGAIN_MS);
 }
 
 function swap(fresh) {
-  const before = wordsOf(newestBadge());
+  const before = newestState();
   for (const region of main.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
-    if (!next || withoutKeys(next) === withoutKeys(region)) continue;
-    const focused = region.contains(document.activeElement) ? document.activeElement : null;
-    if (focused && focused.matches("input:not([type=hidden]), select, textarea")) {
-      continue; // the user is typing there
-    }
-    if ([...region.querySelectorAll("select, input:not([type=hidden])")].some(isChanged)) continue; // or has changed a field
+    if (!next || withoutKeys(next) === withoutKeys(region) || isInUse(region)) continue;
+    const focused = region.contains(document.activeElement) ? document.activeElement.id : "";
     for (const details of region.querySelectorAll("details[id]")) {
-      const same = [...next.querySelectorAll("details[id]")].find((d) => d.id === details.id);
+      const same = next.querySelector(`#${CSS.escape(details.id)}`);
       if (same) same.open = details.open;
     }
     region.className = next.className;
-    region.replaceChildren(...[...next.childNodes].map((n) => document.importNode(n, true)));
-    if (focused && focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
+    region.replaceChildren(...document.importNode(next, true).childNodes);
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
-  readAt = Number(fresh.getElementById("main")?.dataset.position ?? readAt);
-  for (const event of meanwhile.values()) if (event.position > readAt) replaceAll(event);
-  const now = wordsOf(newestBadge());
-  if (!isList && now && now !== before) said.textContent = now; // an attempt that had no badge before
-  if (fresh.title) document.title = fresh.title;
-  if (isList) follow();
-}
-
-// On the page of a session its newest attempt stands first.
-function newestBadge() {
-  return main.querySelector(".badge[data-session], .badge[data-score]");
+  main.dataset.position = fresh.getElementById("main").dataset.position;
+  document.title = fresh.title;
+  const now = newestState();
+  if (!isList && now !== before) said.textContent = now;
 }
 
 // Each response has new idempotency keys, which are not a change.
@@ -167,102 +70,77 @@ function withoutKeys(region) {
   return region.innerHTML.replaceAll(/name="key" value="[^"]*"/g, "");
 }
 
-function isChanged(field) {
-  if (!(field instanceof HTMLSelectElement)) return field.value !== field.defaultValue;
-  return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
+// Whether the user is typing in a region, or has changed a field.
+function isInUse(region) {
+  return [...region.querySelectorAll("select, textarea, input:not([type=hidden])")].some((field) => {
+    if (field === document.activeElement) return true;
+    if (!(field instanceof HTMLSelectElement)) return field.value !== field.defaultValue;
+    return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
+  });
 }
 
-// --- the connection ----------------------------------------------------------------------------------
-
-const followed = new Set();
-const unconfirmed = new Map(); // requested channels -> first position; until they are confirmed, positions of other channels must not pass theirs
-
-// Phases arrive on the channel of each session, so follow the sessions that are being scored. Sessions that were followed
-// `before` an outage are known up to `position`, the others up to the last event of their badge.
-function follow(before = new Set()) {
-  const busy = new Map([...main.querySelectorAll(".badge[data-busy][data-session]")].map((b) => [b.dataset.session, b]));
-  for (const id of followed) {
-    if (!busy.has(id) && followed.delete(id)) send({ action: "unsubscribe", channel: `session:${id}` });
-  }
-  for (const [id, badge] of busy) {
-    if (followed.has(id) || followed.size >= MOST_FOLLOWED) continue;
-    const from = before.has(id) ? position : (shownAt.get(badge) ?? readAt);
-    if (subscribe(`session:${id}`, from)) followed.add(id);
-  }
+// On the page of a session its newest attempt stands first.
+function newestState() {
+  return main.querySelector(".badge")?.textContent.trim().replace(/\s+/g, " ") ?? "";
 }
 
-function subscribe(name, from) {
-  if (!send({ action: "subscribe", channel: name, last_event_id: from })) return false;
-  unconfirmed.set(name, from);
-  return true;
-}
-
-function send(message) {
-  if (!socket || socket.readyState !== WebSocket.OPEN) return false;
-  socket.send(JSON.stringify(message));
-  return true;
-}
+// --- the connection ------------------------------------------------------------------------------------
 
 function connect() {
-  const own = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/v1/ws`);
-  let ping = 0, pong = 0;
-  socket = own;
-  own.onopen = () => {
-    const before = new Set([...followed].filter((id) => !unconfirmed.has(`session:${id}`)));
-    followed.clear();
-    unconfirmed.clear();
-    subscribe(channel, position);
-    if (strip && channel !== INSIGHTS) subscribe(INSIGHTS, position);
-    if (isList) follow(before);
-    ping = setInterval(() => {
-      send({ action: "ping" });
-      pong ||= setTimeout(() => lost({ reason: "" }), PONG_MS); // the connection is dead
-    }, PING_MS);
-  };
-  own.onmessage = (message) => {
-    clearTimeout(pong);
-    pong = 0;
-    take(JSON.parse(message.data));
-  };
-  const lost = (closed) => {
-    clearInterval(ping);
-    clearTimeout(pong);
-    if (socket !== own) return;
-    socket = null;
-    own.close();
-    if (closed.reason.startsWith("positions begin anew")) {
-      setTimeout(() => location.reload(), LONGEST_WAIT_MS / 10 * Math.random());
-      return;
+  const socket = new WebSocket(`${location.origin.replace("http", "ws")}/api/v1/ws`);
+  const followed = new Set();
+  const send = (message) => socket.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
+  const ping = setInterval(() => send({ action: "ping" }), PING_MS);
+  let silence = setTimeout(end, SILENCE_MS);
+
+  // The phases of a score arrive on the channel of its session, so a list follows the sessions that are being scored.
+  function follow() {
+    const busy = [...main.querySelectorAll(".badge[data-busy]")].map((badge) => `session:${badge.dataset.session}`);
+    const wanted = new Set([main.dataset.channel, ...busy].slice(0, MOST_FOLLOWED));
+    for (const channel of followed) {
+      if (!wanted.has(channel) && followed.delete(channel)) send({ action: "unsubscribe", channel });
     }
+    for (const channel of wanted) {
+      if (followed.has(channel)) continue;
+      followed.add(channel);
+      send({ action: "subscribe", channel, last_event_id: Number(main.dataset.position) });
+    }
+  }
+
+  function end() {
+    socket.onclose = socket.onmessage = null;
+    socket.close();
+    clearInterval(ping);
+    clearTimeout(silence);
+    observer.disconnect();
     showState(++attempts >= GONE_AFTER ? "gone" : "off");
-    const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (attempts - 1));
-    setTimeout(connect, wait * (0.5 + Math.random() / 2));
+    setTimeout(comeBack, Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** attempts) * (0.25 + Math.random()));
+  }
+
+  const observer = new MutationObserver(follow);
+  socket.onopen = () => {
+    follow();
+    observer.observe(main, { childList: true, subtree: true });
   };
-  own.onclose = lost;
+  socket.onmessage = ({ data }) => {
+    clearTimeout(silence);
+    silence = setTimeout(end, SILENCE_MS);
+    const event = JSON.parse(data);
+    if (event.type === "subscription.confirmed" && event.channel === main.dataset.channel) {
+      attempts = 0;
+      showState("on");
+    } else if (event.score_id || event.type === "catchup.overflow") {
+      readSoon();
+    }
+  };
+  socket.onclose = end;
 }
 
-function take(event) {
-  if (event.type === "subscription.confirmed") position = Math.min(position, unconfirmed.get(event.channel) ?? position);
-  if (event.type === "subscription.confirmed" || event.type === "subscription.error") unconfirmed.delete(event.channel);
-  if (event.type === "subscription.confirmed" && event.channel === channel) {
-    if (attempts && channel !== INSIGHTS) readAgain(BACK_MS * Math.random()); // missed events arrive now; the fetch brings what no event carries
-    attempts = 0;
-    showState("on");
-  } else if (event.type === "catchup.overflow") {
-    readAgain();
-  } else if (event.type === "scoring.windows" || event.type === "scoring.drift_detected") {
-    document.dispatchEvent(new CustomEvent("insight", { detail: event }));
-  } else if (event.score_id && event.position) {
-    if (!unconfirmed.size) position = Math.max(position, event.position);
-    pending.delete(event.score_id); // keeps the order of last events
-    pending.set(event.score_id, event);
-    if (isReading) {
-      meanwhile.delete(event.score_id);
-      meanwhile.set(event.score_id, event);
-    }
-    hasMore ||= changesMore(event);
-    showing ||= setTimeout(show, SHOW_MS);
-  }
+// Fetches the page before it connects, so that its position is one that the server knows.
+async function comeBack() {
+  const fresh = await fetchPage();
+  if (fresh) swap(fresh);
+  connect();
 }
 
 function showState(how) {
@@ -273,6 +151,6 @@ function showState(how) {
   state.textContent = state.dataset[how];
 }
 
-document.addEventListener("visibilitychange", () => document.hidden || !isStale || readAgain());
-addEventListener("pageshow", (event) => event.persisted && readAgain());
+document.addEventListener("visibilitychange", () => document.hidden || !isStale || readSoon());
+addEventListener("pageshow", (event) => event.persisted && readSoon());
 connect();
