@@ -129,15 +129,14 @@ async def test_without_javascript_everything_but_live_works(installation: Instal
 
 
 async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Installation, visit: Visits) -> None:
-    """The entry is open, in view and marked with the sentence; the form filters, all without JavaScript."""
+    """The entry is in view and marked with the sentence; the form filters, all without JavaScript."""
     reply = Fault(kind="reply", match="cited-1", turn="analysis", content="It read the logs (E4).\n\n67")
     installation.service.judge.script(reply)
     await installation.score("cited-1")
     visitor = await visit("/sessions/cited-1", java_script_enabled=False)
-    await visitor.follow(visitor.page.locator("#E4").get_by_role("link", name="in the timeline"))
+    await visitor.follow(visitor.page.locator("#analysis").get_by_role("link", name="E4"))
     entry = visitor.page.locator("#timeline-E4")
     await expect(entry).to_be_in_viewport()
-    await expect(entry.locator("details")).to_have_attribute("open", "")
     await expect(entry).to_contain_text("It read the logs (E4).")
     entries = visitor.page.locator("article")
     assert await entries.count() > 1
@@ -147,27 +146,6 @@ async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Insta
     await expect(entry).to_contain_text("cited")
     await visitor.screenshot("timeline")
     installation.service.judge.clear()
-
-
-async def test_the_page_of_a_score_shows_its_timeline_when_it_is_opened(
-    installation: Installation, visit: Visits
-) -> None:
-    """It filters and opens entries in place, and the focus moves to what was asked for."""
-    await installation.score("unfolds-1")
-    visitor = await visit("/sessions/unfolds-1")
-    timeline = visitor.page.locator("#timeline")
-    await timeline.locator("summary").first.press("Enter")
-    entries = timeline.locator("article")
-    await expect(entries).to_have_count(5)
-    await timeline.get_by_label("Tool").select_option(index=1)
-    await timeline.get_by_role("button", name="Show", exact=True).press("Enter")
-    await expect(entries).to_have_count(1)
-    await expect(visitor.page.locator("#timeline-first")).to_be_focused()
-    await timeline.get_by_role("link", name="E4", exact=True).first.press("Enter")
-    await expect(visitor.page.locator("#timeline-E4")).to_be_focused()
-    await expect(entries.locator("details")).to_have_attribute("open", "")
-    assert visitor.page.url.endswith("/sessions/unfolds-1")
-    await visitor.screenshot("timeline-unfolded")
 
 
 async def test_the_keyboard_is_enough(installation: Installation, visit: Visits) -> None:

@@ -19,7 +19,6 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.scores.session_list import CHAINS_OF_SESSIONS
-from tarsy_scoring.web.pages.words import QUESTIONS
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 VOID = {"meta", "link", "input", "br", "hr"}
@@ -96,7 +95,7 @@ def assert_sound(page: Page) -> None:
         for address in (attributes.get("src"), attributes.get("action")):
             assert address is None or re.match(r"/(?!/)", address)
     scripts = [str(script.get("src")).rpartition("/")[2] for script in page.all("script")]
-    assert set(scripts) <= {"charts.js", "live.js", "timeline.js"}
+    assert set(scripts) <= {"charts.js", "live.js"}
     assert len(scripts) == len(set(scripts))
     assert len(page.all("main")) == len(page.all("h1")) == 1
     labelled = {a["for"] for a in page.all("label")}
@@ -262,13 +261,10 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
         *("67 / 100", "50-74", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
         *("Gates failed", "Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
         *("looked", "0 calls", "50 % of the session", "stage 2: no events", "$0.0030", "In full, E2."),
-        *("The pod restarts; I look at its logs.", "a pod restarts", "out of memory", "The session has no entry E77"),
-        *("shortened for the judge", "Requested by event: alice"),
+        *("a pod restarts", "out of memory", "Shortened for the judge", "Requested by event: alice"),
     ):
         assert text in page.text, text
-    assert page.all("a", href="#E2")
-    assert page.all("article", id="E2")
-    assert not page.all("a", href="#E77")
+    assert page.all("a", href=f"/sessions/session-1/timeline?score={claimed.score_id}&at=E2#timeline-E2")
     assert page.all("a", href=f"/scores/{claimed.score_id}")
 
 
@@ -320,7 +316,7 @@ async def test_a_failed_score_says_why(api: Api) -> None:
 
 
 async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -> None:
-    """Its page offers no form and says why, once, and so does the answer to a form of an older page."""
+    """Its page offers no form and says why, once; a form of an older page is refused."""
     claimed = await api.scoring.claimed("lost")
     await api.scoring.store.end(failure(claimed))
 
@@ -335,8 +331,7 @@ async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -
     answer = await api.client.post("/sessions/lost/score", data={"force": "1"}, headers=AS_BROWSER)
     assert answer.status_code == 404
     refused = Page(answer.text)
-    assert "The source no longer has this session" in refused.text
-    assert "its stored scores remain" in refused.text
+    assert "there is no session lost, or it was deleted" in refused.text.lower()
     assert refused.all("a", href="/sessions/lost")
 
 
@@ -351,27 +346,6 @@ async def test_a_loss_that_a_score_found_out_offers_no_form_in_the_list(api: Api
     assert not listed.all("form", action="/sessions/lost/score")
     assert "71 / 100" in page.text
     assert "A newer attempt: Failed" in page.text
-
-
-async def test_suspected_tampering_shows_both_totals(api: Api) -> None:
-    """The median of the samples is the total with the suspicious text. The box leads to the entries with that text."""
-    samples = [{"total_score": total} for total in (90, 86, 84)]
-    score = await scored(api, total=65, samples=samples, flags=["tampering_suspected"])
-    page = await look(api, "/sessions/session-1")
-    assert "With the suspicious text the judge gave 86, without it 65; 65 counts." in page.text
-    assert page.all("a", href="#turns")
-    assert page.all("a", href=f"/sessions/session-1/timeline?score={score}&show=suspicious")
-
-
-async def test_a_suspected_injection_without_effect_says_that_it_was_tried(api: Api) -> None:
-    """Only where a turn with the text masked is stored."""
-    for session_id, is_tried in (("tried", True), ("untried", False)):
-        claimed = await api.scoring.claimed(session_id)
-        if is_tried:
-            await api.scoring.store.record(step(claimed, None, 1, kind="masked"))
-        await api.scoring.store.end(completion(claimed, total_score=86, flags=["injection_suspected"]))
-        page = await look(api, f"/sessions/{session_id}")
-        assert ("judged once more without it" in page.text) == is_tried
 
 
 async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
@@ -419,13 +393,13 @@ async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
 
 
 async def test_a_score_is_shown_without_its_source(database_url: str) -> None:
-    """The page names the citations that it cannot show, with the reason."""
+    """The page says why, and its citations lead nowhere."""
     async with open_api(database_url, FakeSessions(**{"session-1": TimelineUnavailable("away")})) as api:
         await scored(api, score_analysis="See E2.")
         page = await look(api, "/sessions/session-1")
     assert "67 / 100" in page.text
-    assert "The analysis cites E2, which cannot be shown: the timeline source cannot be read now" in page.text
-    assert not page.all("a", href="#E2")
+    assert "cannot be shown: the timeline source cannot be read now" in page.text
+    assert "timeline?" not in page.html
 
 
 async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,16 +414,6 @@ async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch
     for path in pages:
         [link] = [a for a in (await look(api, path)).all("a") if str(a.get("href")).startswith("https:")]
         assert (link["href"], link["rel"]) == ("https://t.example/x/sessions/session-1", "noopener noreferrer"), path
-
-
-async def test_every_page_states_its_question(api: Api) -> None:
-    """One sentence under the heading."""
-    score_id = await scored(api)
-    await api.scoring.rows("INSERT INTO scoring_criteria (criteria_hash, name, content) VALUES ('new', 'c', '{}')")
-    asked = {name: f"/{name.replace('_', '-')}" for name in QUESTIONS}
-    asked |= {"sessions": "/", "criteria": "/criteria/new", "turns": f"/scores/{score_id}"}
-    for name, path in asked.items():
-        assert QUESTIONS[name] in (await look(api, path)).text, name
 
 
 async def test_an_unknown_address_is_an_error_page(api: Api) -> None:
@@ -499,7 +463,7 @@ async def test_a_refused_form_is_an_error_page(api: Api) -> None:
     await api.scoring.claimed("session-1")
     for form, status, words in (
         ({"criteria": "unknown-criteria"}, 422, "Unknown criteria"),
-        ({"reason": "x" * 501}, 422, "`reason`: String should have at most 500 characters"),
+        ({"reason": "x" * 4001}, 422, "`reason`: String should have at most 4000 characters"),
         ({"reason": "a\0b"}, 422, "`reason`: String should match pattern"),
         ({"force": "1"}, 409, "Scoring under way"),
     ):

@@ -56,7 +56,7 @@ def article(page: Page, entry: str) -> str:
 
 
 async def test_entries_have_the_ids_of_the_judge_and_masked_texts(api: Api) -> None:
-    """Under headings of stage and agent; the result of a tool is folded, with its first line."""
+    """Under headings of stage and agent; a long result shows its beginning and its end."""
     page = await look(api, TIMELINE)
 
     assert entries(page) == ["E1", "E2", "E3", "E4", "E5", "E6"]
@@ -64,13 +64,7 @@ async def test_entries_have_the_ids_of_the_judge_and_masked_texts(api: Api) -> N
     assert "hunter2" not in page.html
     assert "[REDACTED:password#1]" in article(page, "E2")
     call = article(page, "E3")
-    for shown in (
-        "Tool call kubectl.get",
-        '{"pod": "web"}',
-        "3 lines · first line",
-        "last line",
-        "characters left out",
-    ):
+    for shown in ("Tool call kubectl.get", '{"pod": "web"}', "first line", "last line", "characters left out"):
         assert shown in call, shown
     assert "failed" in article(page, "E4")
     assert "<script>alert(1)</script> &amp; so on" in article(page, "E5")
@@ -78,12 +72,10 @@ async def test_entries_have_the_ids_of_the_judge_and_masked_texts(api: Api) -> N
 
 
 async def test_an_opened_entry_shows_more(api: Api) -> None:
-    """Its result is unfolded and whole."""
     page = await look(api, f"{TIMELINE}?at=E3")
 
     assert "x" * 20_000 in article(page, "E3")
     assert "left out" not in article(page, "E3")
-    assert [details.get("open", "no") for details in page.all("details") if "id" not in details].count(None) == 1
 
 
 async def test_citations_are_marks(api: Api) -> None:
@@ -156,7 +148,7 @@ async def test_pages_of_a_long_timeline_keep_the_filters(database_url: str) -> N
 
     assert (entries(first)[0], entries(second)[0], entries(last)[0]) == ("E2", "E102", "E202")
     assert "agent=one" in link
-    assert len(first.html) < 5_000_000
+    assert len(first.html) < 3_000_000
     assert not last.all("a", rel="next")
 
 

@@ -2,13 +2,15 @@
 
 import re
 from datetime import UTC, datetime
+from typing import get_args
 
 from tarsy_scoring.labels.calibration import Calibration, Label, LabelledScore, calibrate
 from tarsy_scoring.scores.bands import bands_of
+from tarsy_scoring.statistics.sampling import Reason
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.pages.words import REVIEW_REASONS as REASONS
 
+REASONS = {reason: reason for reason in get_args(Reason)}
 BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 

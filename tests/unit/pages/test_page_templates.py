@@ -2,14 +2,12 @@
 
 import re
 import uuid
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from attempting import a_timeline
 from tarsy_scoring.analytics.analytics import (
     BandCount,
     CategoryAverage,
@@ -32,13 +30,12 @@ from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
-from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions
+from tarsy_scoring.web.pages import criteria, insights_view, score_view, sessions
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.score_view import in_order
-from tarsy_scoring.web.pages.session import Unreadable, show
+from tarsy_scoring.web.pages.session import ShownSession, Unreadable
 from tarsy_scoring.web.queries import read_form
 
 TODAY, NOW = date(2026, 3, 2), datetime(2026, 3, 2, tzinfo=UTC)
@@ -177,30 +174,41 @@ def shown(template: str, **values: Any) -> str:
     return words
 
 
-def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, is_readable: bool) -> dict[str, Any]:
-    cited, cut = score_view.cited(document), score_view.cut_entries(document)
-    values = score_view.values(
-        "session-1",
-        document,
-        show(timeline, cited, cut) if is_readable else Unreadable("away"),
-        row={"alert_type": None, "chain_id": None, "labels": {"team": "edge"}},
-        history=[document, document],
-        newest=document | {"score_id": uuid.UUID(int=8)},
-        turns=[TURN],
-        criteria_content=content,
-    )
-    values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
-    values |= {"meaning_of_total": "Whether it is right."}
-    values["requested_by"] = document["score_triggered_by"]
-    values["built_since"] = [BuiltTool("get_logs", NOW)]
-    values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
-    values |= {"judged_against": "a bad image", "newest_reference": None, "max_reference": 9, "max_url": 9}
-    return values | {"live": Live("session:session-1", 1)}
+def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = True) -> dict[str, Any]:
+    shown = ShownSession("completed", None, None, "a pod restarts", "out of memory", is_cut=True)
+    return {
+        "session_id": "session-1",
+        "doc": score_view.with_order(document, content),
+        "session": shown if is_readable else None,
+        "unreadable": None if is_readable else Unreadable("away"),
+        "timeline": "/sessions/session-1/timeline?" if is_readable else "",
+        "info": score_view.session_facts({"labels": {"team": "edge"}}, shown),
+        "history": score_view.with_changes([document, document]),
+        "newest": document | {"score_id": uuid.UUID(int=8)},
+        "turns": [TURN],
+        "max_points": {"logical_flow": 25, "consistency": 25},
+        "weights": {"efficiency": 0.3},
+        **dict.fromkeys(("is_of_session", "may_score", "has_more"), True),
+        "current_hash": "c",
+        "key": "k",
+        "meaning_of_total": "Whether it is right.",
+        "max_reply_characters": 9,
+        "requested_by": document["score_triggered_by"],
+        "built_since": [BuiltTool("get_logs", NOW)],
+        "criteria_names": ["one"],
+        "meanings": {"wrong_conclusion": "w"},
+        "can_label": False,
+        "card": None,
+        "judged_against": "a bad image",
+        "newest_reference": None,
+        "max_reference": 9,
+        "max_url": 9,
+        "live": Live("session:session-1", 1),
+    }
 
 
-def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> str:
-    timeline = replace(a_timeline(), chain_id=None, alert_type=None)
-    return shown("score.html", **score_values(document, content, timeline, is_readable=is_readable))
+def score_page(document: dict[str, Any], content: Any = CONTENT, *, is_readable: bool = True) -> str:
+    return shown("score.html", **score_values(document, content, is_readable=is_readable))
 
 
 @pytest.mark.parametrize("is_readable", [True, False], ids=["with-session", "without-session"])
@@ -230,59 +238,33 @@ def test_a_score_page_says_why_a_cost_is_unknown(usage: dict[str, Any], said: st
     assert said in score_page(FULL | {"usage": FULL["usage"] | usage}, CONTENT, is_readable=False)
 
 
-def test_the_page_of_a_rubric_shows_each_remark_once() -> None:
-    """The analysis of a rubric consists of its issues and highlights."""
-    document = FULL | {"score_analysis": "Issues:\n- slow\n\nHighlights:\n- E2 was right"}
-
-    text = score_page(document, CONTENT, is_readable=False)
-
-    assert [text.count(remark) for remark in ("Issues", "slow", "E2 was right")] == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"agrees": True}, "Second opinion of spare: 31, partial agrees"),
+        ({}, "Second opinion of spare: 31, partial agrees"),
         ({"agrees": False, "outcome": None}, "Second opinion of spare: 31 disagrees"),
-        (
-            {"total_score": None, "outcome": None, "agrees": None, "reason": "budget"},
-            "Second opinion of spare: not had. Today's budget is used up.",
-        ),
-        (
-            {"total_score": None, "outcome": None, "agrees": None, "reason": "refused"},
-            "Second opinion of spare: not had. The judge refused to answer.",
-        ),
+        ({"total_score": None, "reason": "budget"}, "No second opinion of spare: budget"),
+        ({"total_score": None, "reason": "refused"}, "No second opinion of spare: The judge refused to answer."),
     ],
     ids=["agrees", "disagrees", "no-budget", "refused"],
 )
 def test_a_score_page_shows_the_second_opinion(changes: dict[str, Any], expected: str) -> None:
     second = {"provider": "spare", "total_score": 31, "outcome": "partial", "agrees": True, "reason": None} | changes
 
-    assert expected in score_page(FULL | {"second_opinion": second}, CONTENT, is_readable=True)
+    assert expected in score_page(FULL | {"second_opinion": second})
 
 
 def test_a_score_page_lists_the_citations_that_do_not_hold() -> None:
-    """The page also shows the entry that holds the quotation instead."""
     failed = [
         {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
         {"entry": "E2", "quotation": "It runs out of memory.", "reason": "other_entry", "found_in": "E3"},
-        {"entry": "E2", "quotation": "the pod starts", "reason": "paraphrase", "found_in": "E2"},
-        {"entry": None, "quotation": "the disk is full", "reason": "not_there", "found_in": None},
     ]
-    document = FULL | {
-        "score_analysis": "Short.",
-        "grounding": {"checked": 5, "held": 1, "share": 0.2, "failed": failed},
-    }
-
-    text = score_page(document, CONTENT, is_readable=True)
+    document = FULL | {"grounding": {"checked": 5, "held": 1, "share": 0.2, "failed": failed}}
 
     assert (
         "Citations that do not hold E99: the session has no such entry "
-        "E2: “It runs out of memory.” stands in another entry (E3) "
-        "E2: “the pod starts” most of its words are there, but not in this form "
-        "“the disk is full” is not there"
-    ) in text
-    assert text.count("It runs out of memory.") == 2
+        "E2: “It runs out of memory.” stands in another entry (E3)"
+    ) in score_page(document)
 
 
 EVIL = (
@@ -303,12 +285,13 @@ def evil(value: Any, *, has_names: bool = False) -> Any:
 
 def test_hostile_text_in_every_field_stays_text() -> None:
     """This holds for text of alert, agent, judge, event and requester."""
-    timeline = a_timeline(alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
     reference = FULL["reference"] | {"provided_by": EVIL, "source_url": f"https://tickets.example/{EVIL}"}
-    values = score_values(evil(FULL) | {"reference": reference}, CONTENT, timeline, is_readable=True)
+    values = score_values(evil(FULL) | {"reference": reference}, CONTENT)
+    values |= {"session": ShownSession(EVIL, EVIL, EVIL, EVIL, EVIL, is_cut=False)}
+    values |= {"info": score_view.session_facts({"labels": {EVIL: EVIL}}, values["session"])}
     values |= {"judged_against": EVIL, "newest_reference": reference | {"provided_at": NOW}}
     words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
-    values |= {"turns": [TURN | words], "labels": {EVIL: EVIL}}
+    values |= {"turns": [TURN | words], "max_reply_characters": 500}
     html = bytes(page("score.html", here="/", **values).body).decode()
     assert html.count("&lt;script&gt;alert(1)") > 30
     bad = r"<script(?! type=\"module\" src=\"/static/)|<img|<svg[^>]*onload|href=\"javascript|\u202e"
@@ -328,13 +311,13 @@ def test_hostile_text_in_every_field_stays_text() -> None:
 def test_an_outcome_of_gates_alone_says_so(outcome: str, judge: str | None, chip: str) -> None:
     """Without a threshold the total takes no part, so that a low total may stand beside it."""
     layers = {"interaction": None, "gates": outcome, "judge": judge}
-    values = score_values(FULL | {"outcome": outcome, "layers": layers}, CONTENT, a_timeline(), is_readable=True)
+    values = score_values(FULL | {"outcome": outcome, "layers": layers}, CONTENT)
     html = bytes(page("score.html", here="/", **values).body).decode()
     assert re.search(rf'<span class="chip (good|weak)">{chip}</span>', html)
 
 
 def test_a_score_page_without_results_says_what_it_waits_for() -> None:
-    text = score_page(PENDING, {}, is_readable=True)
+    text = score_page(PENDING, {})
     assert "Waiting: something new" in text
     assert "<b>why</b>." in text
     assert "About this score" in text
@@ -414,10 +397,8 @@ def test_criteria_page_renders_with_and_without_changes() -> None:
     values = {"name": "c", "criteria_hash": "h", "first_used_at": None, "is_current": False}
     before = {"name": "c", "criteria_hash": "g"}
     for older in ({}, CONTENT):
-        changes = criteria_view.changes(older, CONTENT)
-        text = shown(
-            "criteria.html", before=before, changes=changes, content=criteria_view.in_sections(CONTENT), **values
-        )
+        changes = criteria.changes(older, CONTENT)
+        text = shown("criteria.html", before=before, changes=changes, content=criteria.in_sections(CONTENT), **values)
         assert ("No changes" in text) is (older == CONTENT)
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 from tarsy_scoring.events import Phase
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import FailureReason
-from tarsy_scoring.scores.shapes import ERROR_KINDS, FAILURE_REASONS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.scores.shapes import ERROR_KINDS, FAILURE_REASONS, FLAGS, WAITING_FOR
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.words import badge, badge_of, in_words
 
@@ -68,13 +68,11 @@ def test_every_word_of_the_interface_is_explained() -> None:
         (ERROR_KINDS, words.ERROR_KINDS),
         (set(ERROR_KINDS) - {words.NOTHING_TO_JUDGE}, words.ERROR_HELP),
         (WAITING_FOR, words.WAITING_FOR),
-        (TURN_KINDS, words.TURN_KINDS),
         (FAILURE_REASONS, words.FAILURE_REASONS),
         (get_args(FailureReason), words.FAILURE_REASONS),
         (get_args(Phase), words.PHASES),
     ):
         assert set(known) == set(explained)
-    assert words.NO_SECOND_OPINION.keys() >= {*ERROR_KINDS, *WAITING_FOR} - {"source", "session", "worker", "retry"}
 
 
 def test_an_unknown_word_is_spelt_out() -> None:

@@ -1,6 +1,6 @@
 """Server-rendered HTML pages. `registry.PAGES` lists them."""
 
 from tarsy_scoring.web.pages.registry import routers
-from tarsy_scoring.web.pages.scores import problem_page
+from tarsy_scoring.web.pages.rendering import problem_page
 
 __all__ = ["problem_page", "routers"]

@@ -134,7 +134,7 @@ def judge_rows(a: Document, b: Document) -> list[Row]:
         _row("Fingerprint of the judge", a, b, lambda one: _short(one["judge_fingerprint"])),
         _row("Judged against a reference", a, b, lambda one: "yes" if one["reference"] else "no"),
         _row("Shown to the judge", a, b, lambda one: percent((one["coverage"] or {}).get("shown_share"))),
-        _row("Purpose", a, b, lambda one: words.in_words(words.PURPOSES, one["purpose"])),
+        _row("Purpose", a, b, lambda one: one["purpose"]),
     ]
 
 

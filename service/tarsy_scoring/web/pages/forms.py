@@ -16,6 +16,11 @@ MAX_FIELDS = 20
 MAX_SUGGESTED = 100  # stored chains in a list of suggestions; events may name any number of chains
 
 
+def unreadable() -> Problem:
+    """422 for a form that no page sends."""
+    return Problem(422, "Malformed request", "the form cannot be read: reload its page and try again")
+
+
 def form_fields(body: bytes) -> dict[str, str]:
     """
     The non-empty fields of a submitted form. The last value of a repeated field counts.
@@ -26,9 +31,7 @@ def form_fields(body: bytes) -> dict[str, str]:
     try:
         given = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS)
     except ValueError as error:
-        raise Problem(
-            422, "Malformed request", "the form cannot be read: reload its page and try again"
-        ) from error
+        raise unreadable() from error
     return {name: values[-1] for name, values in given.items()}
 
 

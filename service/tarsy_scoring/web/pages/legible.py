@@ -1,12 +1,11 @@
-"""Text of judges and agents without what makes it illegible, and the entries that it cites."""
+"""Text of judges and agents without what makes it illegible."""
 
 import re
 
 from tarsy_scoring.timeline.text import without_invisible
 
-MAX_CHARACTERS = (
-    50_000  # parses in under a second in the worst case; a reply of 8,000 tokens has about 32,000
-)
+# Parses in under a second in the worst case; a reply of 8,000 tokens has about 32,000.
+MAX_CHARACTERS = 50_000
 # Not inside words, versions or paths. `judge.read.grounding` accepts more forms of citations.
 CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
@@ -15,9 +14,3 @@ _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 
 def legible(text: str) -> str:
     """The text without invisible characters: controls, NUL, and marks that reorder the text after them."""
     return without_invisible(text.translate(_CONTROLS))
-
-
-def cited_entries(*texts: str | None) -> list[str]:
-    """Ids of the entries that the texts cite, each once, by number."""
-    found = {entry for text in texts if text for entry in CITATION.findall(legible(text)[:MAX_CHARACTERS])}
-    return sorted(found, key=lambda entry: int(entry[1:]))

@@ -2,13 +2,11 @@
 Markdown of judges and agents as safe HTML.
 
 The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only
-http and https links. A sanitizer then removes every tag and attribute outside a short list. Both are loaded
-with the
-templates, when the first page is shown.
+http and https links. A sanitizer then removes every tag and attribute outside a short list.
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,14 +21,14 @@ from tarsy_scoring.web.pages.legible import CITATION, MAX_CHARACTERS, legible
 PAGE_HEADING = "h2"  # headings of the text begin one level below
 
 _HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
-_ANCHOR = re.compile(r"#E[1-9][0-9]{0,5}")
+_TIMELINE = re.compile(r"/sessions/[^/?#]+/timeline\?[\w=&-]*#timeline-E[1-9][0-9]{0,5}")
 TAGS = {
     *("h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "s", "a"),
     *("ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
 }
 
 
-def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True) -> Markup:
+def render(text: str, timeline: str = "", *, keeps_lines: bool = True) -> Markup:
     """
     Markdown as HTML that is safe to show.
 
@@ -38,14 +36,15 @@ def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True)
     A text longer than `MAX_CHARACTERS` is shown unformatted.
 
     Args:
-        entries: Ids of entries on the page; citations of them become links.
+        timeline: Start of the address of the session's timeline, to which citations become links; empty: they
+            stay text.
         keeps_lines: Whether a line break is kept. Judges write one part of the breakdown per line, while
             agents may wrap lines at a width.
     """
     text = legible(text)
     if len(text) > MAX_CHARACTERS:
         return Markup("<pre>") + escape(text) + Markup("</pre>")
-    html = (PARSER if keeps_lines else _FLOWING).render(text, {"entries": entries})
+    html = (PARSER if keeps_lines else _FLOWING).render(text, {"timeline": timeline})
     # The only text from outside that becomes markup without escaping.
     return Markup(CLEANER.clean(html))  # noqa: S704
 
@@ -55,7 +54,7 @@ def _is_address(url: str) -> bool:
 
 
 def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
-    return value if name != "href" or _is_address(value) or _ANCHOR.fullmatch(value) else None
+    return value if name != "href" or _is_address(value) or _TIMELINE.fullmatch(value) else None
 
 
 def _lower_headings(state: StateCore) -> None:
@@ -70,10 +69,10 @@ def _lower_headings(state: StateCore) -> None:
 
 
 def _link_citations(state: StateCore) -> None:
-    entries: Container[str] = state.env.get("entries", ())
+    timeline: str = state.env.get("timeline", "")
     for token in state.tokens:
-        if token.type == "inline" and token.children:
-            token.children = _with_links(token.children, entries)
+        if timeline and token.type == "inline" and token.children:
+            token.children = _with_links(token.children, timeline)
 
 
 def _show_hosts(state: StateCore) -> None:
@@ -98,29 +97,24 @@ def _host(url: str) -> str | None:
         return None
 
 
-def _with_links(tokens: Sequence[Token], entries: Container[str]) -> list[Token]:
+def _with_links(tokens: Sequence[Token], timeline: str) -> list[Token]:
     linked: list[Token] = []
     depth = 0
     for token in tokens:
         depth += (token.type == "link_open") - (token.type == "link_close")
-        linked += _split(token.content, entries) if token.type == "text" and not depth else [token]
+        linked += _split(token.content, timeline) if token.type == "text" and not depth else [token]
     return linked
 
 
-def _split(text: str, entries: Container[str]) -> list[Token]:
-    tokens: list[Token] = []
+def _split(text: str, timeline: str) -> Iterator[Token]:
     position = 0
     for found in CITATION.finditer(text):
-        if found[0] not in entries:
-            continue
-        tokens += (
-            _text(text[position : found.start()]),
-            Token("link_open", "a", 1, attrs={"href": f"#{found[0]}"}),
-            _text(found[0]),
-            Token("link_close", "a", -1),
-        )
+        yield _text(text[position : found.start()])
+        yield Token("link_open", "a", 1, attrs={"href": f"{timeline}at={found[0]}#timeline-{found[0]}"})
+        yield _text(found[0])
+        yield Token("link_close", "a", -1)
         position = found.end()
-    return [*tokens, _text(text[position:])]
+    yield _text(text[position:])
 
 
 def _text(content: str) -> Token:

@@ -47,6 +47,12 @@ PAGES = [
 
 def routers() -> list[APIRouter]:
     """The routers of all pages, each once, with those outside of the navigation."""
-    outside = ("timeline", "comparison", "scores")  # `scores` last: its addresses match those of the others
+    outside = (
+        "assets",
+        "criteria",
+        "timeline",
+        "comparison",
+        "scores",
+    )  # `scores` last: its addresses match those of the others
     modules = dict.fromkeys([*(page.module for page in PAGES), *(f"{_HERE}.{name}" for name in outside)])
     return [import_module(module).router for module in modules]

@@ -5,26 +5,25 @@ Every printed value is escaped and stripped of invisible characters. Only `markd
 HTML.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
-from importlib import resources
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse
 
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.stored import END
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.pages import registry, words
+from tarsy_scoring.web.pages import assets, registry, words
 from tarsy_scoring.web.pages.legible import legible
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from tarsy_scoring.web.pages.markdown import render
+from tarsy_scoring.web.problems import Problem
 
 # No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not
 # run.
@@ -33,7 +32,6 @@ CONTENT_SECURITY_POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +58,6 @@ async def position_of(context: AppContext) -> int:
     return await database.once(lambda c: c.fetchval(database.sql(END))) or 0
 
 
-@dataclass(frozen=True, slots=True)
-class StaticFile:
-    """A served file. Its address contains the digest of its content."""
-
-    content: bytes
-    media_type: str
-    digest: str
-
-
-@cache
-def static_files() -> Mapping[str, StaticFile]:
-    """Style sheets, scripts and the icon, by name."""
-    files = {}
-    for file in resources.files("tarsy_scoring.web.pages").joinpath("static").iterdir():
-        if (media_type := STATIC_TYPES.get(PurePath(file.name).suffix)) is not None:
-            content = file.read_bytes()
-            files[file.name] = StaticFile(content, media_type, hashlib.sha256(content).hexdigest()[:16])
-    return files
-
-
 def page(
     template: str, status: int = 200, *, headers: Mapping[str, str] | None = None, **values: Any
 ) -> HTMLResponse:
@@ -95,6 +73,20 @@ def page(
     html = templates().get_template(template).render(frame | values)
     return HTMLResponse(
         html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {})
+    )
+
+
+def problem_page(connection: HTTPConnection, problem: Problem, request_id: str) -> HTMLResponse:
+    """An error as a page, with the words of the API's problem document."""
+    parts = connection.scope["path"].split("/")
+    is_of_session = parts[1:2] == ["sessions"] and len(parts) == 4 and SESSION_ID_PATTERN.fullmatch(parts[2])
+    return page(
+        "problem.html",
+        problem.status,
+        headers=problem.headers,
+        problem=problem,
+        request_id=request_id,
+        back=f"/sessions/{parts[2]}" if is_of_session else "/",
     )
 
 
@@ -162,17 +154,9 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, Markup) or not isinstance(value, str) else legible(value)
 
 
-def _static(name: str) -> str:
-    return f"/static/{static_files()[name].digest}/{name}"
-
-
 @cache
-def templates() -> "Environment":
-    """The template environment of all pages; the first call loads its libraries."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    from tarsy_scoring.web.pages.markdown import render
-
+def templates() -> Environment:
+    """The template environment of all pages."""
     environment = Environment(
         loader=ChoiceLoader(
             [PackageLoader("tarsy_scoring.web.pages"), PackageLoader("tarsy_scoring.studies")]
@@ -187,7 +171,7 @@ def templates() -> "Environment":
     filters = (when, percent, count, points, exactly, usd, seconds, coordinate, capitalize_first, spelt)
     environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": render}
     environment.globals |= {
-        "static": _static,
+        "static": assets.address_of,
         "badge_of": words.badge_of,
         "badge_for": words.badge,
         "tone_of": words.tone_of,

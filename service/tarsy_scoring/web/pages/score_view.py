@@ -1,153 +1,166 @@
-"""The values of the page of a score, from the score's document and its session."""
+"""The values of the page of a score, read and put together in `score_values`."""
 
-import statistics
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from tarsy_scoring.web.pages.citations import texts_of
-from tarsy_scoring.web.pages.legible import cited_entries
-from tarsy_scoring.web.pages.session import ShownSession, Unreadable
+from tarsy_scoring.missing_tools.built import read_marks
+from tarsy_scoring.references import store as stored_references
+from tarsy_scoring.web.api.common import find_criteria
+from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.pages import labelling
+from tarsy_scoring.web.pages.session import ShownSession, Unreadable, read_session
+from tarsy_scoring.web.problems import Problem
 
 T = TypeVar("T")
+Document = Mapping[str, Any]
 
 MAX_REPLY_CHARACTERS = 50_000
-TAMPERING = "tampering_suspected"
+HISTORY_SHOWN = 20
+UNNAMED = ("auto", "event")  # requests of events that name no person
 
 
-def cited(document: Mapping[str, Any]) -> list[str]:
-    """Ids of all entries that the texts of a document cite, and of those that have a failed quotation."""
-    failed = (document["grounding"] or {}).get("failed", ())
-    return cited_entries(
-        *(citation["found_in"] for citation in failed), *(text for _, text in texts_of(document))
+async def score_values(context: AppContext, session_id: str, document: Document | None) -> dict[str, Any]:
+    """
+    Values of `score.html` about a session and one of its scores.
+
+    Args:
+        document: None: the session has no score.
+
+    Raises:
+        Problem: 404 or 503, the session has no score and cannot be shown.
+        DatabaseAway: See `Database.once`.
+    """
+    reader, database = context.reader, context.reader.database
+    session, row, history, production, references, of_score = await asyncio.gather(
+        read_session(context, session_id),
+        reader.newest_score(session_id),
+        reader.history(session_id, HISTORY_SHOWN + 1),
+        reader.history(session_id, 1, purpose="production"),
+        stored_references.references_of(database, [session_id]),
+        _values_of_score(context, document),
     )
-
-
-def cut_entries(document: Mapping[str, Any]) -> list[str]:
-    """Ids of the entries that were shortened for the judge; empty for a score without coverage."""
-    coverage = document["coverage"]
-    return list(coverage.get("cut_entries", ())) if coverage else []
-
-
-def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreadable) -> dict[str, Any]:
-    """Alert type, chain, labels and status of a session: from a row of its scores, else from the source."""
-    row = row or {}
+    if document is None:
+        _require_readable(context, session_id, session)
+    shown = session if isinstance(session, ShownSession) else None
+    score = f"score={document['score_id']}&" if document else ""
     return {
-        "alert_type": row.get("alert_type") or getattr(session, "alert_type", None),
-        "chain_id": row.get("chain_id") or getattr(session, "chain_id", None),
-        "labels": row.get("labels") or {},
-        "status": getattr(session, "status", None),
+        "session_id": session_id,
+        "session": shown,
+        "unreadable": session if isinstance(session, Unreadable) else None,
+        "info": session_facts(row or {}, shown),
+        "timeline": f"/sessions/{session_id}/timeline?{score}" if shown else "",
+        "newest": next(iter(production or ()), None),
+        "history": with_changes((history or [])[:HISTORY_SHOWN]),
+        "has_more": len(history or ()) > HISTORY_SHOWN,
+        "newest_reference": next(iter(references.get(session_id, ())), None),
+        "criteria_names": sorted(context.policy.hashes),
+        "key": str(uuid4()),
+        "max_reply_characters": MAX_REPLY_CHARACTERS,
+        **of_score,
     }
 
 
-def with_changes(
-    history: Sequence[Mapping[str, Any]],
-) -> list[tuple[Mapping[str, Any], str | None, UUID | None]]:
+def _require_readable(context: AppContext, session_id: str, session: ShownSession | Unreadable) -> None:
+    """Refuse the page of a session that has neither a score nor a timeline. Raises: Problem: 404, 503."""
+    if isinstance(session, ShownSession) or session.is_running:
+        return
+    if session.is_gone or context.source is None:
+        raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
+    detail = f"the session {session_id} cannot be shown: {session.reason}"
+    raise Problem(503, "Session not readable", detail)
+
+
+def session_facts(row: Mapping[str, Any], session: ShownSession | None) -> dict[str, Any]:
+    """Alert type, chain, labels and status of a session: from a row of its scores, else from the source."""
+    return {
+        "alert_type": row.get("alert_type") or (session and session.alert_type),
+        "chain_id": row.get("chain_id") or (session and session.chain_id),
+        "labels": row.get("labels") or {},
+        "status": session and session.status,
+    }
+
+
+async def _values_of_score(context: AppContext, document: Document | None) -> dict[str, Any]:
+    """The values about the score itself."""
+    if document is None:
+        return {"doc": None, "turns": (), "can_label": False}
+    reader, database, score_id = context.reader, context.reader.database, document["score_id"]
+    document = await reader.with_labels_nearby(dict(document))
+    criteria, criteria_hash = document["criteria"], document["criteria_hash"]
+    turns, requested_by, judged_against, built, judged, labels = await asyncio.gather(
+        reader.replies(score_id),
+        _requested_by(context, document),
+        stored_references.text_of(database, score_id),
+        read_marks(database, [score_id]),
+        find_criteria(context, criteria_hash or ""),
+        labelling.label_values(context, document),
+    )
+    content = judged["content"] if judged else {}
+    known = context.registry.get(criteria) if criteria in context.registry else None
+    return {
+        "doc": with_order(document, content),
+        "turns": turns or (),
+        "requested_by": requested_by,
+        "judged_against": judged_against,
+        "built_since": built.get(score_id, ()),
+        "current_hash": context.policy.current_hash(criteria, document["chain_id"]),
+        "meaning_of_total": known.meaning if known else None,
+        "meanings": known.failure_vocabulary if known else {},
+        "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
+        "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
+        **labels,
+    }
+
+
+async def _requested_by(context: AppContext, document: Document) -> str:
+    """
+    Who asked for a score, so that a name which an event claims does not look like that of a signed-in person.
+    """
+    name: str = document["score_triggered_by"]
+    if name in UNNAMED or await context.reader.is_asked_by_person(document["score_id"], name):
+        return name
+    return f"event: {name}"
+
+
+def with_order(document: Document, content: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The document with its parts in the order of the criteria, because `jsonb` keeps no order of names.
+
+    Args:
+        content: Stored content of the criteria that judged; empty if unknown.
+    """
+    categories, items = ([one["id"] for one in content.get(key) or ()] for key in ("categories", "rubric"))
+    shown = {**document, "score_breakdown": in_order(document["score_breakdown"] or {}, categories)}
+    if reference := document["reference"]:
+        provided_at = datetime.fromisoformat(reference["provided_at"])
+        shown["reference"] = reference | {"provided_at": provided_at}
+    if rubric := document["rubric"]:
+        shown["rubric"] = rubric | {"scores": in_order(rubric.get("scores", {}), items)}
+    return shown
+
+
+def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
+    """Sort by the order of the criteria. Unknown names come last."""
+    first = [name for name in known if name in values]
+    return {name: values[name] for name in dict.fromkeys([*first, *values])}
+
+
+def with_changes(history: Sequence[Document]) -> list[tuple[Document, str | None, UUID | None]]:
     """
     Each score with what it can be compared with.
 
     The first is the criteria hash of the score before it under the same name; None if that did not change.
     The second is the id of the completed score before it; None if it is not completed itself or is the first.
     """
-    shown: list[tuple[Mapping[str, Any], str | None, UUID | None]] = []
+    shown: list[tuple[Document, str | None, UUID | None]] = []
     for place, score in enumerate(history):
         earlier = history[place + 1 :]
-        older = (d for d in earlier if d["criteria_hash"] and d["criteria"] == score["criteria"])
-        before = next(older, None)
-        changed = (
-            before is not None
-            and score["criteria_hash"]
-            and before["criteria_hash"] != score["criteria_hash"]
-        )
+        same = (d["criteria_hash"] for d in earlier if d["criteria"] == score["criteria"])
+        before = next(filter(None, same), None)
+        changed = before if score["criteria_hash"] and before != score["criteria_hash"] else None
         completed = (d["score_id"] for d in earlier if d["status"] == score["status"] == "completed")
-        shown.append(
-            (
-                score,
-                before["criteria_hash"] if before is not None and changed else None,
-                next(completed, None),
-            )
-        )
+        shown.append((score, changed, next(completed, None)))
     return shown
-
-
-def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`max_points` of each category and `weights` of each rubric item of stored criteria, by id."""
-    return {
-        "max_points": {
-            category["id"]: category["max_points"] for category in content.get("categories") or ()
-        },
-        "weights": {item["id"]: item["weight"] for item in content.get("rubric") or () if "weight" in item},
-    }
-
-
-def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """Sort by the order of the criteria, because `jsonb` keeps no order of names. Unknown names come last."""
-    first = [name for name in known if name in values]
-    return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
-
-
-def steered_total(document: Mapping[str, Any]) -> int | None:
-    """
-    The total that the judge gave with the suspicious text, where the one without it counts; None: not stored.
-    """
-    totals = [sample["total_score"] for sample in document["samples"] or ()]
-    if TAMPERING not in document["flags"] or not totals:
-        return None
-    total = statistics.median_low(totals)
-    return total if total != document["total_score"] else None
-
-
-def _nothing_of(session: Unreadable) -> dict[str, Any]:
-    return {"alert": None, "reason": session.reason, "advice": session.advice}
-
-
-def values(
-    session_id: str,
-    document: Mapping[str, Any] | None,
-    session: ShownSession | Unreadable,
-    *,
-    row: Mapping[str, Any] | None,
-    history: Sequence[Mapping[str, Any]],
-    newest: Mapping[str, Any] | None,
-    turns: Sequence[Mapping[str, Any]],
-    criteria_content: Mapping[str, Any],
-) -> dict[str, Any]:
-    """
-    Values of `score.html` about a session and one of its scores.
-
-    Args:
-        document: None: the session has no score.
-        row: Row of any score of the session.
-        history: Documents of the session's scores, newest first.
-        newest: Document of the session's newest production score.
-        criteria_content: Stored content of the criteria that judged; empty if unknown.
-    """
-    judged = judged_by(criteria_content)
-    if document is not None:
-        document = {
-            **document,
-            "score_breakdown": in_order(document["score_breakdown"] or {}, judged["max_points"]),
-        }
-        if reference := document["reference"]:
-            provided_at = datetime.fromisoformat(reference["provided_at"])
-            document["reference"] = reference | {"provided_at": provided_at}
-        if rubric := document["rubric"]:
-            document["rubric"] = rubric | {"scores": in_order(rubric.get("scores", {}), judged["weights"])}
-    return {
-        "session_id": session_id,
-        "doc": document,
-        "of_score": f"?score={document['score_id']}" if document else "",
-        "info": session_facts(row, session),
-        "newest": newest,
-        "history": with_changes(history),
-        "turns": turns,
-        "max_reply_characters": MAX_REPLY_CHARACTERS,
-        "is_awaited": document is None and isinstance(session, Unreadable) and session.is_running,
-        "steered_total": steered_total(document) if document else None,
-        "is_gone": isinstance(session, Unreadable) and session.is_gone,
-        "session": session if isinstance(session, ShownSession) else _nothing_of(session),
-        "anchors": session.anchors if isinstance(session, ShownSession) else frozenset(),
-        "cited": cited(document) if document else [],
-        **judged,
-    }

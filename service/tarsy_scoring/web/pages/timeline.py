@@ -4,7 +4,6 @@ The page of a session's timeline: everything that the judge read, marked with wh
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -18,13 +17,11 @@ from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.pages import score_view
-from tarsy_scoring.web.pages.citations import marks_of
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.pages.session import Unreadable, read_with
-from tarsy_scoring.web.pages.timeline_view import Chosen, ShownTimeline, show_timeline
+from tarsy_scoring.web.pages.timeline_view import ShownTimeline, marks_of, show_timeline
 from tarsy_scoring.web.problems import Problem
-from tarsy_scoring.web.queries import Form, TimelineQuery, read_form
+from tarsy_scoring.web.queries import TimelineQuery, read_form
 
 router = APIRouter(include_in_schema=False)
 
@@ -54,6 +51,8 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
     document = await _marking_score(context, session_id, form.query.score)
     audit.log_read("session", by=caller.name, session_id=session_id)
     found = await _read(context, session_id, form.query, document)
+    score = {"score": str(document["score_id"])} if document else {}
+    filters = {name: form.values[name] for name in ("agent", "tool", "show") if form.values[name]}
     return await asyncio.to_thread(  # rendering many entries would block the event loop
         page,
         "timeline.html",
@@ -61,9 +60,21 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
         session_id=session_id,
         doc=document,
         timeline=found,
-        kinds=SHOWN,
-        **_form_values(session_id, form, document),
+        form=form.values,
+        choices={
+            "show": list(SHOWN.items()),
+            "agent": [(name, name) for name in found.agents],
+            "tool": [(name, f"{name} ({calls:,})") for name, calls in found.tools],
+        },
+        is_narrowed=bool(filters),
+        kept=_address(session_id, score | filters),
+        plain=_address(session_id, score),
     )
+
+
+def _address(session_id: str, fields: dict[str, str]) -> str:
+    """The start of an address that keeps these fields; the next one can be appended."""
+    return f"/sessions/{session_id}/timeline?" + "".join(f"{urlencode([field])}&" for field in fields.items())
 
 
 async def _marking_score(
@@ -82,34 +93,21 @@ async def _marking_score(
 async def _read(
     context: AppContext, session_id: str, query: TimelineQuery, document: dict[str, Any] | None
 ) -> ShownTimeline:
-    reference = None
-    if document is not None and document["reference"]:
-        reference = await stored_references.text_of(context.reader.database, document["score_id"])
-    show = partial(
-        _show,
-        reference=reference,
-        chosen=Chosen(query.agent or "", query.tool or "", query.show, query.at or ""),
-        document=document,
-        extra_patterns=context.settings.config.masking.extra_patterns,
-    )
-    found = await read_with(show, context.source, session_id, context.session_reads)
+    reference, cut = None, ()
+    if document is not None:
+        cut = (document["coverage"] or {}).get("cut_entries", ())
+        if document["reference"]:
+            reference = await stored_references.text_of(context.reader.database, document["score_id"])
+    extra_patterns = context.settings.config.masking.extra_patterns
+
+    def show(timeline: Timeline) -> ShownTimeline:
+        shown = replace(timeline, reference=reference)
+        return show_timeline(shown, query, marks_of(document), cut, extra_patterns)
+
+    found = await read_with(show, context, session_id)
     if isinstance(found, Unreadable):
         raise _unreadable(session_id, found, has_score=document is not None)
     return found
-
-
-def _show(
-    timeline: Timeline,
-    *,
-    reference: str | None,
-    chosen: Chosen,
-    document: dict[str, Any] | None,
-    extra_patterns: Any,
-) -> ShownTimeline:
-    cut = score_view.cut_entries(document) if document else ()
-    return show_timeline(
-        replace(timeline, reference=reference), chosen, marks_of(document), cut, extra_patterns
-    )
 
 
 def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Problem:
@@ -126,20 +124,3 @@ def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Probl
     if found.may_return:
         return Problem(503, "Timeline not readable", detail, headers={"Retry-After": str(RETRY_S)})
     return Problem(404, "No timeline", detail)
-
-
-def _form_values(
-    session_id: str, form: Form[TimelineQuery], document: dict[str, Any] | None
-) -> dict[str, Any]:
-    """
-    The filters as given, and the start of addresses that keep them (`kept`) or only the score (`plain`).
-    """
-    score = {"score": str(document["score_id"])} if document else {}
-    path = f"/sessions/{session_id}/timeline?"
-    kept = score | {name: form.values[name] for name in ("agent", "tool", "show") if form.values[name]}
-    return {
-        "form": form.values,
-        "is_narrowed": len(kept) > len(score),
-        "kept": path + "".join(f"{urlencode({name: value})}&" for name, value in kept.items()),
-        "plain": path + "".join(f"{urlencode({name: value})}&" for name, value in score.items()),
-    }
