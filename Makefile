@@ -17,13 +17,15 @@ demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, sco
 # Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process. Files
 # start in their order and not by their number of tests: otherwise the longest tests, alone in their files, come last.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+# The durations of all tests stay in build/durations, and the slowest ten are in the summary.
+DURATIONS = --durations=10 --durations-min=1 --junitxml=build/durations/$(1).xml
 # Long tests: kill -9, outages, an upgrade, attacks, browsers, brokers with TLS and logins, charts, upstream's server.
 LONG := tests/chaos tests/upgrade tests/attack tests/browser tests/deployment tests/tarsy_server tests/integration/test_kafka_security.py tests/integration/test_kafka_acls.py
 test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
-	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
+	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(call DURATIONS,test) $(addprefix --ignore=,$(LONG)))
 
 test-all: test  ## all tests: also chaos, attacks, browsers, deployment, secured brokers
-	@$(BIN)/python -m pytest $(PARALLEL) $(LONG)
+	@$(BIN)/python -m pytest $(PARALLEL) $(call DURATIONS,long) $(LONG)
 
 attack: $(VENV)/.dev  ## attack a running installation from outside: requests, sessions, judges, messages
 	@$(BIN)/python -m pytest tests/attack $(ARGS)
