@@ -6,10 +6,9 @@ from typing import Any
 from builders import Scoring
 from tarsy_scoring.analytics.analytics import DayOf, Selection
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS, Band
-from tarsy_scoring.scores.built_tools import has_no_built_tool
 from tarsy_scoring.scores.latest import has_no_later, is_completed
 
-_CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2) AND <has_no_built_tool>"
+_CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"
 _IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"
 _MADE = f"{is_completed('s')} AND s.reference IS <not> NULL"
 _LATEST = f"{_MADE} AND {has_no_later('s', of_its_kind=True)}"
@@ -77,21 +76,11 @@ WHERE {SELECTED} AND NOT s.flags ? 'tampering_suspected' AND EXISTS (
   SELECT FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id AND t.tool_name = ANY($5))
 GROUP BY 1"""
 
-# Sessions by chain, judge, set of tools and day, and how many of them request any of these names ($5).
-YEAR = f"""
-SELECT s.chain_id, s.judge_fingerprint, l.tools_hash, (s.completed_at AT TIME ZONE 'UTC')::date AS day, count(*),
-  count(*) FILTER (WHERE NOT s.flags ? 'tampering_suspected' AND EXISTS (
-    SELECT FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id AND t.tool_name = ANY($5))) AS asked
-FROM {{schema}}.session_scores s LEFT JOIN {{schema}}.tool_lists l USING (tools_hash) WHERE {SELECTED}
-GROUP BY 1, 2, 3, 4"""
-
 Rows = list[dict[str, Any]]
 
 
 async def _rows(scoring: Scoring, sql: str, of: Selection, *more: Any) -> Rows:
     of_kind = sql.replace("<not>", "NOT" if of.reference == "with" else "")
-    names, since = (f"ARRAY[{', '.join(map(repr, map(str, values)))}]" for values in of.left_out.arguments)
-    of_kind = of_kind.replace("<has_no_built_tool>", has_no_built_tool("s", names, since))
     return await scoring.rows(scoring.database.sql(of_kind), *of.arguments, *more)
 
 
@@ -122,10 +111,6 @@ async def failure_tags(scoring: Scoring, of: Selection) -> tuple[Rows, Rows]:
 
 async def missed(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
     return await _rows(scoring, MISSED, of, names)
-
-
-async def year(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
-    return await _rows(scoring, YEAR, of, names)
 
 
 # Rows of the rollups and their deltas that differ from a count of the scores, on the days that are filled.

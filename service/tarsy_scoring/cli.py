@@ -30,6 +30,7 @@ STUDIES = {
     "anchors": "Sessions that every judge judges, to detect a changed judge.",
     "compare": "Compare two versions of the agents, or two criteria.",
     "consistency": "Have one session judged several times and show the spread.",
+    "tool-needs": "Let a model read which tools scores miss, with quotes.",
     "judge-bench": "Measure how well judges tell right conclusions from wrong.",
 }
 HEADINGS = {

@@ -13,7 +13,6 @@ from builders import connected
 from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.labels import review
-from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
 from tarsy_scoring.web.pages import labelling
 
@@ -33,7 +32,7 @@ ANALYTIC = [
         "/drift",
         "/review",
     ),
-    *(f"{JSON}/{path}" for path in ("sessions", "export", "missing-tools", "dead-letters", "review", "trust")),
+    *(f"{JSON}/{path}" for path in ("sessions", "export", "dead-letters", "review", "trust")),
     *(
         f"{JSON}/analytics/{path}"
         for path in ("trends", "distribution", "missing-tools", "approaches", "failure-tags", "drift")
@@ -123,26 +122,6 @@ async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, mo
 
 
 # --- memory --------------------------------------------------------------------------------------------
-
-
-async def test_too_many_kinds_of_requests_for_tools_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sets of names of a selection are in memory at once, so there is a limit; decisions need none."""
-    monkeypatch.setattr(demand, "MOST_ROWS", 1)
-    for n, chain in enumerate(("kubernetes", "kubernetes", "network")):
-        await store_score(
-            api.scoring, f"s{n}", 40, missing_tools=("node_cpu", "node_cpus"), session={"chain_id": chain}
-        )
-
-    refused = await api.get("missing-tools")
-    page = await api.client.get("/missing-tools?since=", headers=AS_BROWSER)
-    of_chain = await api.get("missing-tools", chain="kubernetes")
-    said = await api.client.post(f"{JSON}/missing-tools/states", json={"tool": "node_cpus", "state": "planned"})
-
-    assert (refused.status_code, refused.json()["title"]) == (422, "Too many sessions")
-    assert page.status_code == 422
-    assert "choose one chain, or criteria" in page.text
-    assert [tool["sessions"] for tool in of_chain.json()["entries"]] == [2]
-    assert said.status_code == 201, said.text
 
 
 async def test_review_draws_from_a_sample_of_a_day_of_many_scores(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

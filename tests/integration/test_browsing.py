@@ -15,6 +15,7 @@ from infrastructure import Postgres
 from tarsy_scoring.analytics import analytics, chain_averages
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.analytics.rollups import FIRST_DAY, NO_DAY
+from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores import export, session_list
@@ -194,14 +195,6 @@ async def test_analytics_of_whole_days_read_no_scores(connection: asyncpg.Connec
             assert {n.get("Relation Name") for n in nodes} & BIG == set(), (name, chain)
 
 
-async def test_scores_that_are_left_out_are_found_by_their_tools(connection: asyncpg.Connection) -> None:
-    built = ["get_pod_logs"], [NOW - timedelta(days=50)]
-    for name, (statement, arguments) in ANALYTICS.items():
-        nodes = await plan_of(connection, statement, *[None] * 4, FIRST_DAY, NO_DAY, True, *built, *arguments)
-        assert "score_missing_tools_name" in indexes(nodes), name
-        assert scanned(nodes) & BIG == set(), name
-
-
 async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.Connection) -> None:
     """Also before the rollups are filled after an upgrade."""
     for name, (statement, arguments) in ANALYTICS.items():
@@ -212,7 +205,7 @@ async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.
             )
             assert_found_by(nodes, index, (name, selection))
     for selection, index in SELECTIONS:
-        nodes = await plan_of(connection, analytics.CALLED, *selection.arguments, 5000)
+        nodes = await plan_of(connection, demand.CALLED, *selection.arguments, 5000)
         assert_found_by(nodes, index, ("called", selection))
 
 
@@ -249,7 +242,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
     assert trends.left_out + sum(p.count for p in trends.points) == sum(b.count for b in bands.bands)
     assert [t.tag for t in tags.tags] == ["wrong_conclusion", "late"]
     assert (tags.tags[0].chains > 900, len(tags.tags[0].by_chain)) == (True, analytics.MOST_CHAINS)
-    by_name = {t.tool_name: t for t in tools.entries}
+    by_name = {t.tool_name: t for t in tools.tools}
     merged = by_name.get("get_pod_logs") or by_name["Get Pod Logs"]
     assert {s.name for s in merged.spellings} == {"get_pod_logs", "Get Pod Logs"}
     assert (by_name["get_pods"].exists, by_name["node_cpu_usage"].exists) == (True, False)

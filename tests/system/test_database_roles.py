@@ -96,7 +96,6 @@ READS = (
     "sessions",
     "review",
     "export",
-    "missing-tools",
     "dead-letters",
     "analytics/trends",
     "analytics/missing-tools",

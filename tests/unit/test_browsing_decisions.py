@@ -11,8 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from tarsy_scoring.analytics.analytics import tag_shares, wanted_tools
-from tarsy_scoring.evaluation.tool_names import merge_spellings
+from tarsy_scoring.analytics.analytics import tag_shares
+from tarsy_scoring.missing_tools.decisions import Decisions
+from tarsy_scoring.missing_tools.demand import Demand, RequestedSet
+from tarsy_scoring.missing_tools.ledger import list_tools
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.document import NO_USAGE, document, unstored_row
 from tarsy_scoring.scores.export import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
@@ -203,20 +205,16 @@ def test_a_share_is_never_above_one() -> None:
     assert tag.share == tag.by_chain[0].share == 1.0
 
 
-TOOLS = merge_spellings({"Search Logs": 3, "search_logs": 2, "node_cpu": 4})
-ASKED = [
-    {"tool": 0, "chain_id": "kubernetes", "sessions": 3, "points_lost": 30, "judges": {"judge-1"}},
-    {"tool": 0, "chain_id": None, "sessions": 2, "points_lost": 20, "judges": {"judge-1", None}},
-    {"tool": 1, "chain_id": "kubernetes", "sessions": 4, "points_lost": 300, "judges": {"judge-1"}},
-]
-
-
 @pytest.mark.parametrize(
     ("called", "exists"),
     [("node-cpu", True), ("metrics.Node_CPU", True), ("node_cpu.usage", False), ("node", False)],
     ids=["other-spelling", "behind-a-server", "as-a-server", "a-part"],
 )
 def test_a_tool_exists_if_a_called_tool_has_its_name(called: str, exists: bool) -> None:
-    tools = wanted_tools(TOOLS, ASKED, [called], "sessions")
+    demand = Demand(
+        {"node_cpu": [RequestedSet(frozenset({"node_cpu"}), "kubernetes", 4, 300)]}, frozenset({called}), 0, ENDED
+    )
 
-    assert {tool.tool_name: tool.exists for tool in tools}["node_cpu"] is exists
+    [tool] = list_tools(demand, Decisions({}, {}, {}), "sessions", 50).tools
+
+    assert tool.exists is exists

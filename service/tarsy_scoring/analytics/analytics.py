@@ -1,5 +1,5 @@
 """
-Analytics over many scores: trends, distribution, missing tools, failure tags.
+Analytics over many scores: trends, distribution, failure tags.
 
 A session counts once, by its latest completed score. Filters apply to that score, so a session that was
 scored again under other criteria no longer counts for the former ones. Numbers are read from the rollups.
@@ -23,23 +23,20 @@ from tarsy_scoring.analytics.rollups import (
     read_cover,
     sum_categories,
 )
-from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.bands import Band
-from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
-from tarsy_scoring.scores.latest import Kind, is_completed, is_latest, is_of_kind
+from tarsy_scoring.scores.latest import Kind, is_latest
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
 DayOf = Literal["scored", "ended"]
-ToolSort = Literal["sessions", "points_lost"]
 
 KINDS: tuple[Kind, ...] = ("without", "with")
 
-_CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
+CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 # The latest completed production score without a reference of each session; $1 to $4 are the arguments of a
 # `Selection`.
-SELECTED = f"""{is_latest("s", "without")} AND {_CHOSEN}"""
+SELECTED = f"""{is_latest("s", "without")} AND {CHOSEN}"""
 
 
 def _trends(measure: Measure, kind: Kind = "without") -> str:
@@ -87,17 +84,6 @@ ORDER BY c.criteria, c.category
     for kind in KINDS
 }
 
-# Tools that agents called in the sessions of the scores that were made last ($5 of them). A session that was
-# scored again counts again: to find its latest score takes most of the time.
-CALLED = f"""
-SELECT DISTINCT k.tool FROM (
-  SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
-         WHEN 'object' THEN s.interaction -> 'by_tool' ELSE '{{}}' END AS tools
-  FROM {{schema}}.session_scores s
-  WHERE {is_completed("s")} AND {is_of_kind("s", "without")} AND {_CHOSEN} ORDER BY s.completed_at DESC LIMIT $5) l,
-LATERAL jsonb_object_keys(l.tools) AS k(tool)
-"""
-
 SCORES_OF_CHAINS = {
     kind: f"""
 SELECT chain_id, sum(number)::bigint AS scores FROM ({count_by_chain(kind)}) c
@@ -115,10 +101,6 @@ SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({count_tags(kind)}) c 
 
 # Sorts and hashes here exceed PostgreSQL's default of a few MB per step.
 ROOM = "SET LOCAL work_mem = '32MB'"
-# Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
-MOST_SPELLINGS = 2000
-# A tool counts as existing if agents called it in the session of one of this many latest scores.
-LATEST_CALLERS = 2000
 MOST_CHAINS = 100  # listed by name; the totals count all
 
 
@@ -130,7 +112,6 @@ class Selection:
     Args:
         reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are
             always of scores without one.
-        left_out: Scores that asked for these tools before they were built do not count.
     """
 
     chain: str | None = None
@@ -138,7 +119,6 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     reference: Kind = "without"
-    left_out: BuiltTools = NO_TOOLS
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -268,83 +248,6 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
     )
 
 
-# --- missing tools -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """A name as judges wrote it, and the number of sessions whose scores have it."""
-
-    name: str
-    sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class ToolChain:
-    """How many sessions of a chain asked for a tool."""
-
-    chain_id: str | None
-    sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class WantedTool:
-    """A tool that judges missed."""
-
-    tool_name: Annotated[str, Field(description="Its most used spelling.")]
-    spellings: list[Spelling]
-    sessions: int
-    chains: int
-    by_chain: Annotated[list[ToolChain], Field(description="At most 100, those with most sessions first.")]
-    points_lost: Annotated[int, Field(description="Sum of 100 - total over the scores that asked for it.")]
-    judges: Annotated[int, Field(description="Number of judge fingerprints of these scores.")]
-    exists: Annotated[bool, Field(description="Judged sessions have called a tool of that name lately.")]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingTools:
-    """Missing tools, the most wanted first."""
-
-    tools: list[WantedTool]
-    tools_left_out: Annotated[int, Field(description="Tools beyond `limit`.")]
-    spellings_left_out: Annotated[int, Field(description="Number of least used names that were not read.")]
-
-
-def wanted_tools(
-    tools: Sequence[Tool], asked: Iterable[Mapping[str, Any]], called: Iterable[str], sort: ToolSort
-) -> list[WantedTool]:
-    """
-    Combine tools with the sessions that asked for them, in the order of `sort`.
-
-    A tool without a row in `asked` is left out.
-
-    Args:
-        asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`, `judges`.
-        called: Names of called tools, with or without their server.
-    """
-    known = {normalise(name) for tool in called for name in (tool, bare(tool))}
-    by_tool: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in asked:
-        by_tool[row["tool"]].append(row)
-    found = [_wanted(tools[number], rows, known) for number, rows in by_tool.items()]
-    first, second = ("sessions", "points_lost") if sort == "sessions" else ("points_lost", "sessions")
-    return sorted(found, key=lambda tool: (-getattr(tool, first), -getattr(tool, second), tool.tool_name))
-
-
-def _wanted(tool: Tool, rows: Sequence[Mapping[str, Any]], known: set[str]) -> WantedTool:
-    chains = [ToolChain(row["chain_id"], row["sessions"]) for row in rows]
-    return WantedTool(
-        tool.name,
-        [Spelling(name, sessions) for name, sessions in tool.spellings],
-        sum(chain.sessions for chain in chains),
-        len(chains),
-        sorted(chains, key=lambda chain: (-chain.sessions, chain.chain_id or ""))[:MOST_CHAINS],
-        sum(row["points_lost"] for row in rows),
-        len({judge for row in rows for judge in row["judges"]}),
-        any(normalise(name) in known for name, _ in tool.spellings),
-    )
-
-
 # --- failure tags --------------------------------------------------------------------------------------
 
 
@@ -433,7 +336,7 @@ async def count(
         await connection.execute(ROOM)
         covered = await read_cover(database, connection, selection.since, selection.until, filled)
         counting = (*selection.arguments, covered.first_day, covered.end_day, covered.is_all)
-        counting += selection.left_out.arguments
+        counting += [], []
         return [await connection.fetch(database.sql(sql), *counting, *more) for sql, more in statements]
 
     return await database.once(work)

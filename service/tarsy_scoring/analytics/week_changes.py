@@ -15,7 +15,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.analytics.analytics import MOST_SPELLINGS, Selection, count
+from tarsy_scoring.analytics.analytics import Selection, count
 from tarsy_scoring.analytics.differences import Counted, Difference, Kind, compare, tally
 from tarsy_scoring.analytics.rollups import count_by_chain, count_tags, missed_in, not_rolled_up
 from tarsy_scoring.analytics.week import DAYS, NAME_SHOWN, ChainWeek, Week, short_name
@@ -225,7 +225,7 @@ def _missing_tools(rows: Sequence[Mapping[str, Any]], merge: Merge) -> dict[str,
     used = Counter[str]()
     for _, names, scores in _rows(rows):
         used.update(dict.fromkeys(names, scores))
-    tools = merge(dict(used.most_common(MOST_SPELLINGS)))
+    tools = merge(dict(used.most_common(2000)))
     tool_of = {spelling: tool.name for tool in tools for spelling, _ in tool.spellings}
     return tally(
         (later, {tool_of[n] for n in names if n in tool_of}, scores) for later, names, scores in _rows(rows)

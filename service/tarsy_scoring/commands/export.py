@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from tarsy_scoring.commands.shared import (
     progress_bar,
     run_on_parts,
 )
-from tarsy_scoring.missing_tools.built import read_built
 from tarsy_scoring.scores.export import count_scores, export_scores, written
 from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -73,10 +71,9 @@ if TYPE_CHECKING:
 @click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
 @click.option(
     "--exclude",
-    type=click.Choice(["tool_built", "injection_suspected"]),
+    type=click.Choice(["injection_suspected"]),
     multiple=True,
-    help="tool_built: without scores that asked for a tool which was built after they were made. "
-    "injection_suspected: without scores with this flag. Repeatable.",
+    help="Without scores with this flag.",
 )
 @click.option(
     "--with-session", is_flag=True, help="Training material: each line has the masked session as a chat."
@@ -139,7 +136,7 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
 async def _write(parts: "Parts", query: "ExportQuery") -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
-    chosen = replace(query.chosen, left_out=await read_built(parts.database, query.built))
+    chosen = query.chosen
     batches = export_scores(parts.reader, chosen)
     done = 0
     # On a terminal the export itself shows progress. Only a bar that is seen is worth the count.
@@ -170,7 +167,7 @@ async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
     try:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
-        chosen = replace(query.chosen, left_out=await read_built(parts.database, query.built))
+        chosen = query.chosen
         total = await count_scores(parts.database, chosen)
         batches = export_scores(parts.reader, chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)

@@ -27,11 +27,6 @@ FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 FAILED, ASKED_WRONGLY = 1, 2  # exit statuses; click ends with 2 for wrong usage as well
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-exclude_option = click.option(
-    "--exclude",
-    type=click.Choice(["tool_built"]),
-    help="tool_built: without scores that asked for a tool which was built after they were made.",
-)
 
 
 class FiniteRange(click.FloatRange):

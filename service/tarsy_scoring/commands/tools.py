@@ -10,8 +10,8 @@ from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import asker, counted, json_option, moment, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
-from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
-from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
+from tarsy_scoring.missing_tools.ledger import Ledger, WantedTool
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.timeline.text import one_line
 
@@ -34,16 +34,16 @@ def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: b
     """
     List missing tools and their state, most wanted first.
 
-    `confirmed` and `still_missed` are measured. `report missing-tools` gives the reasons.
+    `report missing-tools` gives the reasons.
     """
     selection = Selection(chain=chain, since=since)
     found: Ledger = _on_database(lambda database: ledger.read_ledger(database, selection, limit=limit))
     if as_json:
         print_json(found)
         return
-    for entry in found.entries:
+    for entry in found.tools:
         click.echo(_line(entry))
-    if not found.entries:
+    if not found.tools:
         click.echo("no score names a missing tool")
     elif found.tools_left_out:
         click.echo(
@@ -58,7 +58,7 @@ def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: b
     "--since",
     type=moment,
     metavar="TIME",
-    help="With `built`: available, or improved, since then (RFC 3339, or a date).",
+    help="Start of the state (RFC 3339, or a date); default: now.",
 )
 @click.option("--note", metavar="TEXT", help="Stored with the decision and shown beside it.")
 @json_option
@@ -66,13 +66,12 @@ def say_state(name: str, state: str, since: datetime | None, note: str | None, a
     """
     Record the state of a tool.
 
-    NAME is any of its names. Earlier decisions are kept; the latest counts. Whether a tool is still missed is
-    measured from its first appearance in a session, or from --since with `built`.
+    NAME is any of its names. Earlier decisions are kept; the latest counts.
     """
     if since is not None and not decisions.has_come(since):
         raise click.BadParameter("this time is in the future", param_hint="--since")
-    said_state, by = cast(SaidState, state), asker()
-    said: Saying = _on_database(
+    said_state, by = cast(ToolStateName, state), asker()
+    said: ToolState = _on_database(
         lambda database: decisions.set_state(
             database, name, said_state, by=by, since=since, note=note or None
         )
@@ -104,7 +103,7 @@ def split(name: str, as_json: bool) -> None:
     )
 
 
-def _line(entry: LedgerEntry) -> str:
+def _line(entry: WantedTool) -> str:
     figures = f"{counted(entry.sessions, 'session')}, {counted(entry.points_lost, 'point')} lost"
     summary = f"{one_line(entry.tool_name)}: {figures}, {entry.state}"
     names = [one_line(s.name) for s in entry.spellings if s.name != entry.tool_name]
@@ -133,5 +132,5 @@ def _on_database(work: Callable[[Database], Awaitable[T]]) -> T:
         raise click.ClickException(
             "no score names a missing tool of that name; `tarsy-scoring tools list` lists them"
         ) from None
-    except OneName as error:
+    except SameTool as error:
         raise click.ClickException(str(error)) from None

@@ -11,7 +11,6 @@ from tarsy_scoring.labels.calibration import LabelledScore
 from tarsy_scoring.labels.labels import labelled_score
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.bands import Band, bands_of
-from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, latest_of
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.statistics.comparison import ScoredSession
@@ -32,7 +31,6 @@ CROSS JOIN LATERAL {_COMPARED} s
 WHERE m.labels ->> $1 IS NOT NULL
   AND ($2::text IS NULL OR m.chain_id = $2)
   AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
-  AND {has_no_built_tool("s", "$4", "$5")}
 ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
 """
 
@@ -70,7 +68,7 @@ BUSY = (
 
 
 async def scores_by_label(
-    database: Database, label: str, chain: str | None, since: datetime | None, left_out: BuiltTools = NO_TOOLS
+    database: Database, label: str, chain: str | None, since: datetime | None
 ) -> list[ScoredSession]:
     """
     The latest completed score of every session with the label, in the order in which the sessions ended.
@@ -78,14 +76,11 @@ async def scores_by_label(
     Args:
         since: Only sessions that ended since then; a session whose end is unknown counts from the time when
             it was first seen.
-        left_out: Without sessions whose score asked for one of these tools before it was built.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(
-        lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since, *left_out.arguments)
-    )
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since))
     return [ScoredSession(**dict(r)) for r in rows]
 
 

@@ -1,10 +1,8 @@
 """
-Why judges missed the tools of a ledger: for each tool the reasons of up to two scores, found without reading
-many.
+Why judges missed tools: for each tool the reasons of a few scores.
 
-They come from the newest scores of the selection, those with the lowest totals first. For a tool that these
-do not
-name, some stored requests by its most used names are looked up. A tool may have reasons that are not found.
+They come from the newest scores of the selection, the lowest totals first. For a tool that these do not name,
+some requests by its most used names are looked up. A tool may have reasons that are not found.
 """
 
 from collections import defaultdict
@@ -15,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.analytics.analytics import SELECTED, Selection
-from tarsy_scoring.missing_tools.ledger import LedgerEntry
+from tarsy_scoring.missing_tools.ledger import WantedTool
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.timeline.text import cut, one_line
@@ -74,7 +72,7 @@ def clipped(text: str) -> str:
 
 
 async def read_reasons(
-    database: Database, selection: Selection, entries: Sequence[LedgerEntry]
+    database: Database, selection: Selection, tools: Sequence[WantedTool]
 ) -> list[list[Reason]]:
     """
     Read reasons of the tools of a ledger, in its order; at most `REASONS` with different texts for each tool.
@@ -82,7 +80,7 @@ async def read_reasons(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    names = [(spelling.name, n) for n, entry in enumerate(entries) for spelling in entry.spellings[:NAMES]]
+    names = [(spelling.name, n) for n, entry in enumerate(tools) for spelling in entry.spellings[:NAMES]]
 
     async def work(connection: Connection) -> dict[int, list[Reason]]:
         await connection.execute(CUSTOM_PLAN)
@@ -94,7 +92,7 @@ async def read_reasons(
         return found
 
     found = await database.once(work) if names else {}
-    return [found.get(n, []) for n in range(len(entries))]
+    return [found.get(n, []) for n in range(len(tools))]
 
 
 def _columns(names: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:

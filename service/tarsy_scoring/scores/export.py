@@ -15,7 +15,6 @@ from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.references.store import references_of
-from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools, has_no_built_tool
 from tarsy_scoring.scores.fields import SCORE_FIELDS
 from tarsy_scoring.scores.latest import has_no_later
 from tarsy_scoring.scores.reader import DOCUMENT, Reader
@@ -29,13 +28,12 @@ _CHOSEN = f"""s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
   AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))
-  AND {has_no_built_tool("s", "$16", "$17")}
-  AND NOT s.flags ?| $18::text[]
-  AND ($19::timestamptz IS NULL OR {ENDED} >= $19) AND ($20::timestamptz IS NULL OR {ENDED} < $20)"""
+  AND NOT s.flags ?| $16::text[]
+  AND ($17::timestamptz IS NULL OR {ENDED} >= $17) AND ($18::timestamptz IS NULL OR {ENDED} < $18)"""
 EXPORT = f"""{DOCUMENT}
 WHERE {_CHOSEN}
-  AND ($21::timestamptz IS NULL OR s.created_at <= $21 AND (s.created_at < $21 OR s.score_id > $22))
-ORDER BY s.created_at DESC, s.score_id LIMIT $23
+  AND ($19::timestamptz IS NULL OR s.created_at <= $19 AND (s.created_at < $19 OR s.score_id > $20))
+ORDER BY s.created_at DESC, s.score_id LIMIT $21
 """
 NUMBER = f"""
 SELECT count(*) FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id) WHERE {_CHOSEN}
@@ -63,7 +61,6 @@ class Chosen:
         filters: `status` is that of the score; None means `completed`.
         only_latest: Of several completed scores of a session, only the latest.
         only_labelled: Only scores that people have labelled.
-        left_out: Without scores that asked for these tools before they were built.
         without_flags: Without scores that have one of these flags.
         ended_since, ended_until: Range of the time when the session ended, as in the list of sessions;
             `ended_until` is exclusive.
@@ -73,18 +70,17 @@ class Chosen:
     purpose: Purpose = "production"
     only_latest: bool = False
     only_labelled: bool = False
-    left_out: BuiltTools = NO_TOOLS
     without_flags: tuple[str, ...] = ()
     ended_since: datetime | None = None
     ended_until: datetime | None = None
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """$1 to $20 of the statements."""
+        """$1 to $18 of the statements."""
         filters = replace(self.filters, status=self.filters.status or "completed")
         chosen = self.purpose, self.only_latest, self.only_labelled
         ended = self.ended_since, self.ended_until
-        return *filters.arguments, *chosen, *self.left_out.arguments, list(self.without_flags), *ended
+        return *filters.arguments, *chosen, list(self.without_flags), *ended
 
 
 async def count_scores(database: Database, chosen: Chosen) -> int:

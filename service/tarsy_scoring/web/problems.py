@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.websockets import WebSocket, WebSocketState
 
-from tarsy_scoring.missing_tools.demand import TooManySets
 from tarsy_scoring.postgres.analytic_reads import ReadTooSlow
 from tarsy_scoring.postgres.database import DatabaseAway
 
@@ -190,7 +189,7 @@ def read_too_slow() -> Problem:
 def add_problem_handlers(app: FastAPI) -> None:
     """Make the application answer errors with problem details."""
     handler: Any = _answer  # also for WebSockets, where Starlette's types expect another function
-    own = (Problem, DatabaseAway, TooManySets)
+    own = (Problem, DatabaseAway)
     for kind in (*own, HTTPException, RequestValidationError, WebSocketRequestValidationError):
         app.add_exception_handler(kind, handler)
 
@@ -214,8 +213,6 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
         case ReadTooSlow():
             log.warning("api.read_too_slow", reason=str(error))
             return read_too_slow()
-        case TooManySets():
-            return Problem(422, "Too many sessions", str(error))
         case DatabaseAway():
             connection.app.state.context.reader.database.note_away(error)
             return database_away()

@@ -29,9 +29,9 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from tarsy_scoring.analytics.analytics import DayOf, Selection, ToolSort
+from tarsy_scoring.analytics.analytics import DayOf, Selection
 from tarsy_scoring.dead_letters.letter_states import LetterState
-from tarsy_scoring.missing_tools.built import Excluded
+from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.scores.export import Chosen, Format, Purpose
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
@@ -77,14 +77,6 @@ class Parameters(BaseModel):
     """Base of all query models: an unknown parameter is an error, and an error never quotes the value."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-
-Exclude = Annotated[
-    Excluded | SkipJsonSchema[None],
-    Field(
-        description="`tool_built`: without scores that asked for a tool which was built after they were made."
-    ),
-]
 
 
 class _Range(Parameters):
@@ -167,11 +159,10 @@ class ExportQuery(_ScoreFilters):
     purpose: Purpose = Field("production", description="Purpose of the score.")
     latest: bool = Field(False, description="Only the latest completed score of each session.")
     labelled: bool = Field(False, description="Only scores that people have labelled.")
-    exclude: list[Literal["tool_built", "injection_suspected"]] = Field(
+    exclude: list[Literal["injection_suspected"]] = Field(
         [],
-        max_length=2,
-        description="`tool_built`: without scores that asked for a tool which was built after they were made; "
-        "`injection_suspected`: without scores with this flag. May be repeated.",
+        max_length=1,
+        description="Without scores with this flag.",
     )
 
     @model_validator(mode="after")
@@ -189,7 +180,7 @@ class ExportQuery(_ScoreFilters):
     @property
     def chosen(self) -> Chosen:
         """The parameters as scores to export."""
-        flags = tuple(sorted(set(self.exclude) - {"tool_built"}))
+        flags = tuple(self.exclude)
         return Chosen(
             self.filters(self.status),
             self.purpose,
@@ -199,11 +190,6 @@ class ExportQuery(_ScoreFilters):
             ended_since=self.ended_since,
             ended_until=self.ended_until,
         )
-
-    @property
-    def built(self) -> Excluded | None:
-        """The choice to leave out scores that asked for built tools, as `read_built` takes it."""
-        return "tool_built" if "tool_built" in self.exclude else None
 
     @property
     def audited(self) -> dict[str, Any]:
@@ -226,7 +212,6 @@ class ScoresQuery(SelectionQuery):
         "without",
         description="Scores that were judged without a reference, or with one; they are not comparable.",
     )
-    exclude: Exclude = None
 
     def selection(self) -> Selection:
         """The parameters as a selection of scores to analyse."""

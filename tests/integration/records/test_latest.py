@@ -87,6 +87,6 @@ async def test_rescoring_estimates_and_pruning(tied: Scoring) -> None:
 
 
 async def test_missing_tools(tied: Scoring) -> None:
-    requests = await demand.read_tool_requests(tied.database, Selection(), "sessions")
+    found = await demand.read_demand(tied.database, Selection())
 
-    assert requests.spellings() == {"tool-80": 1}
+    assert found.sessions() == {"tool-80": 1}

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -25,7 +25,6 @@ from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import Keep, Pruner
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
-from tarsy_scoring.scores.built_tools import NO_TOOLS, BuiltTools
 
 GROUP = "chain_id, criteria, judge_fingerprint, tools_hash, has_reference, is_doubtful, categories"
 FIGURES_GROUP = "by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful"
@@ -77,7 +76,6 @@ INTERACTIONS: tuple[Any, ...] = (
     {"agent_tokens": None, "duration_s": 61.7, "agent_cost_usd": None},
     {"agent_tokens": {"input": 10**19, "output": 20}, "duration_s": None, "agent_cost_usd": 0.3},
 )
-BUILT = BuiltTools(("get_logs", "late"), (datetime.now(UTC) - timedelta(days=2), datetime.now(UTC) + timedelta(days=1)))
 TOOLS = ((), ("get_logs",), ("get_logs", "Get Logs"), ("trace", "get_logs", "trace"))
 
 
@@ -234,11 +232,13 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
     tags = await analytics.failure_tags(scoring.database, of)
     assert tags == analytics.tag_shares({row["chain_id"]: row["scores"] for row in chains}, tagged)
 
-    requests = await demand.read_tool_requests(scoring.database, of, "sessions")
+    found = await demand.read_demand(scoring.database, blind)
     for names in (["get_logs"], ["Get Logs", "get_logs"], ["trace", "late"]):
-        found = {row["chain_id"]: row for row in requests.by_chain(names)}
+        missed = Counter[str | None]()
+        for one in found.of_names(name for name in names if name in found.by_name):
+            missed[one.chain_id] += one.sessions
         expected = await counted_again.missed(scoring, blind, names)
-        assert found == {row["chain_id"]: row | {"judges": set(row["judges"])} for row in expected}, names
+        assert missed == {row["chain_id"]: row["sessions"] for row in expected}, names
 
 
 def assert_same_chains(found: EveryChain, expected: list[dict[str, Any]]) -> None:
@@ -259,31 +259,6 @@ def assert_same_chains(found: EveryChain, expected: list[dict[str, Any]]) -> Non
         assert points == pytest.approx((chain.average or 0) * chain.count)
 
 
-async def assert_measured(scoring: Scoring, start: date) -> None:
-    """The sessions of the year, and those that requested a tool by any of its names, are those of the scores."""
-    names = ["Get Logs", "get_logs"]
-    rows = [list(row.values()) for row in await counted_again.year(scoring, Selection(), names)]
-    year, asked = Counter[Any](), defaultdict[Any, list[int]](lambda: [0, 0])
-    for chain, judge, tools, day, sessions, requests in rows:
-        if judge is not None:
-            year[chain, judge, tools, day] += sessions
-            asked[chain, tools][day >= start] += requests
-    starts = dict.fromkeys(("k", "l", None), start)
-
-    [groups] = await analytics.count(scoring.database, Selection(), (demand.YEAR, (1000,)))
-    [of_tool, nothing] = await demand.read_asked(scoring.database, Selection(), [(names, starts), (["trace"], {})])
-
-    found = Counter[Any]()
-    for chain, judge, tools, days, numbers in (row.values() for row in groups):
-        for day, number in zip(days, numbers, strict=True):
-            found[chain, judge, tools, date.fromordinal(day)] += number
-    assert +found == year
-    assert {(one.chain, one.tools): [one.before, one.since] for one in of_tool} == {
-        of: counts for of, counts in asked.items() if any(counts)
-    }
-    assert nothing == []
-
-
 @pytest.mark.parametrize("seed", range(8))
 async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: RollupKeeper, seed: int) -> None:
     """With deltas that are not folded, days that are not filled, and ranges that begin within a day."""
@@ -300,15 +275,13 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, keeper: Rollu
         )
         await changes.score()
 
-        await assert_measured(scoring, now.date() - timedelta(days=draw.choice((0, 1, 3, 20, 50))))
         midnight = datetime.combine(now.date(), time(), UTC)
         for days in (None, timedelta(days=1, hours=3), timedelta(days=1), timedelta(days=55)):
             since = days and (now if days.seconds else midnight) - days
             chain, criteria = draw.choice((None, "k")), draw.choice((None, DEFAULT_CRITERIA))
             until = draw.choice((None, midnight, now - timedelta(hours=1)))
             for kind in KINDS:
-                left_out = draw.choice((NO_TOOLS, BUILT))
-                await assert_counted(scoring, Selection(chain, criteria, since, until, kind, left_out))
+                await assert_counted(scoring, Selection(chain, criteria, since, until, kind))
         await scoring.rows("UPDATE rollups_filled SET since = '-infinity', figures_since = '-infinity'")
 
 

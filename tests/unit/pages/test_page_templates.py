@@ -14,18 +14,14 @@ from tarsy_scoring.analytics.analytics import (
     ChainShare,
     Distribution,
     FailureTags,
-    Spelling,
     TagCount,
-    ToolChain,
     TrendPoint,
 )
 from tarsy_scoring.analytics.chain_averages import ChainAverages, ChainStep, EveryChain, Known
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.missing_tools.built import BuiltTool
-from tarsy_scoring.missing_tools.decisions import Merge, Saying
-from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.missing_tools.decisions import Merge, ToolState
+from tarsy_scoring.missing_tools.ledger import Ledger, Spelling, ToolChain, WantedTool
 from tarsy_scoring.missing_tools.reasons import Reason
-from tarsy_scoring.missing_tools.tool_effect import ChainDemand, demand_in_words, measure_demand
 from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
@@ -194,7 +190,6 @@ def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = 
         "meaning_of_total": "Whether it is right.",
         "max_reply_characters": 9,
         "requested_by": document["score_triggered_by"],
-        "built_since": [BuiltTool("get_logs", NOW)],
         "criteria_names": ["one"],
         "meanings": {"wrong_conclusion": "w"},
         "can_label": False,
@@ -217,7 +212,6 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
-        "tool built since This score asked for get_logs",
         *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
         *("Gates: did not pass. Judge: passed; the threshold is 60 of 100.",),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
@@ -424,16 +418,15 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
         assert ("Totals per day" in text) is (view is not None)
     tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
     shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
-    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, 1, True
-    merge = Merge("another", "a_tool", is_automatic=True, decided_by="automatic", decided_at=None)
-    said = Saying("a_tool", "built", NOW, "ada", NOW, name)
-    demand = measure_demand([ChainDemand(100, 30, 10, 0)])
+    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, True
+    merge = Merge("another", "a_tool", "ada", NOW)
+    said = ToolState("a_tool", "built", NOW, "ada", NOW, name)
     tools = [
-        LedgerEntry(*counts, state="open", said=None, demand=None, has_other_judge=False, merges=[]),
-        LedgerEntry(*counts, state="built", said=said, demand=demand, has_other_judge=True, merges=[merge]),
+        WantedTool(*counts, state="open", said=None, merges=[]),
+        WantedTool(*counts, state="built", said=said, merges=[merge]),
     ]
     reasons = [[], [Reason(uuid.UUID(int=1), "session-1", None, "<b>", NOW)]]
-    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "in_words": demand_in_words, "reasons": reasons}
+    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "reasons": reasons}
     for may_edit in (True, False):
         shown("missing_tools.html", form=read_period_form(b"", TODAY, SORT), may_edit=may_edit, **values, **shared)
 

@@ -15,7 +15,6 @@ from rich.console import Console
 from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     counted,
-    exclude_option,
     json_option,
     moment,
     print_json,
@@ -29,7 +28,6 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.labels.judgements import scores_by_label, session_labels
-from tarsy_scoring.missing_tools.built import Excluded, read_built
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.statistics.agreement import spread
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
@@ -46,7 +44,6 @@ _LABEL_OPTIONS = {
     "values": "--values",
     "chain": "--chain",
     "since": "--since",
-    "exclude": "--exclude",
     "all_metrics": "--all-metrics",
 }
 _CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
@@ -96,7 +93,6 @@ class Pair:
     metavar="A B",
     help="Judge the sessions under both; a difference is B minus A.",
 )
-@exclude_option
 @run_options
 @json_option
 @click.pass_context
@@ -109,7 +105,6 @@ def compare(
     since: datetime | None,
     all_metrics: bool,
     criteria: tuple[str, str] | None,
-    exclude: Excluded | None,
     timeout_s: float,
     run_id: UUID | None,
     as_json: bool,
@@ -131,7 +126,7 @@ def compare(
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
         _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
-        document = _compare_label(settings, label, values, chain, since, exclude)
+        document = _compare_label(settings, label, values, chain, since)
         print_json(document) if as_json else print_versions(document, all_metrics=all_metrics)
     elif criteria is not None:
         _refuse_options(context, "--label", _LABEL_OPTIONS)
@@ -162,15 +157,14 @@ def _compare_label(
     values: tuple[str, str] | None,
     chain: str | None,
     since: datetime | None,
-    exclude: Excluded | None,
 ) -> dict[str, Any]:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
-    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since, exclude), settings)
+    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
     chosen = choose_values(label, found, values)
     with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
         comparison = compare_versions(found, chosen, judgements)
-    return {"label": label, "chain": chain, "since": since, "exclude": exclude} | asdict(comparison)
+    return {"label": label, "chain": chain, "since": since} | asdict(comparison)
 
 
 def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
@@ -186,7 +180,7 @@ def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
 
 
 async def _read_label(
-    parts: "Parts", label: str, chain: str | None, since: datetime | None, exclude: Excluded | None
+    parts: "Parts", label: str, chain: str | None, since: datetime | None
 ) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
     Read every scored session with the label, earliest first, and the judgements of anchors.
@@ -195,8 +189,7 @@ async def _read_label(
         ScoringError: There is none; the message lists the labels in use.
         DatabaseAway: See `Database.once`.
     """
-    left_out = await read_built(parts.database, exclude)
-    if found := await scores_by_label(parts.database, label, chain, since, left_out):
+    if found := await scores_by_label(parts.database, label, chain, since):
         return found, await anchors.judgements(parts.database)
     carried = await session_labels(parts.database)
     labels = (

@@ -1,7 +1,6 @@
 """Routes of many scores: the list of sessions, exports and analytics."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
@@ -9,18 +8,17 @@ from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.analytics.analytics import Distribution, FailureTags, MissingTools, Selection
+from tarsy_scoring.analytics.analytics import Distribution, FailureTags
 from tarsy_scoring.analytics.approaches import Approaches, read_approaches
 from tarsy_scoring.analytics.chain_averages import ChainTrends, chain_trends
 from tarsy_scoring.audit import audit
-from tarsy_scoring.missing_tools.built import read_built
+from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
 from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
-from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import (
@@ -99,8 +97,7 @@ async def export(
     """
     await audit.note(context_of(request).inbox.database, "export", by=caller.name, **query.audited)
     reader = context_of(request).analytics
-    chosen = replace(query.chosen, left_out=await read_built(reader.database, query.built))
-    batches = export_scores(reader, chosen)
+    batches = export_scores(reader, query.chosen)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
@@ -135,7 +132,7 @@ async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQue
     duration of the investigations.
     """
     database = context_of(request).analytics.database
-    return await chain_trends(database, await _selected(request, query), query.day_of)
+    return await chain_trends(database, query.selection(), query.day_of)
 
 
 @figures.get("/distribution", summary="Totals by band")
@@ -150,27 +147,23 @@ async def read_distribution(
     """
     context = context_of(request)
     bands = bands_for(context, query.criteria)
-    return await analytics.distribution(context.analytics.database, await _selected(request, query), bands)
+    return await analytics.distribution(context.analytics.database, query.selection(), bands)
 
 
 @figures.get("/missing-tools", summary="Tools to build next")
 async def read_missing_tools(
     request: Request, _: Analysing, query: Annotated[MissingToolsQuery, Query()]
-) -> MissingTools:
+) -> Ledger:
     """
     Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
 
     Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing
-    errors in long words; all spellings are shown. A session counts once, with its latest completed production
-    score. If it missed several tools, each of them is charged with all lost points. `exists` is true if
-    recently judged sessions called it.
+    errors in long words; all spellings are shown, and decisions of people come first. A session counts once, with
+    its latest completed production score. If it missed several tools, each of them is charged with all lost
+    points. Planned and built tools beyond `limit` come last.
     """
-    ledger = await look_up(request, query.selection(), query.sort, query.limit)
-    # The ledger continues beyond the limit with planned and built tools, also with those that no judge
-    # missed.
-    wanted = [entry for entry in ledger.entries if entry.sessions]
-    left_out = ledger.tools_left_out + len(wanted[query.limit :])
-    return MissingTools([*wanted[: query.limit]], left_out, ledger.spellings_left_out)
+    database = context_of(request).analytics.database
+    return await read_ledger(database, query.selection(), query.sort, query.limit)
 
 
 @figures.get("/approaches", summary="Better ways to investigate")
@@ -196,16 +189,7 @@ async def read_failure_tags(
 
     A session counts once, with its latest completed production score.
     """
-    return await analytics.failure_tags(
-        context_of(request).analytics.database, await _selected(request, query)
-    )
-
-
-async def _selected(request: Request, query: ScoresQuery) -> Selection:
-    """The selection of a query with the scores that it leaves out. Raises: DatabaseAway."""
-    return replace(
-        query.selection(), left_out=await read_built(context_of(request).analytics.database, query.exclude)
-    )
+    return await analytics.failure_tags(context_of(request).analytics.database, query.selection())
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:

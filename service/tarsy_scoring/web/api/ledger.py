@@ -1,21 +1,19 @@
-"""Routes of the ledger of missing tools: which tools to build next, their states, and merges of names."""
+"""Routes that change the ledger of missing tools: states of tools, and merges of names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tarsy_scoring.analytics.analytics import Selection, ToolSort
-from tarsy_scoring.missing_tools import decisions, ledger
-from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
-from tarsy_scoring.missing_tools.ledger import Ledger
-from tarsy_scoring.web.access import Analysing, Scoring
+from tarsy_scoring.missing_tools import decisions
+from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
+from tarsy_scoring.web.access import Scoring
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import MissingToolsQuery, Moment
+from tarsy_scoring.web.queries import Moment
 
 router = scoring_routes("tools", "/missing-tools")
 
@@ -31,11 +29,10 @@ class SayingRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tool: Name = Field(description="Any name of the tool.")
-    state: SaidState
+    state: ToolStateName
     since: Moment | None = Field(
         None,
-        description="Start of the state (RFC 3339); default: as set before, else now. With `built` it is the time "
-        "since when the tool exists or is better: sessions before it are compared with sessions since.",
+        description="Start of the state (RFC 3339); default: now.",
     )
     note: Annotated[str, Field(max_length=MAX_NOTE, pattern=PLAIN_TEXT)] | None = None
 
@@ -52,24 +49,6 @@ class MergeRequest(BaseModel):
     )
 
 
-@router.get("", summary="Read the ledger of missing tools")
-async def read_ledger(request: Request, _: Analysing, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
-    """
-    Tools that judges missed, most wanted first, with their states and the decisions about their names.
-
-    `open`, `planned` and `built` were set by a caller, or `built` follows from agents calling the tool now.
-    `confirmed` and `still_missed` are measured over the last year at 95 %: less than a quarter of the demand
-    is left, or more than half of it. Planned and built tools that are not among the most wanted, or that no
-    judge missed in this time, come last.
-    """
-    return await look_up(request, query.selection(), query.sort, query.limit)
-
-
-async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
-    """Read the ledger of missing tools."""
-    return await ledger.read_ledger(context_of(request).analytics.database, selection, sort, limit)
-
-
 @router.post(
     "/states",
     name="say",  # the operation id of generated clients
@@ -77,12 +56,10 @@ async def look_up(request: Request, selection: Selection, sort: ToolSort, limit:
     status_code=201,
     responses={404: NO_SUCH_TOOL},
 )
-async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
+async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> ToolState:
     """
     Store a state of a tool with its author and time. Earlier states stay in the history; the newest counts.
 
-    Names that were merged into this tool by their spelling stay merged from then on. Only `since` together
-    with `built` changes the measurement.
     """
     if said.since is not None and not decisions.has_come(said.since):
         raise malformed(["body"], "`since`: this time is in the future")
@@ -108,8 +85,8 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
     """
     Merge a name in all its spellings into a tool, or, without `tool`, separate it from similar names.
 
-    Names merged into it by their spelling move with it. The decision is stored with its author and time.
-    Earlier decisions stay in the history, and the newest counts.
+    The decision is stored with its author and time. Earlier decisions stay in the history, and the newest
+    counts.
     """
     with _as_problems():
         return await decisions.merge_name(
@@ -120,11 +97,11 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 @contextmanager
 def _as_problems() -> Iterator[None]:
     """
-    Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both names are one.
+    Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool already.
     """
     try:
         yield
     except UnknownTool as error:
         raise Problem(404, "Unknown tool", str(error)) from error
-    except OneName as error:
-        raise malformed(["body"], str(error), "One name") from error
+    except SameTool as error:
+        raise malformed(["body"], str(error), "Same tool") from error

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tarsy_scoring.analytics.analytics import Distribution, FailureTags, TrendPoint
 from tarsy_scoring.analytics.approaches import Approach
 from tarsy_scoring.analytics.chain_averages import ChainAverages
-from tarsy_scoring.missing_tools.ledger import LedgerEntry
+from tarsy_scoring.missing_tools.ledger import WantedTool
 from tarsy_scoring.scores.export import csv_lines
 from tarsy_scoring.web.pages.charts import judge_of, number_judges
 from tarsy_scoring.web.pages.period import Choice, PeriodForm, requested_period
@@ -147,11 +147,11 @@ def tag_sheet(found: FailureTags) -> Sheet:
     )
 
 
-def tool_sheet(entries: Sequence[LedgerEntry]) -> Sheet:
+def tool_sheet(tools: Sequence[WantedTool]) -> Sheet:
     """Missing tools, a row for each chain that asked for one; one without chains has a row as well."""
 
     def rows() -> Rows:
-        for e in entries:
+        for e in tools:
             spellings = "; ".join(one.name for one in e.spellings)
             chains = [(c.chain_id, c.sessions) for c in e.by_chain] or [(None, 0)]
             for chain in chains:

@@ -27,18 +27,16 @@ from tarsy_scoring.web.pages.downloads import (
 )
 from tarsy_scoring.web.pages.period import (
     DAY_OF,
-    EXCLUDE,
     KIND,
     PeriodForm,
     period_page,
     requested_period,
-    selected,
 )
 
 router = APIRouter(include_in_schema=False)
 
-TRENDS = (DAY_OF, KIND, EXCLUDE)
-SCORES = (KIND, EXCLUDE)
+TRENDS = (DAY_OF, KIND)
+SCORES = (KIND,)
 
 
 @router.get("/trends")
@@ -47,7 +45,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
     context, form = context_of(request), requested_period(request, *TRENDS)
     if form.faults:
         return await period_page(request, "trends.html", form)
-    selection, day_of = await selected(context, form), cast(DayOf, form.chosen)
+    selection, day_of = form.selection, cast(DayOf, form.chosen)
     chains = await every_chain(context.analytics.database, selection, day_of)
     view = None
     if selection.chain is not None:
@@ -63,9 +61,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
 async def trends_file(request: Request, _: Analysing) -> Response:
     """The points of the curve, as CSV."""
     context, form = context_of(request), download_form(request, *TRENDS)
-    found = await analytics.trends(
-        context.analytics.database, await selected(context, form), cast(DayOf, form.chosen)
-    )
+    found = await analytics.trends(context.analytics.database, form.selection, cast(DayOf, form.chosen))
     return csv_file("trends", trend_sheet(found.points))
 
 
@@ -84,9 +80,7 @@ async def lines_file(request: Request, _: Analysing) -> Response:
 
 async def _chains(request: Request) -> EveryChain:
     context, form = context_of(request), download_form(request, *TRENDS)
-    return await every_chain(
-        context.analytics.database, await selected(context, form), cast(DayOf, form.chosen)
-    )
+    return await every_chain(context.analytics.database, form.selection, cast(DayOf, form.chosen))
 
 
 @router.get("/distribution")
@@ -119,7 +113,7 @@ async def categories_file(request: Request, _: Analysing) -> Response:
 
 async def _distribution(context: AppContext, form: PeriodForm) -> Distribution:
     bands = bands_of(_own_bands(context, form.selection.criteria))
-    return await analytics.distribution(context.analytics.database, await selected(context, form), bands)
+    return await analytics.distribution(context.analytics.database, form.selection, bands)
 
 
 def _own_bands(context: AppContext, criteria: str | None) -> Mapping[str, tuple[int, int]]:
@@ -135,7 +129,7 @@ async def failure_tags_page(request: Request, _: Analysing) -> HTMLResponse:
     context, form = context_of(request), requested_period(request, *SCORES)
     if form.faults:
         return await period_page(request, "failure_tags.html", form)
-    found = await analytics.failure_tags(context.analytics.database, await selected(context, form))
+    found = await analytics.failure_tags(context.analytics.database, form.selection)
     meanings = insights_view.meanings(context.registry)
     return await period_page(request, "failure_tags.html", form, found=found, meanings=meanings)
 
@@ -144,5 +138,5 @@ async def failure_tags_page(request: Request, _: Analysing) -> HTMLResponse:
 async def failure_tags_file(request: Request, _: Analysing) -> Response:
     """The failure tags and their chains, as CSV."""
     context, form = context_of(request), download_form(request, *SCORES)
-    found = await analytics.failure_tags(context.analytics.database, await selected(context, form))
+    found = await analytics.failure_tags(context.analytics.database, form.selection)
     return csv_file("failure-tags", tag_sheet(found))

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from tarsy_scoring.analytics.analytics import ToolSort
-from tarsy_scoring.missing_tools.ledger import Ledger, State
+from tarsy_scoring.missing_tools.decisions import ToolStateName
+from tarsy_scoring.missing_tools.demand import ToolSort
+from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons
-from tarsy_scoring.missing_tools.tool_effect import demand_in_words
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
@@ -26,12 +26,7 @@ router = APIRouter(include_in_schema=False)
 PAGE = "/missing-tools"
 TOOLS_SHOWN = 100
 # Label and CSS class of each state's chip. A tool in the state `open` has no chip.
-STATES: dict[State, tuple[str, str]] = {
-    "planned": ("planned", ""),
-    "built": ("built, being measured", "fair"),
-    "confirmed": ("built, no longer asked for", "good"),
-    "still_missed": ("built, still missed", "weak"),
-}
+STATES: dict[ToolStateName, tuple[str, str]] = {"planned": ("planned", ""), "built": ("built", "good")}
 
 
 @router.get(PAGE)
@@ -46,9 +41,8 @@ async def missing_tools_page(request: Request, caller: Analysing) -> HTMLRespons
         "missing_tools.html",
         form,
         found=found,
-        reasons=await read_reasons(context_of(request).analytics.database, form.selection, found.entries),
+        reasons=await read_reasons(context_of(request).analytics.database, form.selection, found.tools),
         states=STATES,
-        in_words=demand_in_words,
         may_edit="score" in caller.scopes,
     )
 
@@ -57,11 +51,13 @@ async def missing_tools_page(request: Request, caller: Analysing) -> HTMLRespons
 async def missing_tools_file(request: Request, _: Analysing) -> Response:
     """The tools of the page and the chains that asked for them, as CSV."""
     found = await _look_up(request, download_form(request, SORT))
-    return csv_file("missing-tools", tool_sheet(found.entries))
+    return csv_file("missing-tools", tool_sheet(found.tools))
 
 
 async def _look_up(request: Request, form: PeriodForm) -> Ledger:
-    return await ledger.look_up(request, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN)
+    return await read_ledger(
+        context_of(request).analytics.database, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN
+    )
 
 
 def _start_of_day(value: Any) -> Any:

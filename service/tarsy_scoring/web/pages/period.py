@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -11,8 +11,7 @@ from fastapi import Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics.analytics import Selection
-from tarsy_scoring.missing_tools.built import Excluded, read_built
-from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.queries import (
@@ -49,12 +48,6 @@ DAY_OF = Choice(
 )
 KIND = Choice(
     ScoresQuery, "reference", "Judged", {"without": "without a reference", "with": "against a reference"}
-)
-EXCLUDE = Choice(
-    ScoresQuery,
-    "exclude",
-    "Leave out",
-    {"": "nothing", "tool_built": "scores that lacked a tool built since"},
 )
 SORT = Choice(
     MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"}
@@ -101,11 +94,6 @@ class PeriodForm:
         own = {choice.name: chosen for choice, chosen in self.choices if chosen != next(iter(choice.options))}
         return urlencode({**self.values, **own, **values})
 
-    @property
-    def exclude(self) -> Excluded | None:
-        """Which scores the form leaves out."""
-        return "tool_built" if (EXCLUDE, "tool_built") in self.choices else None
-
 
 def read_period_form(query_string: bytes, today: date, *choices: Choice) -> PeriodForm:
     """
@@ -131,11 +119,6 @@ def read_period_form(query_string: bytes, today: date, *choices: Choice) -> Peri
 def requested_period(request: Request, *choices: Choice) -> PeriodForm:
     """The form of a request, with days relative to the current UTC day."""
     return read_period_form(request.scope["query_string"], datetime.now(UTC).date(), *choices)
-
-
-async def selected(context: AppContext, form: PeriodForm) -> Selection:
-    """The selection of a form with the scores that it leaves out. Raises: DatabaseAway."""
-    return replace(form.selection, left_out=await read_built(context.analytics.database, form.exclude))
 
 
 async def period_page(request: Request, template: str, form: PeriodForm, **values: Any) -> HTMLResponse:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from tarsy_scoring.missing_tools.built import read_marks
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
@@ -90,11 +89,10 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
     reader, database, score_id = context.reader, context.reader.database, document["score_id"]
     document = await reader.with_labels_nearby(dict(document))
     criteria, criteria_hash = document["criteria"], document["criteria_hash"]
-    turns, requested_by, judged_against, built, judged, labels = await asyncio.gather(
+    turns, requested_by, judged_against, judged, labels = await asyncio.gather(
         reader.replies(score_id),
         _requested_by(context, document),
         stored_references.text_of(database, score_id),
-        read_marks(database, [score_id]),
         find_criteria(context, criteria_hash or ""),
         labelling.label_values(context, document),
     )
@@ -105,7 +103,6 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
         "turns": turns or (),
         "requested_by": requested_by,
         "judged_against": judged_against,
-        "built_since": built.get(score_id, ()),
         "current_hash": context.policy.current_hash(criteria, document["chain_id"]),
         "meaning_of_total": known.meaning if known else None,
         "meanings": known.failure_vocabulary if known else {},

@@ -1,7 +1,6 @@
 """The page of sessions: a form of filters, and the list of the sessions found."""
 
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -11,7 +10,6 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import SESSIONS
-from tarsy_scoring.missing_tools.built import Marks, read_marks
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import Analysing
@@ -44,7 +42,6 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     query, faults = form.query or SessionsQuery(), list(form.faults)
     filters = query.filters(query.status)
     found, after, live = SessionPage([], None), None, None
-    marks: Marks = {}
     if query.cursor:
         try:
             after = read_cursor(query.cursor, filters, query.sort)
@@ -53,9 +50,6 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     if not faults:
         live = Live(SESSIONS, await position_of(context))
         found = await list_sessions(context.analytics, filters, query.sort, after, PAGE_SIZE)
-        marks = await read_marks(
-            context.analytics.database, [s.score.score_id for s in found.sessions if s.score]
-        )
     return page(
         "sessions.html",
         422 if faults else 200,
@@ -65,7 +59,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
         tarsy_url=context.settings.tarsy_url,
         chains=await chain_names(context),
         criteria_names=sorted(context.policy.hashes),
-        **list_values(form, found, faults, marks),
+        **list_values(form, found, faults),
     )
 
 
@@ -73,7 +67,6 @@ def list_values(
     form: Form[SessionsQuery],
     found: SessionPage,
     faults: Sequence[str],
-    marks: Marks = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Values of `sessions.html` about its form and its list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
@@ -84,7 +77,6 @@ def list_values(
         "form": form,
         "faults": faults,
         "sessions": found.sessions,
-        "marks": marks,
         "explained": {flag: meaning for flag, meaning in words.FLAGS.items() if flag in flags},
         "is_narrowed": bool(kept.keys() - {"sort"}),
         "shows_folded": bool(kept.keys() & set(FOLDED)),

@@ -1,8 +1,7 @@
-"""The ledger on real rows: merged names, states of tools, and what new scores say of a tool."""
+"""The ledger on real rows: merged names and states of tools."""
 
 import asyncio
 import json
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,13 +11,12 @@ from click.testing import CliRunner, Result
 
 from api_site import Api, open_api
 from attempting import a_timeline, open_service
-from builders import Scoring
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from stored import store_score
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.commands.tools import tools
-from tarsy_scoring.missing_tools import decisions, demand
-from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
+from tarsy_scoring.missing_tools import decisions
+from tarsy_scoring.missing_tools.ledger import WantedTool, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import Keep, Pruner
@@ -36,28 +34,9 @@ async def api(database_url: str) -> AsyncIterator[Api]:
         yield api
 
 
-async def keep_list(scoring: Scoring, tools_hash: str, *names: str) -> None:
-    await scoring.store.keep_tools(tools_hash, names)
-
-
-async def sessions(
-    scoring: Scoring, count: int, asked: int, *, days_ago: int, tools_hash: str | None, name: str = "node_pressure"
-) -> None:
-    """Store `count` scored sessions, the first `asked` of which name the tool as missing."""
-    for n in range(count):
-        await store_score(
-            scoring,
-            f"session-{uuid.uuid4()}",
-            40,
-            at=TODAY - timedelta(days=days_ago),
-            missing_tools=(name,) if n < asked else (),
-            tools_hash=tools_hash,
-        )
-
-
-async def ledger(api: Api, **selection: Any) -> dict[str, LedgerEntry]:
+async def ledger(api: Api, **selection: Any) -> dict[str, WantedTool]:
     found = await read_ledger(api.scoring.database, Selection(**selection))
-    return {entry.tool_name: entry for entry in found.entries}
+    return {tool.tool_name: tool for tool in found.tools}
 
 
 async def set_state(api: Api, status: int = 201, **said: Any) -> Any:
@@ -91,63 +70,14 @@ async def test_a_name_can_be_merged_and_separated_by_hand(api: Api) -> None:
     await merge(api, name="Tail Logs")
     apart = await ledger(api)
 
-    assert (merged["tool"], merged["decided_by"], merged["is_automatic"]) == ("live-logs", "ada", False)
+    assert (merged["tool"], merged["decided_by"]) == ("live-logs", "ada")
     assert {name: tool.sessions for name, tool in joined.items()} == {"live-logs": 2}
     assert {name: tool.sessions for name, tool in apart.items()} == {"live-logs": 2, "Tail Logs": 1}
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
 
 
-async def test_a_separated_name_is_not_merged_automatically(api: Api) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics"))
-    await store_score(api.scoring, "s2", 40, missing_tools=("query_metrics",))
-    [merged] = (await ledger(api)).values()
-    [automatic] = merged.merges
-
-    await merge(api, name="query_metric")
-    await store_score(api.scoring, "s3", 40, missing_tools=("query_metric",))
-    await store_score(api.scoring, "s4", 40, missing_tools=("query_metric",))
-
-    assert (automatic.name, automatic.is_automatic, automatic.decided_at) == ("query_metric", True, None)
-    assert {name: tool.sessions for name, tool in (await ledger(api)).items()} == {
-        "query_metric": 3,
-        "query_metrics": 2,
-    }
-
-
-async def test_merging_a_tool_into_its_own_name_makes_the_merge_manual(api: Api) -> None:
-    """The more frequent name stays the tool, whichever direction was given."""
-    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
-    await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs",))
-
-    merged = await merge(api, name="fetch_logs", tool="get_logs")
-
-    [tool] = (await ledger(api)).values()
-    assert (merged["name"], merged["tool"], merged["is_automatic"]) == ("get_logs", "fetch_logs", False)
-    assert [(m.name, m.decided_by) for m in tool.merges] == [("get_logs", "ada")]
-
-
-async def test_merging_a_tool_takes_its_merged_names_along(api: Api) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
-    await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs", "loki_query"))
-
-    await merge(api, name="fetch_logs", tool="loki_query")
-    joined = await ledger(api)
-    await merge(api, name="fetch_logs")
-    apart = await ledger(api)
-
-    assert {name: tool.sessions for name, tool in joined.items()} == {"loki_query": 2}
-    assert [(m.name, m.tool) for m in joined["loki_query"].merges] == [
-        ("fetch_logs", "loki_query"),
-        ("get_logs", "fetch_logs"),
-    ]
-    assert {name: {s.name for s in tool.spellings} for name, tool in apart.items()} == {
-        "fetch_logs": {"fetch_logs", "get_logs"},
-        "loki_query": {"loki_query"},
-    }
-
-
 async def test_a_name_too_rare_to_be_listed_can_be_decided_about(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "MOST_SPELLINGS", 1)
+    monkeypatch.setattr(decisions, "MOST_NAMES", 1)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
 
@@ -156,43 +86,6 @@ async def test_a_name_too_rare_to_be_listed_can_be_decided_about(api: Api, monke
 
     assert (alone["tool"], alike["tool"]) == ("node_cpu", "query_metric")
     await set_state(api, 404, tool="nobody_asked", state="planned")
-
-
-async def test_deciding_about_a_tool_fixes_its_automatic_merges(api: Api) -> None:
-    """A merged name stays with the tool even when it becomes the more frequent one."""
-    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric",))
-    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
-    await store_score(api.scoring, "s3", 40, missing_tools=("query_metrics",))
-
-    await set_state(api, tool="query_metrics", state="planned")
-    for n in range(4, 8):
-        await store_score(api.scoring, f"s{n}", 40, missing_tools=("query_metrics",))
-
-    [tool] = (await ledger(api)).values()
-    [merge] = tool.merges
-    assert (tool.tool_name, tool.state, tool.sessions) == ("query_metric", "planned", 7)
-    assert (merge.name, merge.is_automatic, merge.decided_by) == ("query_metrics", True, "automatic")
-    assert merge.decided_at is not None
-
-
-async def test_an_automatic_merge_does_not_override_a_person(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
-    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
-    find = decisions._find
-
-    async def find_slowly(*arguments: Any) -> Any:
-        found = await find(*arguments)
-        monkeypatch.undo()
-        await merge(api, name="query_metrics", tool="node_cpu")
-        return found
-
-    monkeypatch.setattr(decisions, "_find", find_slowly)
-    await set_state(api, tool="query_metric", state="planned")
-
-    assert {name: {s.name for s in tool.spellings} for name, tool in (await ledger(api)).items()} == {
-        "query_metric": {"query_metric"},
-        "node_cpu": {"node_cpu", "query_metrics"},
-    }
 
 
 # --- states --------------------------------------------------------------------------------------------
@@ -226,61 +119,8 @@ async def test_a_planned_tool_is_listed_beyond_the_limit(api: Api) -> None:
 
     found = await read_ledger(api.scoring.database, Selection(), "sessions", 1)
 
-    assert [(entry.tool_name, entry.sessions) for entry in found.entries] == [("one", 3), ("three", 1)]
+    assert [(tool.tool_name, tool.sessions) for tool in found.tools] == [("one", 3), ("three", 1)]
     assert found.tools_left_out == 1
-
-
-async def test_demand_is_measured_before_and_after_a_tool_appears(api: Api) -> None:
-    """Scores whose set of tools is not stored do not count, nor do scores of more than a year ago."""
-    await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
-    await keep_list(api.scoring, "after", "getpods", "kubernetes.nodepressure", "nodepressure")
-    await sessions(api.scoring, 3, 3, days_ago=370, tools_hash="before")
-    await sessions(api.scoring, 9, 9, days_ago=40, tools_hash="gone")
-    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
-    await sessions(api.scoring, 24, 22, days_ago=5, tools_hash="after", name="Node-Pressure")
-
-    [tool] = (await ledger(api)).values()
-
-    assert tool.state == "still_missed"
-    assert tool.demand is not None
-    assert (tool.demand.sessions_without, tool.demand.asked_without) == (30, 20)
-    assert (tool.demand.sessions_with, tool.demand.asked_with) == (24, 22)
-
-
-async def test_a_built_tool_is_measured_since_the_given_day(api: Api) -> None:
-    await keep_list(api.scoring, "after", "nodepressure")
-    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash=None)
-    await sessions(api.scoring, 22, 0, days_ago=5, tools_hash="after")
-    before = (await ledger(api))["node_pressure"]
-
-    given = (TODAY - timedelta(days=10)).isoformat()
-    said = await set_state(api, tool="node_pressure", state="built", since=given)
-    measured = (await ledger(api))["node_pressure"].state
-    noted = await set_state(api, tool="node_pressure", state="built", note="v4")
-    set_aside = await set_state(api, tool="node_pressure", state="open")
-    opened = (await ledger(api))["node_pressure"].state
-    again = await set_state(api, tool="node_pressure", state="built")
-
-    assert before.demand is None
-    assert (measured, opened) == ("confirmed", "open")
-    assert said["since"] == noted["since"] == again["since"] != set_aside["since"]
-    assert (await ledger(api))["node_pressure"].state == "confirmed"
-
-
-async def test_a_tool_of_another_server_is_not_the_one_missed(api: Api) -> None:
-    await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
-    await keep_list(api.scoring, "after", "listevents", "kubernetes.listevents")
-    for name in ("argocd.list_events", "list_events", "kubernetes.list_events"):
-        await sessions(api.scoring, 2, 2, days_ago=40, tools_hash="before", name=name)
-    await sessions(api.scoring, 2, 0, days_ago=5, tools_hash="after")
-
-    found = await ledger(api)
-
-    assert {name: tool.demand is not None for name, tool in found.items()} == {
-        "argocd.list_events": False,
-        "list_events": True,
-        "kubernetes.list_events": True,
-    }
 
 
 async def test_an_attempt_keeps_the_tools_of_its_agents(database_url: str) -> None:
@@ -309,26 +149,12 @@ async def test_a_session_counts_once_by_its_latest_score(api: Api) -> None:
 
     for selection in (Selection(), Selection(chain="kubernetes")):
         found = await read_ledger(api.scoring.database, selection)
-        assert [(t.tool_name, t.sessions, t.points_lost) for t in found.entries] == [("node_pressure", 1, 70)]
-
-
-async def test_demand_is_measured_over_scores_before_the_selection(api: Api) -> None:
-    await keep_list(api.scoring, "before", "getpods")
-    await keep_list(api.scoring, "after", "nodepressure")
-    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before", name="node_pressures")
-    await sessions(api.scoring, 24, 1, days_ago=5, tools_hash="after")
-
-    [tool] = (await ledger(api, since=TODAY - timedelta(days=10))).values()
-
-    assert (tool.sessions, [s.name for s in tool.spellings]) == (1, ["node_pressure"])
-    assert [(m.name, m.is_automatic) for m in tool.merges] == [("node_pressures", True)]
-    assert tool.demand is not None
-    assert (tool.demand.asked_without, tool.demand.asked_with) == (20, 1)
+        assert [(t.tool_name, t.sessions, t.points_lost) for t in found.tools] == [("node_pressure", 1, 70)]
 
 
 async def test_a_set_of_tools_is_removed_with_its_last_score(api: Api) -> None:
     for name in ("of-one", "of-both", "of-none", "new"):
-        await keep_list(api.scoring, name, "getpods")
+        await api.scoring.store.keep_tools(name, ("getpods",))
     await api.scoring.rows("UPDATE tool_lists SET first_used_at = now() - interval '90 days' WHERE tools_hash <> 'new'")
     await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-one")
     await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-both")
@@ -375,7 +201,6 @@ async def test_the_page_has_names_states_and_forms(api: Api) -> None:
     after = (await api.client.get("/missing-tools", headers=AS_BROWSER)).text
 
     assert "<b>" not in page.replace("<b>0", "")
-    assert "merged by its spelling" in page
     assert [said.status_code, apart.status_code, refused.status_code] == [303, 303, 422]
     assert '<span class="chip ">planned</span>' in after
     assert "alice set planned since" in after
@@ -421,7 +246,7 @@ async def test_merges_and_states_at_the_command_line(api: Api, tools_command: Ca
         "said_by": "ada",
         "note": "v4",
     }
-    assert [(e["tool_name"], e["sessions"], e["state"]) for e in listed["entries"]] == [("live_logs", 2, "built")]
+    assert [(e["tool_name"], e["sessions"], e["state"]) for e in listed["tools"]] == [("live_logs", 2, "built")]
     assert shown.output == "live_logs: 2 sessions, 120 points lost, built (also tail_logs)\n"
     assert json.loads(apart.output)["tool"] == "tail_logs"
     assert set(await ledger(api)) == {"live_logs", "tail_logs"}
@@ -431,7 +256,7 @@ async def test_refusals_at_the_command_line(api: Api, tools_command: Callable[..
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
     for arguments, status, words in (
         ("state nobody_asked planned", 1, "names a missing tool of"),
-        ("merge node_cpu Node-CPU", 1, "spellings of one name"),
+        ("merge node_cpu Node-CPU", 1, "names of one tool already"),
         ("state node_cpu confirmed", 2, "open"),
         ("state node_cpu built --since 2199-01-01", 2, "in the future"),
     ):
@@ -447,7 +272,7 @@ async def test_the_report_cites_the_lowest_scores(api: Api) -> None:
 
     report = await make_report(api.scoring.database, Selection(), "sessions", 50)
 
-    [tool] = report.tools
-    assert [reason.score_id for reason in tool.reasons] == ids[:3]
+    [tool], [reasons] = report.ledger.tools, report.reasons
+    assert [reason.score_id for reason in reasons] == ids[:1]
     assert f"- because (score {ids[0]}, total 0)" in markdown(report)
-    assert (tool.entry.sessions, tool.entry.points_lost) == (5, 400)
+    assert (tool.sessions, tool.points_lost) == (5, 400)
