@@ -40,12 +40,6 @@ class FakeSocket:
 
     # --- the gateway's side
 
-    def send_now(self, chunk: Chunk) -> bool:
-        if not self.reading.is_set():
-            return False
-        self.chunks.append(chunk)
-        return True
-
     async def send(self, chunk: Chunk) -> None:
         await self.reading.wait()
         if self._is_gone:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from tarsy_scoring.commands.shared import run
-from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.telemetry.logging import set_up_logging
+from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 broker_option = click.option(
     "--broker",

@@ -26,6 +26,7 @@ OTHERS = [("GET", "/openapi.json"), ("GET", "/metrics"), ("GET", "/docs"), ("GET
 OTHERS += [(method, "/") for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")]
 AT_ONCE, CALLS = 300, 20  # more than there are places for requests, and fewer
 SILENT = 200
+HALF_HEADS, GONE_S = 800, 15
 MARKER = "content-of-a-file-outside"
 BEARER = f"Authorization: Bearer {SCORE}"
 
@@ -134,6 +135,21 @@ async def test_floods_without_a_login_starve_no_caller(target: Target, attack: A
                 answers = await asyncio.gather(*(receive(*connection) for connection in connections))
                 seen = Counter(answer.status for answer in answers)
                 holds(f"{name}: answered or refused", set(seen) <= allowed, seen)
+            for _, writer in connections:
+                writer.transport.abort()
+
+
+async def test_half_heads_are_gone_in_time(target: Target, attack: Attack) -> None:
+    """At the API and at the port of metrics; readers that do not read are in `test_api_connections`."""
+    with attack("half heads") as holds:
+        for port in (target.port, target.metrics_port):
+            connections = [await connect(port) for _ in range(HALF_HEADS)]
+            for number, (_, writer) in enumerate(connections):
+                writer.write((b"", b"G", b"GET / HTTP/1.1\r\nHost: a\r\n")[number % 3])
+            async with asyncio.timeout(GONE_S):
+                ends = await asyncio.gather(*(reader.read() for reader, _ in connections), return_exceptions=True)
+            seen = Counter(type(end).__name__ for end in ends)
+            holds(f"{HALF_HEADS} half heads at {port}", all(isinstance(e, OSError) or e == b"" for e in ends), seen)
             for _, writer in connections:
                 writer.transport.abort()
 

@@ -27,7 +27,8 @@ from tarsy_scoring.commands.worker import STOP_S
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.telemetry.health import Health, HealthServer
+from tarsy_scoring.telemetry.health import Health
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
 from tarsy_scoring.web.sites import Hosts
@@ -279,16 +280,12 @@ async def test_health_checks_follow_readiness() -> None:
 
     health = Health("starting")
     health.add(check)
-    server = HealthServer(load_settings({"SCORING_METRICS_PORT": "0"}), CollectorRegistry(), health)
-    await server.start()
-    try:
-        ports = {"9090": str(server.port), "8080": str(server.port)}
+    async with serve_metrics(load_settings({"SCORING_METRICS_PORT": "0"}), CollectorRegistry(), health) as port:
+        ports = {"9090": str(port), "8080": str(port)}
         assert [await is_healthy(name, ports) for name in ("worker", "api", "insights")] == [False] * 3
         missing = None
         for name in ("worker", "api", "insights"):
             await becomes_healthy(name, ports)
-    finally:
-        await server.stop()
 
 
 async def becomes_healthy(service: str, ports: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ from tarsy_scoring.analytics.rollups import (
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
-from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

@@ -2,25 +2,28 @@
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
 
 import click
 import structlog
 
-from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.telemetry.health import (
-    HealthServer,
+from tarsy_scoring.commands.shared import (
     calm_garbage_collector,
-    run_until_signalled,
-    unless_stopped,
+    check_database_urls,
+    run,
+    settings_of_environment,
 )
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
+from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
+from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import check_settings, open_parts, require_migrated
-
-if TYPE_CHECKING:
-    from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.server import address_of, listen, serve
+from tarsy_scoring.wiring import Parts, check_settings, open_parts, require_migrated
 
 log = structlog.get_logger()
 
@@ -36,8 +39,6 @@ def api() -> None:
     also request scores of sessions unknown to this service. Without Kafka, scoring events arrive up to a
     second late. Serves /metrics on SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
-    from tarsy_scoring.web.access import Access
-
     settings = settings_of_environment()
     check_database_urls(settings)
     check_settings(settings, (), os.environ)
@@ -45,64 +46,70 @@ def api() -> None:
     run(run_until_signalled(lambda stopping: run_api(settings, access, stopping)))
 
 
-async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event) -> None:
+async def run_api(settings: Settings, access: Access, stopping: asyncio.Event) -> None:
     """
     Serve until `stopping`. While the database is away, probes answer, and every other request gets 503.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.
     """
-    from tarsy_scoring.live.gateway import Gateway
-    from tarsy_scoring.web.app import create_app
-    from tarsy_scoring.web.context import AppContext
-    from tarsy_scoring.web.server import address_of, listen, serve
-
     source = open_timeline_source(settings) if settings.timeline_source else None
     if source is None:
         log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
     metrics = Metrics(settings.config.chains)
     metrics.begin("api")
-    exposition = HealthServer(settings, metrics.registry)
     try:
-        await exposition.start()
-        async with open_parts(settings, metrics) as parts:
-            gateway = Gateway(settings, parts.database, parts.metrics)
-            context = AppContext(
-                settings,
-                parts.registry,
-                parts.inbox,
-                parts.leases,
-                parts.reader,
-                parts.analytics,
-                parts.metrics,
-                source,
-                gateway,
-            )
-            app = create_app(context, access=access)
-            app.state.lifecycle.has_started = False
-            calm_garbage_collector()
-            listening = listen(settings)
-            log.info(
-                "api.listening",
-                address=address_of(listening),
-                metrics_port=exposition.port,
-                kafka=settings.kafka_bootstrap_servers is not None,
-            )
-            click.echo(f"listening on {address_of(listening)}")
-            async with asyncio.TaskGroup() as group:
-                serving = group.create_task(serve(app, settings, listening, stopping))
-                if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
-                    app.state.lifecycle.has_started = True
-                    parts.metrics.database_up.set(1)
-                    beside = [
-                        group.create_task(parts.database.send_notifications()),
-                        group.create_task(gateway.run(stopping)),
-                    ]
-                    await asyncio.wait({serving})
-                    for task in beside:
-                        task.cancel()
+        async with (
+            serve_metrics(settings, metrics.registry) as metrics_port,
+            open_parts(settings, metrics) as parts,
+        ):
+            await _serve(parts, source, access, metrics_port, stopping)
     finally:
-        await exposition.stop()
         if source is not None:
             await source.close()
     log.info("service.stopped")
+
+
+async def _serve(
+    parts: Parts,
+    source: TimelineSource | None,
+    access: Access,
+    metrics_port: int,
+    stopping: asyncio.Event,
+) -> None:
+    settings = parts.settings
+    gateway = Gateway(settings, parts.database, parts.metrics)
+    context = AppContext(
+        settings,
+        parts.registry,
+        parts.inbox,
+        parts.leases,
+        parts.reader,
+        parts.analytics,
+        parts.metrics,
+        source,
+        gateway,
+    )
+    app = create_app(context, access=access)
+    app.state.lifecycle.has_started = False
+    calm_garbage_collector()
+    listening = listen(settings)
+    log.info(
+        "api.listening",
+        address=address_of(listening),
+        metrics_port=metrics_port,
+        kafka=settings.kafka_bootstrap_servers is not None,
+    )
+    click.echo(f"listening on {address_of(listening)}")
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(serve(app, settings, listening, stopping))
+        if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
+            app.state.lifecycle.has_started = True
+            parts.metrics.database_up.set(1)
+            beside = [
+                group.create_task(parts.database.send_notifications()),
+                group.create_task(gateway.run(stopping)),
+            ]
+            await asyncio.wait({serving})
+            for task in beside:
+                task.cancel()

@@ -11,7 +11,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
-from tarsy_scoring.telemetry.health import run_until_signalled
+from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 
 def _parse_since(text: str) -> datetime:

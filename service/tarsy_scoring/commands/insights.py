@@ -9,7 +9,7 @@ from tarsy_scoring.commands.standby import run_loop
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.kafka.security import check_login
-from tarsy_scoring.telemetry.health import run_until_signalled
+from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 
 @click.command()

@@ -10,8 +10,10 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.watched_secret import database_url_source
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.telemetry.health import Health, HealthServer, unless_stopped
+from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 from tarsy_scoring.wiring import require_migrated
 
 log = structlog.get_logger()
@@ -50,7 +52,6 @@ async def run_loop(
     metrics = Metrics(settings.config.chains)
     metrics.begin(role)
     health = Health("the database or the broker has not answered yet")
-    server = HealthServer(settings, metrics.registry, health)
     cache = settings.database_statement_cache
     database = Database(
         database_url_source(settings), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
@@ -60,19 +61,18 @@ async def run_loop(
         await require_migrated(database, wait=True)
         await ensure_topics(settings, topics, compacted)
 
-    await server.start()
-    log.info("service.starting", roles=[role], metrics_port=server.port)
-    try:
-        await database.open()
-        if await unless_stopped(prepare(), stopping):
-            loop = open_loop(database, metrics)
+    async with serve_metrics(settings, metrics.registry, health) as port:
+        log.info("service.starting", roles=[role], metrics_port=port)
+        try:
+            await database.open()
+            if await unless_stopped(prepare(), stopping):
+                loop = open_loop(database, metrics)
 
-            async def lacking() -> str | None:
-                return loop.lacking
+                async def lacking() -> str | None:
+                    return loop.lacking
 
-            health.add(lacking)
-            await loop.run(stopping)
-    finally:
-        await database.close()
-        await server.stop()
+                health.add(lacking)
+                await loop.run(stopping)
+        finally:
+            await database.close()
     log.info("service.stopped")

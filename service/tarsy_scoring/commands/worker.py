@@ -10,7 +10,12 @@ import structlog
 
 from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
 from tarsy_scoring.analytics.rollups import count_waiting
-from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    calm_garbage_collector,
+    check_database_urls,
+    run,
+    settings_of_environment,
+)
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.studies_extra import load_studies
 from tarsy_scoring.deliveries.destinations import open_destinations
@@ -22,6 +27,7 @@ from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.postgres.transactions import CLOSE_S
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
@@ -32,15 +38,10 @@ from tarsy_scoring.scoring.providers import is_self_judged
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
-from tarsy_scoring.telemetry.health import (
-    Health,
-    HealthServer,
-    Look,
-    calm_garbage_collector,
-    run_until_signalled,
-    unless_stopped,
-)
+from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
+from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
 from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -50,6 +51,7 @@ log = structlog.get_logger()
 
 BACKLOG_EVERY_S = 5.0
 READY_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 1.0  # at the database, however many probes ask
 FLUSH_S = 20.0  # a batch under way in the relay, and its flush
 # Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
 # both pools close.
@@ -114,16 +116,12 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     metrics = Metrics(settings.config.chains)
     metrics.begin(*roles)
     health = Health("the database has not answered yet")
-    server = HealthServer(settings, metrics.registry, health)
-    await server.start()
-    log.info("service.starting", roles=roles, metrics_port=server.port)
-    try:
+    async with serve_metrics(settings, metrics.registry, health) as port:
+        log.info("service.starting", roles=roles, metrics_port=port)
         async with open_parts(settings, metrics) as parts:
             parts.database.avoid_scans()
             if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
                 await _run_roles(parts, roles, health, stopping)
-    finally:
-        await server.stop()
     log.info("service.stopped")
 
 
@@ -328,7 +326,7 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
             return None
         return "the consumer group has not been joined yet"
 
-    health.add(Look(database_answers))
+    health.add(Recent(database_answers, LOOK_EVERY_S))
     health.add(intake_has_joined)
     if intake is not None:
         health.note(intake.describe_stopped)

@@ -30,8 +30,8 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.studies.findings import events_since
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

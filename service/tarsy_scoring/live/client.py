@@ -2,8 +2,7 @@
 One connected WebSocket client: its requests, its bounded queue, and how its connection ends.
 
 Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is
-disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded and framed
-once.
+disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded once.
 """
 
 import asyncio
@@ -11,11 +10,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
-from websockets.frames import Frame, Opcode
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import Event
@@ -125,22 +122,13 @@ def parse_request(text: str | bytes) -> ClientRequest | None:
 class Chunk:
     """Messages that are sent together, one frame each; encoded once and shared by all their recipients."""
 
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        self.texts = texts
-        self.size_bytes = sum(map(len, texts))
-
-    @cached_property
-    def frames(self) -> bytes:
-        """The messages as unmasked, uncompressed WebSocket text frames."""
-        return b"".join(Frame(Opcode.TEXT, text).serialize(mask=False) for text in self.texts)
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self.texts = [message.decode() for message in messages]
+        self.size_bytes = sum(map(len, messages))
 
 
 class Socket(Protocol):
     """An accepted WebSocket connection."""
-
-    def send_now(self, chunk: Chunk) -> bool:
-        """Send the whole chunk without waiting; False: that is impossible now, and nothing was sent."""
-        ...
 
     async def send(self, chunk: Chunk) -> None:
         """Send the chunk, waiting for a slow peer. Raises: ConnectionError: The peer is gone."""
@@ -206,7 +194,7 @@ class Client:
 
     def offer(self, chunk: Chunk) -> None:
         """Send the chunk after all earlier ones; closes the connection if its queue is full."""
-        if self.closing.done() or (not self._queue and self.socket.send_now(chunk)):
+        if self.closing.done():
             return
         events, size_bytes = self._queued_events + len(chunk.texts), self._queued_bytes + chunk.size_bytes
         if self._queue and (events > self._limits.queue_events or size_bytes > self._limits.queue_bytes):

@@ -43,8 +43,8 @@ from tarsy_scoring.live.signals import INSIGHTS, LiveInsights
 from tarsy_scoring.live.stored import READ_LIMIT, catch_up, newer
 from tarsy_scoring.live.subscriptions import Subscriptions
 from tarsy_scoring.postgres.database import Database, DatabaseAway
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

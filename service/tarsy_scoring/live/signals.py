@@ -22,7 +22,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, has_topic
 from tarsy_scoring.live.client import Chunk
 from tarsy_scoring.live.subscriptions import Subscriptions
-from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

@@ -41,8 +41,8 @@ from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
 from tarsy_scoring.references.model import Reference, reference_of
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 from tarsy_scoring.telemetry.tracing import traceparent_of
 
 log = structlog.get_logger()

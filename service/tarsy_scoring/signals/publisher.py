@@ -27,8 +27,8 @@ from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.signals.consumer import consume, read_score_end
 from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures, windows_at
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

@@ -28,8 +28,8 @@ from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.studies import anchors, findings
 from tarsy_scoring.studies.anchors import AUTOMATIC, Standing, State
 from tarsy_scoring.studies.findings import event_of
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

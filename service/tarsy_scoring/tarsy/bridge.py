@@ -33,8 +33,8 @@ from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, SweepStart, TarsySessions
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 

@@ -27,8 +27,8 @@ from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit, describe_refusal
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import unless_stopped
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 
 log = structlog.get_logger()

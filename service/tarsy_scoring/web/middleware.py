@@ -23,14 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.audit.audit import Origin
+from tarsy_scoring.telemetry.http_server import MAX_HEAD_BYTES
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.access import Access, is_change
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.places import NoPlace, Places
 from tarsy_scoring.web.problems import (
-    GOING_AWAY,
     MAX_BODY_BYTES,
-    MAX_HEAD_BYTES,
     METHODS,
     POLICY_VIOLATION,
     REFUSALS,
@@ -102,16 +101,8 @@ class Lifecycle:
         if access is None:
             return
         revoked = [s for s in self.sockets if s.caller is not None and access.is_revoked(s.caller)]
-        await self._close(revoked, POLICY_VIOLATION, "the token is no longer valid")
-
-    async def stop(self) -> None:
-        """Refuse new requests, and close every WebSocket with 1001."""
-        self.is_stopping = True
-        await self._close(list(self.sockets), GOING_AWAY, "the server is stopping")
-
-    async def _close(self, sockets: "list[_Exchange]", code: int, reason: str) -> None:
-        closing = [asyncio.create_task(socket.go_away(code, reason)) for socket in sockets]
-        if closing:  # the server cuts off clients that do not read
+        closing = [asyncio.create_task(s.go_away("the token is no longer valid")) for s in revoked]
+        if closing:  # the kernel cuts off clients that do not read
             _, late = await asyncio.wait(closing, timeout=GO_AWAY_S)
             for task in late:
                 task.cancel()
@@ -303,10 +294,10 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         """
-        Pass an answer on with our headers. Raises: OSError: The server stops and has closed the WebSocket.
+        Pass an answer on with our headers. Raises: OSError: The WebSocket was closed here.
         """
         if self._is_gone:
-            raise OSError("the server is stopping")
+            raise OSError("the WebSocket is closed")
         kind = message["type"]
         if kind == "http.response.body":
             await self._send_body(message)
@@ -328,8 +319,7 @@ class _Exchange:
         """
         Pass a part of a body on, in pieces of `PIECE_BYTES`.
 
-        The server waits between pieces while its buffer is full. So the buffer stays small, and even a slow
-        reader of a large body empties it within the stall timeout of `connections`.
+        The server waits between pieces while its buffer is full, so the buffer stays small.
         """
         if not self._has_body:
             # End the answer to a HEAD request once. A stream then sees a disconnect and ends.
@@ -344,11 +334,11 @@ class _Exchange:
             await self._send({"type": message["type"], "body": piece, "more_body": True})
         await self._send({**message, "body": body[last:]} if last else message)
 
-    async def go_away(self, code: int, reason: str) -> None:
-        """Close a WebSocket that is open."""
+    async def go_away(self, reason: str) -> None:
+        """Close a WebSocket that is open, because its caller may not use it any more."""
         if self.status == SWITCHED and not self._is_gone:
             with suppress(Exception):  # the client may have left at the same moment
-                await self.send({"type": "websocket.close", "code": code, "reason": reason})
+                await self.send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
 
 
 def _in_origin_form(scope: Scope) -> Scope:

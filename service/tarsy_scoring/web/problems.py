@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from tarsy_scoring.postgres.analytic_reads import ReadTooSlow
 from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.telemetry.http_server import MAX_HEAD_BYTES
 
 log = structlog.get_logger()
 
@@ -31,10 +32,9 @@ DATABASE_RETRY_S = 2
 ANALYTIC_RETRY_S = 10
 CHALLENGE = 'Bearer realm="tarsy-scoring"'
 FAULTS_SHOWN = 20
-MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
 MAX_BODY_BYTES = 64 * 1024
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
+INTERNAL_ERROR, POLICY_VIOLATION = 1011, 1008
 
 # Titles and details for what the framework and the server refuse. Python's own phrases change between
 # versions.

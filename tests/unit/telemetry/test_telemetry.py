@@ -1,15 +1,17 @@
 """Metrics, readiness and log lines."""
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
-import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
 
 from fakes import Room, UnaskedInbox
 from tables import table
@@ -20,9 +22,10 @@ from tarsy_scoring.errors import WaitingFor
 from tarsy_scoring.queue import intake as intake_module
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.telemetry.health import Health, HealthServer
+from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.logging import hide_credentials, set_up_logging
 from tarsy_scoring.telemetry.metrics import ASKED_BY, HOLDS, Metrics, declarations
+from tarsy_scoring.telemetry.metrics_server import metrics_app
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "service" / "tarsy_scoring"
@@ -71,25 +74,16 @@ def test_chain_labels_come_from_the_configuration() -> None:
 # --- roles and intake ----------------------------------------------------------------------------------
 
 
-class NoServer:
-    """Replaces `HealthServer` and keeps the registry."""
-
-    port = 0
-    registry: CollectorRegistry
-
-    def __init__(self, _settings: Any, registry: CollectorRegistry, *_: Any) -> None:
-        NoServer.registry = registry
-
-    async def start(self) -> None:
-        """Nothing listens."""
-
-    async def stop(self) -> None:
-        """Nothing listened."""
-
-
 async def test_roles_and_time_of_the_last_pass_are_set_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "HealthServer", NoServer)
-    monkeypatch.setattr(standby, "HealthServer", NoServer)
+    registries: list[CollectorRegistry] = []
+
+    @contextlib.asynccontextmanager
+    async def serve_nothing(_settings: Any, registry: CollectorRegistry, *_: Any) -> AsyncIterator[int]:
+        registries.append(registry)
+        yield 0
+
+    monkeypatch.setattr(worker, "serve_metrics", serve_nothing)
+    monkeypatch.setattr(standby, "serve_metrics", serve_nothing)
     dead = "postgresql://nobody@127.0.0.1:9/none"
     settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
     stopping = asyncio.Event()
@@ -97,9 +91,8 @@ async def test_roles_and_time_of_the_last_pass_are_set_at_the_start(monkeypatch:
     before = time.time()
 
     await worker.run_worker(settings, ("intake", "relay"), stopping)
-    sample = NoServer.registry.get_sample_value
     await bridge.run_bridge(settings, None, stopping)
-    bridging = NoServer.registry.get_sample_value
+    sample, bridging = (registry.get_sample_value for registry in registries)
 
     assert [sample("tarsy_scoring_role", {"role": r}) for r in ("intake", "relay", "judging")] == [1, 1, None]
     assert (sample(LAST_PASS) or 0) >= before
@@ -194,27 +187,19 @@ async def test_readiness_is_the_first_check_that_fails() -> None:
 
 
 async def test_a_note_is_shown_and_ends_no_readiness() -> None:
-    health, server_settings = Health("starting"), load_settings({"SCORING_METRICS_PORT": "0"})
-    server = HealthServer(server_settings, CollectorRegistry(), health)
-    note: str | None = "the source is away"
+    health = Health("starting")
+    notes: list[str | None] = ["the source is away", None]
 
     async def is_ready() -> str | None:
         return None
 
     health.add(is_ready)
-    health.note(lambda: note)
-    await server.start()
-    async with aiohttp.ClientSession() as http:
-        url = f"http://127.0.0.1:{server.port}/readyz"
-        async with http.get(url) as response:
-            with_note = (response.status, await response.json())
-        note = None
-        async with http.get(url) as response:
-            without = (response.status, await response.json())
-    await server.stop()
+    health.note(lambda: notes.pop(0))
+    with TestClient(metrics_app(CollectorRegistry(), health)) as http:
+        with_note, without = http.get("/readyz"), http.get("/readyz")
 
-    assert with_note == (200, {"status": "ready", "notes": ["the source is away"]})
-    assert without == (200, {"status": "ready"})
+    assert (with_note.status_code, with_note.json()) == (200, {"status": "ready", "notes": ["the source is away"]})
+    assert (without.status_code, without.json()) == (200, {"status": "ready"})
 
 
 # --- log lines -----------------------------------------------------------------------------------------

@@ -1,30 +1,27 @@
-"""
-`WS /api/v1/ws`, where clients of the gateway connect. docs/live.md describes the protocol.
-
-A client gets frames that were encoded once for all clients; `server.serve` gives access to its connection.
-"""
+"""`WS /api/v1/ws`, where clients of the gateway connect. docs/live.md describes the protocol."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
 from tarsy_scoring.web.access import Reading
-from tarsy_scoring.web.connections import CLOSE_S, Connection, connection_of
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import UPGRADE_HEADERS, Problem
 
 router = APIRouter(prefix="/api/v1")
 
 RETRY_AFTER_S = 5
+CLOSE_S = 5.0
 
 
 @router.websocket("/ws")
 async def live(websocket: WebSocket, caller: Reading) -> None:
     """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
-    gateway, connection = context_of(websocket).gateway, connection_of(websocket.scope)
-    if gateway is None or connection is None or gateway.is_full:
+    gateway = context_of(websocket).gateway
+    if gateway is None or gateway.is_full:
         why = (
             "too many clients are connected"
             if gateway and gateway.is_full
@@ -40,7 +37,7 @@ async def live(websocket: WebSocket, caller: Reading) -> None:
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
     await websocket.accept()
-    await gateway.serve(_Socket(websocket, connection), caller.identity)
+    await gateway.serve(_Socket(websocket), caller.identity)
 
 
 @router.get("/ws", include_in_schema=False)
@@ -55,17 +52,17 @@ async def not_upgraded() -> None:
 
 
 class _Socket:
-    """The socket of a client for the gateway: frames go straight to the transport of the connection."""
+    """The WebSocket of a client, for the gateway."""
 
-    def __init__(self, websocket: WebSocket, connection: Connection) -> None:
+    def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self.connection = connection
-
-    def send_now(self, chunk: Chunk) -> bool:
-        return self.connection.write_now(chunk.frames)
 
     async def send(self, chunk: Chunk) -> None:
-        await self.connection.write_soon(chunk.frames)
+        try:
+            for text in chunk.texts:
+                await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
+            raise ConnectionResetError("the client has left") from error
 
     async def receive(self) -> str | bytes | None:
         message = await self._websocket.receive()
@@ -75,15 +72,12 @@ class _Socket:
         return text if text is not None else bytes(message.get("bytes") or b"")
 
     async def close(self, code: int, reason: str) -> None:
-        try:
+        with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
             async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code, reason)
-        except (TimeoutError, WebSocketDisconnect, RuntimeError):
-            pass
 
 
-# Options for `uvicorn.Config`. Compression is off: its window would be most of a client's memory, and frames
-# could not be shared between clients.
+# Options for `uvicorn.Config`. Compression is off: its window would be most of a client's memory.
 UVICORN_OPTIONS: dict[str, Any] = {
     "ws_max_size": DEFAULT_LIMITS.message_bytes,
     "ws_per_message_deflate": False,

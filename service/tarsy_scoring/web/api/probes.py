@@ -9,11 +9,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.telemetry.health import Look
+from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.web.api.common import operation_id
 from tarsy_scoring.web.context import AppContext
 
 READY_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 1.0
 # A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the
 # probes.
 LAST = {"Connection": "close"}
@@ -60,7 +61,7 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "ready"}, headers=LAST)
 
 
-def database_look(context: AppContext) -> Look:
+def database_look(context: AppContext) -> Recent[str | None]:
     """The look at the database behind `/readyz`; it sets the metric of the database."""
 
     async def look() -> str | None:
@@ -73,7 +74,7 @@ def database_look(context: AppContext) -> Look:
         context.metrics.database_up.set(1)
         return None
 
-    return Look(look)
+    return Recent(look, LOOK_EVERY_S)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -1,0 +1,50 @@
+"""The server of `/metrics` and of the probes."""
+
+import socket
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.telemetry import metrics_server
+from tarsy_scoring.telemetry.health import Health
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
+
+ANY_PORT = load_settings({"SCORING_METRICS_PORT": "0"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "has_health", "status", "body"),
+    [
+        pytest.param("GET", "/metrics", False, 200, "tarsy_scoring_build_info", id="metrics"),
+        pytest.param("HEAD", "/metrics", False, 200, "", id="head"),
+        pytest.param("POST", "/metrics", False, 405, "", id="other method"),
+        pytest.param("GET", "/healthz?verbose", True, 200, '{"status":"running"}', id="healthz"),
+        pytest.param("GET", "/readyz", True, 503, '{"status":"not ready","reason":"starting"}', id="readyz"),
+        pytest.param("GET", "/healthz", False, 404, "", id="no probes at the API's port"),
+    ],
+)
+async def test_answers(method: str, path: str, has_health: bool, status: int, body: str) -> None:
+    health = Health("starting") if has_health else None
+    async with (
+        serve_metrics(ANY_PORT, Metrics().registry, health) as port,
+        aiohttp.ClientSession() as http,
+        http.request(method, f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        assert answer.status == status
+        assert body in await answer.text()
+
+
+async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was set is not: its scraper would find another process there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(metrics_server, "API_METRICS_PORT", port)
+        async with serve_metrics(load_settings({}), CollectorRegistry()) as other:
+            assert other != port
+        with pytest.raises(StartRefused, match="SCORING_METRICS_PORT"):
+            async with serve_metrics(load_settings({"SCORING_METRICS_PORT": str(port)}), CollectorRegistry()):
+                pass
