@@ -280,7 +280,8 @@ def _surface() -> dict[str, float]:
     import yaml
 
     from tarsy_scoring.cli import cli
-    from tarsy_scoring.config.settings import Config, Settings
+    from tarsy_scoring.config.chains import Config
+    from tarsy_scoring.config.settings import Settings
     from tarsy_scoring.telemetry.metrics import declarations
     from tarsy_scoring.web.app import application
 

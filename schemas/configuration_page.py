@@ -8,16 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tarsy_scoring.config import settings
+from tarsy_scoring.config.chains import DEFAULT_BASE_URL, ChainSettings, Config, ProviderSettings
 from tarsy_scoring.config.destinations import DestinationSettings
-from tarsy_scoring.config.settings import (
-    SECRETS_FROM_FILES,
-    ChainSettings,
-    Config,
-    ProviderSettings,
-    Settings,
-    variable_of,
-)
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 
 HEAD = """\
 # Configuration
@@ -73,7 +66,7 @@ OUTSIDE = (
     (
         "OPENAI_BASE_URL",
         "URL",
-        f"`{settings.DEFAULT_BASE_URL}`",
+        f"`{DEFAULT_BASE_URL}`",
         "Endpoint of the default provider; any OpenAI-compatible one.",
     ),
     ("OPENAI_ORG_ID", "text", "none", "Sent to every provider as `OpenAI-Organization`."),
@@ -107,8 +100,8 @@ def _environment() -> Iterator[str]:
         left = [name for name in left if name not in fields]
         rows = list(OUTSIDE) if "judge_model" in fields else []
         for name in fields:
-            meaning = Settings.model_fields[name].description or ""
-            if name in SECRETS_FROM_FILES:
+            meaning = _meaning(Settings.model_fields[name])
+            if name in SECRETS:
                 meaning += f" Also as `{variable_of(name)}_FILE`."
             value, default = _value(schema["properties"][name], schema), _default(Settings.model_fields[name])
             rows.append((variable_of(name), value, default, meaning))
@@ -137,11 +130,11 @@ def _keys(
         path = prefix + name
         inner = _model_in(field)
         if inner is None:
-            meaning = field.description or ""
+            meaning = _meaning(field)
             yield path, _value(schema["properties"][name], schema), _default(field), meaning
             continue
         if field.default is None:
-            yield path, "map", "`null`", field.description or ""
+            yield path, "map", "`null`", _meaning(field)
         yield from _keys(inner, prefix=f"{path}.")
 
 
@@ -157,6 +150,10 @@ def _table(what: str, rows: Iterable[tuple[str, str, str, str]]) -> str:
     lines = [f"| {what} | value | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{name}` | {value} | {default} | {meaning} |" for name, value, default, meaning in rows]
     return "\n".join(lines) + "\n"
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
 
 
 def _default(field: FieldInfo) -> str:

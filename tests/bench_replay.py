@@ -20,7 +20,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.config.chains import Config
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Ask, Question, Turn

@@ -8,7 +8,8 @@ from typing import Any
 
 import asyncpg
 
-from tarsy_scoring.config.settings import ChainSettings, Config, Settings
+from tarsy_scoring.config.chains import ChainSettings, Config
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.judge.verdict import Turn
 from tarsy_scoring.outbox.outbox import IS_UNPUBLISHED, NewEvent

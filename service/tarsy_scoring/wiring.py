@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.load import nearest_variable
 from tarsy_scoring.config.secret_files import require_unreadable
-from tarsy_scoring.config.settings import ChainSettings, Settings
-from tarsy_scoring.config.watched_secret import database_url_source, read_api_key
+from tarsy_scoring.config.secrets import database_url_source, read_api_key
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.ask.prices import Prices

@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import (
     ContentFiltered,
     EmptyAnswer,

@@ -11,8 +11,9 @@ from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT, load_schema
 from pydantic import BaseModel
 
 from tarsy_scoring import errors
+from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import SECRETS_FROM_FILES, Config, Settings, variable_of
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.events import EventType, Phase, cloudevents_headers
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.wiring import check_settings
@@ -138,7 +139,7 @@ def test_page_of_settings_has_every_variable() -> None:
     variables = {variable_of(f) for f in fields} | {"SCORING_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
     assert variables <= explained_in(CONFIGURATION)
-    assert [f for f in SECRETS_FROM_FILES if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
+    assert [f for f in SECRETS if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
 
 
 def test_page_of_settings_fills_every_column() -> None:

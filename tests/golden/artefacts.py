@@ -39,7 +39,7 @@ class Surroundings:
 
 def criteria(_: Surroundings) -> dict[str, Content]:
     """Hash, token budget and judge fingerprint of the shipped criteria."""
-    from tarsy_scoring.config.settings import ProviderSettings
+    from tarsy_scoring.config.chains import ProviderSettings
     from tarsy_scoring.judge.criteria import load_criteria
     from tarsy_scoring.judge.verdict import Turn
     from tarsy_scoring.scoring.budget import context_budget
@@ -77,7 +77,7 @@ def recorded(surroundings: Surroundings) -> dict[str, Content]:
 
 async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
     """By session id; an `error_kind` replaces a session that cannot be read or fitted."""
-    from tarsy_scoring.config.settings import ProviderSettings
+    from tarsy_scoring.config.chains import ProviderSettings
     from tarsy_scoring.errors import ScoringError
     from tarsy_scoring.evaluation.diagnosis import diagnose
     from tarsy_scoring.evaluation.interaction import measure_interaction

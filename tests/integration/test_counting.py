@@ -16,8 +16,9 @@ from api_site import Api, Sessions, open_api
 from attempting import Service, open_service, watched
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions, Room
 from infrastructure import Kafka, wait_until
+from tarsy_scoring.config.chains import BudgetSettings, ChainSettings
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Paused, SessionNotFound
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher

@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from builders import Scoring, completion, session_completed
 from infrastructure import wait_until
 from receiver import Receiver, open_receiver
+from tarsy_scoring.config.chains import BudgetSettings, Config, ProviderSettings
 from tarsy_scoring.config.destinations import DestinationSettings
-from tarsy_scoring.config.settings import BudgetSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.deliveries import loop, sender, tables
 from tarsy_scoring.deliveries.destinations import Destination, open_destinations
 from tarsy_scoring.deliveries.loop import Deliveries

@@ -16,7 +16,8 @@ from builders import connected
 from charges import MOST_CHARGED, note_every_charge
 from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.config.chains import BudgetSettings, ChainSettings, Config, ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, RateLimited, WaitFor
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result, Standing, Standings

@@ -18,8 +18,8 @@ import structlog
 from aiohttp import web
 
 from infrastructure import wait_until
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     ConfigurationError,

@@ -15,7 +15,7 @@ from api_site import SETTINGS, Api, open_api
 from attempting import a_timeline
 from builders import METHODOLOGY, completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.scores.session_list import CHAINS_OF_SESSIONS

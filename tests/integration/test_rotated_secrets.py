@@ -9,7 +9,7 @@ from aiohttp import web
 
 from builders import connected
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.watched_secret import database_url_source
+from tarsy_scoring.config.secrets import database_url_source
 from tarsy_scoring.errors import KeyRejected
 from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock

@@ -46,17 +46,19 @@ async def connection(tarsy_database_url: str) -> AsyncIterator[Any]:
     await connection.close()
 
 
-async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connection: Any, tmp_path: Path) -> None:
+async def test_the_token_is_read_for_each_call(
+    tarsy_database_url: str, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A projected token changes while the worker runs."""
     await load_session(connection, session())
     file = tmp_path / "token"
     file.write_text("first\n")
+    monkeypatch.setenv("SCORING_TIMELINE_API_TOKEN_FILE", str(file))
     async with TarsyRest(tarsy_database_url, token="first") as tarsy:
         settings = load_settings(
             {
                 "SCORING_TIMELINE_SOURCE": "tarsy-api",
                 "SCORING_TIMELINE_API_URL": tarsy.url + "/api/v1/",
-                "SCORING_TIMELINE_API_TOKEN_FILE": str(file),
             }
         )
         source = open_timeline_source(settings)
@@ -67,9 +69,6 @@ async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connecti
         assert "first" not in str(refusal.value)
         file.write_text("second")
         assert (await source.find_session("one")).status == "completed"
-        file.unlink()
-        with pytest.raises(TimelineUnavailable, match="cannot read"):
-            await source.find_session("one")
         await source.close()
 
 

@@ -14,7 +14,7 @@ from api_site import SETTINGS, Api, open_api
 from builders import DEFAULT_CRITERIA
 from stored import store_score
 from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.dead_letters.letter_states import note_failure
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin

@@ -13,9 +13,10 @@ import pytest
 
 from infrastructure import wait_until
 from tarsy_scoring.commands.worker import worker
+from tarsy_scoring.config.chains import GateSettings
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.secret_files import FIELDS, secret_files
-from tarsy_scoring.config.settings import SECRETS_FROM_FILES, GateSettings, Settings, variable_of
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.gates.containment import contain_commands
@@ -39,13 +40,13 @@ def environ(tmp_path: Path) -> dict[str, str]:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "sslkey").write_text(SECRET)
-    variables = {variable_of(field) + "_FILE" for field in SECRETS_FROM_FILES} | {"OPENAI_API_KEY_FILE"}
+    variables = {variable_of(field) + "_FILE" for field in SECRETS} | {"OPENAI_API_KEY_FILE"}
     variables |= {variable_of(field) for field in (*FIELDS, "kafka_cert_file")}
     for variable in variables:
         url = f"postgresql://u:{SECRET}@db/x?sslkey={secrets}/sslkey"
         (secrets / variable).write_text(url if variable.endswith("_URL_FILE") else SECRET)
     login = {"SCORING_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "SCORING_KAFKA_SASL_MECHANISM": "OAUTHBEARER"}
-    return {v: str(secrets / v) for v in variables - {"SCORING_TIMELINE_API_TOKEN_FILE"}} | login
+    return {v: str(secrets / v) for v in variables} | login
 
 
 def configure(tmp_path: Path, environ: dict[str, str], commands: Sequence[str] = (), **gates: Any) -> None:
@@ -96,7 +97,7 @@ def test_command_reads_no_secret(tmp_path: Path, work_dir: Path, environ: dict[s
     """Of every configured file, and of environment, memory and descriptors of the processes above it."""
     configure(tmp_path, environ)
     paths = [str(path) for _, path in secret_files(load_settings(environ), environ)]
-    assert {Path(p).name for p in paths} >= {v + "_FILE" for v in map(variable_of, SECRETS_FROM_FILES)} | {
+    assert {Path(p).name for p in paths} >= {v + "_FILE" for v in map(variable_of, SECRETS)} | {
         "sslkey",
         "of-provider",
         "OPENAI_API_KEY_FILE",

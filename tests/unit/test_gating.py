@@ -18,8 +18,8 @@ import uvloop
 from pydantic import TypeAdapter
 
 from infrastructure import wait_until
+from tarsy_scoring.config.chains import GateSettings
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
-from tarsy_scoring.config.settings import GateSettings
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.gates.run import THREAD_NAME, run_gates

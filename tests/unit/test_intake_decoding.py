@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.config.chains import Config
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.postgres.database import Database

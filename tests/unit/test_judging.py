@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scripted import CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import (
     AnswerCut,
     AttemptTimedOut,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.config.chains import BudgetSettings, ChainSettings, Config, ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
     BudgetExhausted,
     CircuitOpen,

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.commands.score import score
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.config.chains import Config
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun, dry_run

@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 from attempting import a_timeline
 from fakes import FakeSessions
 from tarsy_scoring.commands.worker import warn_of_self_judging
-from tarsy_scoring.config.settings import Config, ProviderSettings, Settings
+from tarsy_scoring.config.chains import Config, ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.timeline.model import Timeline
 

@@ -22,7 +22,8 @@ from tarsy_scoring.commands.shared import (
     print_text,
     settings_of_environment,
 )
-from tarsy_scoring.config.settings import SECRETS, Config, ProviderSettings, Settings, variable_of
+from tarsy_scoring.config.chains import Config, ProviderSettings
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.clean.masking import mask_secrets

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import structlog
 
+from tarsy_scoring.config.secrets import database_url_source
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.config.watched_secret import database_url_source
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.health import Health

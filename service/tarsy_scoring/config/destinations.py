@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from tarsy_scoring.config.gates import not_blank
 from tarsy_scoring.config.urls import is_plain_http
+from tarsy_scoring.config.values import not_blank
 
 DestinationType = Literal["webhook", "slack", "langfuse"]
 NoticeType = Literal["score_below", "drift", "budget_spent"]

@@ -1,14 +1,14 @@
 """Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
 
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.gates import GATE_TYPES
-from tarsy_scoring.config.settings import Config
-from tarsy_scoring.config.yaml_file import reading_of
 
 
 def explain(error: ValidationError, spell: Callable[[str], str] | None = None, where: str = "") -> str:
@@ -21,7 +21,7 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
     """
     lines = []
     for fault in error.errors(include_url=False):
-        parts = [str(p) for p in fault["loc"]]
+        parts = [str(p) for p in fault["loc"] if p != "[key]"]
         if spell and parts:
             parts[0] = spell(parts[0])
         gate_type = _index_of_gate_type(parts)
@@ -39,21 +39,15 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
 
 
 def reason_of(fault: ErrorDetails) -> str:
-    """The reason of a fault; of a value that is no text, as what YAML reads it. Never the value itself."""
-    reason = fault["msg"].removeprefix("Value error, ")
-    if (
-        fault["type"] == "string_type"
-        and fault["input"] is not None
-        and (reading := reading_of(fault["input"]))
-    ):
-        return f"{reason}, and YAML reads this one as {reading}: put it in quotes"
-    return reason
+    """The reason of a fault, without the value."""
+    # YAML reads `off` as false and `1.20` as a number.
+    return fault["msg"].removeprefix("Value error, ") + (
+        "; put it in quotes" if fault["type"] == "string_type" else ""
+    )
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """The nearest known name, or all of them if none is near."""
-    from difflib import get_close_matches  # only for an error
-
     names = list(known)
     close = get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"

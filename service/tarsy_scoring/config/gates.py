@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NoReturn, get_args
 
-import re2
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from tarsy_scoring.config.json_paths import compile_path
+from tarsy_scoring.config.values import Frozen, compile_pattern, not_blank
 
 TITLE_CHARACTERS = 80
 
@@ -26,25 +28,6 @@ def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
 
 
 # --- patterns and assertions ------------------------------------------------------------------
-
-
-def compile_pattern(pattern: str) -> "re2._Regexp":
-    """
-    Compile an RE2 pattern. A search takes time linear in the text.
-
-    Searches `str` and UTF-8 `bytes` alike; use bytes for a text that may hold lone surrogates.
-
-    Raises:
-        ValueError: Not a regular expression of RE2; with the reason.
-    """
-    options = re2.Options()
-    options.log_errors = False  # RE2 would write to stderr
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "unknown reason"
-        words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        raise ValueError(f"not a regular expression of RE2: {words}") from None
 
 
 class NestedTooDeeply(ValueError):
@@ -125,15 +108,6 @@ def json_or_text(text: str) -> Any:
 # --- parameters ----------------------------------------------------------------------------------------
 
 
-def not_blank(text: str) -> str:
-    """Return the text unchanged. Raises: ValueError: It is blank, or holds NUL."""
-    if not text.strip():
-        raise ValueError("must not be blank")
-    if "\0" in text:
-        raise ValueError("must not hold NUL")
-    return text
-
-
 def _is_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("must be one line without control characters")
@@ -148,12 +122,6 @@ def _readable_by(parse: Callable[[str], object]) -> AfterValidator:
         return text
 
     return AfterValidator(check)
-
-
-def _is_json_path(text: str) -> None:
-    from tarsy_scoring.config.json_paths import compile_path  # only for settings that hold a JSONPath
-
-    compile_path(text)
 
 
 def _stays_inside(path: str) -> str:
@@ -179,7 +147,7 @@ Pattern = Annotated[str, Field(min_length=1), _readable_by(compile_pattern)]
 Command = Annotated[str, AfterValidator(not_blank)]
 InsidePath = Annotated[str, AfterValidator(not_blank), AfterValidator(_stays_inside)]
 FilePath = Annotated[InsidePath, AfterValidator(_names_a_file)]
-JsonPath = Annotated[str, _readable_by(_is_json_path)]
+JsonPath = Annotated[str, _readable_by(compile_path)]
 AssertionText = Annotated[str, AfterValidator(not_blank), _readable_by(parse_assertion)]
 
 
@@ -190,11 +158,10 @@ AssertionText = Annotated[str, AfterValidator(not_blank), _readable_by(parse_ass
 _DISTINGUISHING = ("tool", "max", "path", "substring", "pattern", "description")
 
 
-class AnyGate(BaseModel):
+class AnyGate(Frozen):
     """Base of all gates."""
 
-    # Deferred, and so built once as a part of the settings of a chain, and not also by itself.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(defer_build=True)  # built once, as a part of the settings of a chain
 
     type: str
     name: Annotated[Name, AfterValidator(_is_printable)] | None = None

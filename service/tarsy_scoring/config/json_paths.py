@@ -1,9 +1,9 @@
-"""Compiles JSONPaths of gates. Loads a parser, so it is imported where a setting holds a JSONPath."""
+"""Compiles JSONPaths of gates."""
 
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
 from jsonpath_rfc9535.function_extensions import Match
 
-from tarsy_scoring.config.gates import compile_pattern
+from tarsy_scoring.config.values import compile_pattern
 
 
 class _LinearMatch(Match):

@@ -7,24 +7,23 @@ never from the YAML.
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource
 
+from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.config.explain import explain, suggest
-from tarsy_scoring.config.settings import (
-    SECRETS_FROM_FILES,
-    ChainSettings,
-    Config,
-    Settings,
-    variable_of,
-)
+from tarsy_scoring.config.secrets import WatchedSecret
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.config.yaml_file import read_yaml
 from tarsy_scoring.errors import ConfigurationError
 
 _PREFIX = "SCORING_"
-_NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
+_VARIABLES = {variable_of(field) for field in Settings.model_fields if field != "unknown_variables"}
+_VARIABLES |= {f"{variable_of(secret)}_FILE" for secret in SECRETS}
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -37,70 +36,43 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         ConfigurationError: Naming the variable, or the path in the file, and the reason.
     """
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
-    for field in _fields_from_environment():
-        variable = variable_of(field)
-        if value := environ.get(variable):
-            values[field] = value
-        if field in SECRETS_FROM_FILES and (file := environ.get(variable + "_FILE")):
-            if value:
-                raise ConfigurationError(f"{variable} and {variable}_FILE are both set: keep one")
-            values[field] = read_secret(Path(file), variable + "_FILE")
+    variables = EnvSettingsSource(Settings)
+    variables.env_vars = {name.lower(): value for name, value in environ.items() if value}
+    values = variables() | _secrets_in_files(environ)
     path = environ.get("SCORING_CONFIG")
     values["config"] = config = _load_config(Path(path) if path else None, environ)
-    keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
-    keys |= {name for d in config.destinations.values() for name in (d.url_env, d.secret_env) if name}
-    known = {*_known_variables(), *keys, *(f"{key}_FILE" for key in keys)}
-    values["unknown_variables"] = tuple(
-        sorted(v for v in environ if v.startswith(_PREFIX) and v not in known)
-    )
+    values["unknown_variables"] = _unknown_variables(config, environ)
     try:
-        return Settings.model_validate(values)
+        return Settings(**values)
     except ValidationError as error:
         raise ConfigurationError(explain(error, variable_of)) from None
 
 
 def nearest_variable(unknown: str) -> str | None:
     """The variable with the spelling nearest to that of an unknown one; None if none is near."""
-    from difflib import get_close_matches  # only for an error
-
     # Without the prefix that all share, which would make any two names look alike.
-    names = [name.removeprefix(_PREFIX) for name in sorted(_known_variables())]
+    names = [name.removeprefix(_PREFIX) for name in sorted(_VARIABLES)]
     close = get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
     return _PREFIX + close[0] if close else None
 
 
-def _fields_from_environment() -> list[str]:
-    return [field for field in Settings.model_fields if field not in _NOT_FROM_ENVIRONMENT]
+def _secrets_in_files(environ: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for field in SECRETS:
+        variable = variable_of(field)
+        if file := environ.get(f"{variable}_FILE"):
+            if environ.get(variable):
+                raise ConfigurationError(f"{variable} and {variable}_FILE are both set: keep one")
+            found[field] = WatchedSecret(Path(file), f"{variable}_FILE").current()
+    return found
 
 
-def _known_variables() -> set[str]:
-    fields = {variable_of(field) for field in _fields_from_environment()}
-    return {
-        "SCORING_CONFIG",
-        *fields,
-        *(f"{variable_of(f)}_FILE" for f in SECRETS_FROM_FILES),
-    }
-
-
-def read_secret(path: Path, setting: str) -> str:
-    """
-    The content of a file, without white space around it.
-
-    Args:
-        setting: Names the file in the error.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or is empty.
-    """
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"{setting}: cannot read {path}: {reason}") from None
-    if not secret:
-        raise ConfigurationError(f"{setting}: {path} is empty")
-    return secret
+def _unknown_variables(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables with our prefix that neither we nor the file know: misspelt, or those of another program."""
+    keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
+    keys |= {name for d in config.destinations.values() for name in (d.url_env, d.secret_env) if name}
+    known = {*_VARIABLES, *keys, *(f"{key}_FILE" for key in keys)}
+    return tuple(sorted(name for name in environ if name.startswith(_PREFIX) and name not in known))
 
 
 def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:

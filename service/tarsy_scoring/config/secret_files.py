@@ -5,17 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from tarsy_scoring.config.settings import SECRETS, SECRETS_FROM_FILES, Settings, variable_of
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 
 # Fields that name a file with a secret; others name certificates and public keys.
-FIELDS = ("kafka_key_file", "kafka_oauth_token_file", "timeline_api_token_file", "api_tokens_file")
+FIELDS = ("kafka_key_file", "kafka_oauth_token_file", "api_tokens_file")
 _URL_OPTIONS = ("sslkey", "passfile")
 
 
 def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Each configured file that holds a secret, after the setting that names it."""
-    variables = [variable_of(field) + "_FILE" for field in SECRETS_FROM_FILES]
+    variables = [variable_of(field) + "_FILE" for field in SECRETS]
     for name, provider in settings.config.providers.items():
         if provider.api_key_file is not None:
             yield f"providers.{name}.api_key_file", provider.api_key_file

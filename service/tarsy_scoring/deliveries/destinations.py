@@ -10,8 +10,8 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from tarsy_scoring.config.destinations import DestinationSettings
+from tarsy_scoring.config.secrets import WatchedSecret, current, read_destination_secret
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.config.watched_secret import WatchedSecret, current, read_destination_secret
 from tarsy_scoring.deliveries.messages import Message, langfuse_messages, slack_message, webhook_message
 from tarsy_scoring.deliveries.notices import Notice, is_notified_of, takes_score
 from tarsy_scoring.deliveries.sender import Sender, tls_of

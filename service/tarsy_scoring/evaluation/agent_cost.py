@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tarsy_scoring.config.settings import AgentPrices
+from tarsy_scoring.config.chains import AgentPrices
 from tarsy_scoring.timeline.model import Execution, Timeline
 
 USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has

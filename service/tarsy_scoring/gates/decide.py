@@ -9,17 +9,17 @@ shown.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 import re2
+from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
 
 from tarsy_scoring.config import gates as config
-from tarsy_scoring.config.gates import compile_pattern, shown
+from tarsy_scoring.config.gates import shown
+from tarsy_scoring.config.json_paths import compile_path
+from tarsy_scoring.config.values import compile_pattern
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
-
-if TYPE_CHECKING:
-    from jsonpath_rfc9535 import JSONPathQuery
 
 MESSAGE_CHARACTERS = 300
 SCRIPT_MESSAGE_CHARACTERS = 500
@@ -198,12 +198,6 @@ def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
         document = config.read_json(observed.data)
     except ValueError:
         return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
-    from jsonpath_rfc9535 import JSONPathError
-
-    from tarsy_scoring.config.json_paths import (
-        compile_path,
-    )  # loads a parser, which most deployments do not need
-
     try:
         nodes, count = _found(compile_path(gate.path), document)
         passed, message = _holds(config.parse_assertion(gate.assertion), nodes, count)
@@ -213,7 +207,7 @@ def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
     return passed, f"{_quoted(gate.path)} {_quoted(gate.assertion)}: nodes found: {found}{message}"
 
 
-def _found(path: "JSONPathQuery", document: Any) -> tuple[list[Any], int]:
+def _found(path: JSONPathQuery, document: Any) -> tuple[list[Any], int]:
     """The first value, the first value that is not null, and the number of nodes, at most `MAX_NODES` + 1."""
     values: list[Any] = []
     count = 0

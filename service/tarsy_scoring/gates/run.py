@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from tarsy_scoring.config.chains import GateSettings
 from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
-from tarsy_scoring.config.settings import GateSettings
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.gates import sandbox

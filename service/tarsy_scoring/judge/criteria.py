@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
+from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.packaged import FAST_LOADER
-from tarsy_scoring.config.settings import ChainSettings, Config
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, locate_keys, syntax_problem
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition

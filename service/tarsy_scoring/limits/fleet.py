@@ -21,7 +21,8 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.config.chains import ChainSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
 from tarsy_scoring.limits.budgets import NO_PRICE, exact_usd, state_of_budget
 from tarsy_scoring.limits.ledger import LimitTables

@@ -13,7 +13,8 @@ from decimal import Decimal
 from typing import Any, Literal
 from uuid import UUID
 
-from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
     BudgetExhausted,
     CircuitOpen,

@@ -13,7 +13,8 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Literal
 
-from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.config.chains import ChainSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.references.model import Reference
 

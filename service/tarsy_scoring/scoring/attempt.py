@@ -20,7 +20,8 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.config.chains import ChainSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     EvidenceIncomplete,

@@ -1,6 +1,6 @@
 """How many tokens of a judge model's window are left for the session."""
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import PromptTooLong
 from tarsy_scoring.judge.criteria import Criteria
 

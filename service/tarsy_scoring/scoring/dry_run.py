@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.config.chains import ChainSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from tarsy_scoring.config.settings import AgentPrices, ChainSettings, GateSettings, Settings
+from tarsy_scoring.config.chains import AgentPrices, ChainSettings, GateSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.evaluation.agent_cost import agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction

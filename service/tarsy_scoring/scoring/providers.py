@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import (
     ContentFiltered,
     ContextTooLong,

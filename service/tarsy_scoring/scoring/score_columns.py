@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.config.settings import Config, ProviderSettings
+from tarsy_scoring.config.chains import Config, ProviderSettings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.evaluation.interaction import LONGEST_NAME
 from tarsy_scoring.evaluation.tool_names import normalise

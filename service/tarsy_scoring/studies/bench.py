@@ -19,8 +19,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
-from tarsy_scoring.config.settings import ChainSettings, JudgeSettings, Settings
-from tarsy_scoring.config.watched_secret import read_api_key
+from tarsy_scoring.config.chains import ChainSettings, JudgeSettings
+from tarsy_scoring.config.secrets import read_api_key
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
     ConfigurationError,
     PromptTooLong,

@@ -16,8 +16,9 @@ from uuid import UUID, uuid4
 from pydantic import BaseModel, Field
 
 from tarsy_scoring.analytics.analytics import SELECTED, Selection
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import Paused, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock

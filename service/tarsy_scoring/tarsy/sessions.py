@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
+from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.config.watched_secret import secret_source
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import TarsyPool

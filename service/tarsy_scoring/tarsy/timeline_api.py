@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import structlog
 
-from tarsy_scoring.config.load import read_secret
+from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.errors import (
     CallerRefused,
@@ -283,21 +283,16 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
     Raises:
         ConfigurationError: The token or the CA cannot be read, or the token cannot be sent in a header.
     """
-    url, token, file = (
-        settings.timeline_api_url,
-        settings.timeline_api_token,
-        settings.timeline_api_token_file,
-    )
+    url, token = settings.timeline_api_url, secret_source(settings, "timeline_api_token")
     assert url is not None
 
     def read_token() -> str | None:
-        given = token.get_secret_value() if token else None
-        found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
+        found = token()
         if found and not (found.isascii() and found.isprintable()):
             raise ConfigurationError(
                 "the token for TARSy's API holds what no header can: is it one line of text?"
             )
-        return found
+        return found or None
 
     if read_token() and url.startswith("http:"):  # read at once, so that a wrong path stops the start
         log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")

@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 import asyncpg
 import structlog
 
+from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.config.watched_secret import secret_source
 from tarsy_scoring.errors import SettingMissing
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.outage import Outage

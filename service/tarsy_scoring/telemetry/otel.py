@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from tarsy_scoring import __version__
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
 from tarsy_scoring.telemetry.tracing import About, AnsweredCall, AttemptTrace, Tracing
 

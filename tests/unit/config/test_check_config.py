@@ -260,7 +260,7 @@ REFUSED = [
     ("SCORING_TOPIC_DEAD_LETTERS", "a b", "not a topic name"),
     ("SCORING_KAFKA_BOOTSTRAP_SERVERS", "broker:99999", "from 1 to 65535"),
     ("SCORING_KAFKA_GROUP", " ", "must not be blank"),
-    ("SCORING_KAFKA_CA_FILE", "/nowhere/ca.pem", "cannot read /nowhere/ca.pem: No such file or directory"),
+    ("SCORING_KAFKA_CA_FILE", "/nowhere/ca.pem", "cannot use /nowhere/ca.pem"),
 ]
 
 

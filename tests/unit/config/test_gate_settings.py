@@ -15,12 +15,12 @@ from tarsy_scoring.config.gates import (
     Assertion,
     Gate,
     NestedTooDeeply,
-    compile_pattern,
     parse_assertion,
     read_json,
     shown,
 )
 from tarsy_scoring.config.json_paths import compile_path
+from tarsy_scoring.config.values import compile_pattern
 
 GATES: TypeAdapter[Any] = TypeAdapter(Gate)
 PAGE = (Path(__file__).resolve().parents[3] / "docs/gates.md").read_text("utf-8")

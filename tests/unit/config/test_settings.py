@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tarsy_scoring.config.chains import CompositeWeights
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import TOPICS, CompositeWeights, Settings, variable_of
-from tarsy_scoring.config.watched_secret import read_api_key
+from tarsy_scoring.config.secrets import read_api_key
+from tarsy_scoring.config.settings import TOPICS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 
 REFUSED: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "refused_settings.yaml").read_text("utf-8"))

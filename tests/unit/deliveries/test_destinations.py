@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.destinations import DestinationSettings
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.secret_files import secret_files
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.deliveries.destinations import open_destinations
 from tarsy_scoring.deliveries.messages import slack_message, webhook_message
 from tarsy_scoring.deliveries.notices import Notice, is_notified_of
@@ -48,7 +49,7 @@ def test_an_address_or_secret_that_cannot_work_is_refused(environ: dict[str, str
     """The message names the destination and quotes nothing."""
     with pytest.raises(ConfigurationError, match=reason) as refused:
         open_destinations(settings_with(), GIVEN | environ)
-    assert str(refused.value).startswith("destinations.oncall: ")
+    assert str(refused.value).startswith("destinations.oncall")
     assert "T0KEN" not in str(refused.value)
 
 

@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from receiver import Receiver, open_receiver
 from tarsy_scoring.cli import cli
+from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.destinations import DestinationSettings
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor import checks
 from tarsy_scoring.doctor.destinations import destination_checks
 

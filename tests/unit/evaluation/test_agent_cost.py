@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.config.settings import AgentPrices
+from tarsy_scoring.config.chains import AgentPrices
 from tarsy_scoring.evaluation.agent_cost import agent_cost_usd
 from unit.timeline.sessions import execution, stage, timeline
 

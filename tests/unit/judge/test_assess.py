@@ -9,7 +9,7 @@ import pytest
 
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import (
     ContextTooLong,
     JudgeUnavailable,

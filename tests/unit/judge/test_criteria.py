@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings, Config
+from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import criteria as criteria_module
 from tarsy_scoring.judge.criteria import Criteria, load_criteria

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, Outcome

@@ -11,7 +11,7 @@ from pydantic import RootModel
 
 from scripted import BREAKDOWN, CONTEXT, ScriptedJudge, answer, answer_json, structured_reply
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria

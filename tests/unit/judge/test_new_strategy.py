@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scripted import CONTEXT, ScriptedJudge, answer
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import load_criteria

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from builders import turn
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Question, Turn, TurnKind
 from tarsy_scoring.scoring import providers

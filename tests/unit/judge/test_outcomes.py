@@ -15,7 +15,7 @@ from scripted import (
     structured_reply,
 )
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria

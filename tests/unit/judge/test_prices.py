@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.judge.ask.prices import Prices
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scripted import answer
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.judge.doubt import agree, needs_second_opinion
 from tarsy_scoring.judge.verdict import Verdict
 

@@ -21,7 +21,7 @@ from scripted import (
     rubric_reply,
     structured_reply,
 )
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,

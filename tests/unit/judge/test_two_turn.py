@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, answer
-from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import JudgeUnavailable, LeaseLost
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import load_criteria

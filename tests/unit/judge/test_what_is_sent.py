@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.config.chains import ChainSettings, Config, ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.dry_run import dry_run
 from tarsy_scoring.scoring.offline import score_offline

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from scripted import rubric_reply, structured_reply
 from tables import table
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock

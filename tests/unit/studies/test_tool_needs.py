@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import Paused, RateLimited
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.rules import Pause

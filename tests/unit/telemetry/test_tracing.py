@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 
 from builders import turn
 from tables import table
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.queue.intake import Intake

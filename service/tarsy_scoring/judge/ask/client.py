@@ -16,8 +16,9 @@ import structlog
 from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from tarsy_scoring.config.settings import ProviderSettings, Settings
-from tarsy_scoring.config.watched_secret import WatchedSecret, read_api_key
+from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.config.secrets import WatchedSecret, read_api_key
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
 from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError

@@ -17,8 +17,8 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError,
 from openai.types.chat import ChatCompletion
 
 from tarsy_scoring import __version__
-from tarsy_scoring.config.settings import ProviderSettings
-from tarsy_scoring.config.watched_secret import WatchedSecret, current
+from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable
 from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, wait_asked_s
 from tarsy_scoring.judge.ask.prices import Prices

@@ -4,7 +4,7 @@ The cost of calls, at configured prices or else at the published prices of the m
 
 from urllib.parse import urlsplit
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 
 
 class Prices:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.urls import proxy_of_environment
 from tarsy_scoring.errors import ConfigurationError
 

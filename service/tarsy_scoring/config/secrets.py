@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import structlog
-from pydantic import SecretStr
 
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.config.watched_file import WatchedFile
@@ -23,10 +22,6 @@ class WatchedSecret(WatchedFile[str]):
         ConfigurationError: At the start the file is missing, empty or not UTF-8.
     """
 
-    def __init__(self, path: Path, setting: str) -> None:
-        self._setting = setting
-        super().__init__(path, setting)
-
     def _parse(self, content: bytes) -> str:
         try:
             secret = content.decode("utf-8").strip()
@@ -37,20 +32,23 @@ class WatchedSecret(WatchedFile[str]):
         return secret
 
     def _note_reloaded(self, content: str) -> None:
-        log.info("secret.reloaded", setting=self._setting, path=str(self.path))
+        log.info("secret.reloaded", file=self._where)
 
     def _note_broken(self, reason: str) -> None:
         log.error("secret.broken", reason=reason, effect="what was read before stays in force")
 
 
-def current(secret: str | WatchedSecret | None) -> str | None:
+Secret = str | WatchedSecret
+
+
+def current(secret: Secret | None) -> str | None:
     """The secret as it is now."""
     return secret.current() if isinstance(secret, WatchedSecret) else secret
 
 
 def read_api_key(
     settings: Settings, provider: str, environ: Mapping[str, str] | None = None
-) -> str | WatchedSecret | None:
+) -> Secret | None:
     """
     The API key of a provider, watched where it is in a file; None: its endpoint needs none.
 
@@ -58,20 +56,11 @@ def read_api_key(
         SettingMissing: The variable is not set.
         ConfigurationError: The file cannot be read.
     """
-    environ = os.environ if environ is None else environ
-    wanted = settings.config.providers[provider]
-    if wanted.api_key_file is not None:
-        return WatchedSecret(wanted.api_key_file, f"providers.{provider}.api_key_file")
-    if wanted.api_key_env is None:
+    wanted, where = settings.config.providers[provider], f"providers.{provider}"
+    if wanted.api_key_file is None and wanted.api_key_env is None:
         return None
-    if key := environ.get(wanted.api_key_env):
-        return key
-    if file := environ.get(wanted.api_key_env + "_FILE"):
-        return WatchedSecret(Path(file), wanted.api_key_env + "_FILE")
-    raise SettingMissing(
-        f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
-        f"set it (or {wanted.api_key_env}_FILE), or write `api_key_env: null` for an endpoint without keys"
-    )
+    advice = ", or write `api_key_env: null` for an endpoint without keys"
+    return _read_secret(f"{where}.api_key", wanted.api_key_file, wanted.api_key_env or "", environ, advice)
 
 
 def read_destination_secret(
@@ -79,7 +68,7 @@ def read_destination_secret(
     destination: str,
     key: Literal["url", "secret"],
     environ: Mapping[str, str] | None = None,
-) -> str | WatchedSecret:
+) -> Secret:
     """
     The address of a destination, or its secret; watched where it is in a file.
 
@@ -87,26 +76,30 @@ def read_destination_secret(
         SettingMissing: The variable is not set.
         ConfigurationError: The file cannot be read.
     """
-    environ = os.environ if environ is None else environ
     wanted = settings.config.destinations[destination]
-    path: Path | None = getattr(wanted, f"{key}_file")
-    if path is not None:
-        return WatchedSecret(path, f"destinations.{destination}.{key}_file")
-    variable: str = getattr(wanted, f"{key}_env")
+    file, variable = getattr(wanted, f"{key}_file"), getattr(wanted, f"{key}_env")
+    return _read_secret(f"destinations.{destination}.{key}", file, variable, environ)
+
+
+def _read_secret(
+    where: str, file: Path | None, variable: str, environ: Mapping[str, str] | None, advice: str = ""
+) -> Secret:
+    environ = os.environ if environ is None else environ
+    if file is not None:
+        return WatchedSecret(file, f"{where}_file")
     if value := environ.get(variable):
         return value
-    if file := environ.get(variable + "_FILE"):
-        return WatchedSecret(Path(file), variable + "_FILE")
-    raise SettingMissing(
-        f"destinations.{destination}: the variable {variable} is not set; set it or {variable}_FILE"
-    )
+    if named := environ.get(f"{variable}_FILE"):
+        return WatchedSecret(Path(named), f"{variable}_FILE")
+    raise SettingMissing(f"{where}: the variable {variable} is not set; set it or {variable}_FILE{advice}")
 
 
 def secret_source(
     settings: Settings, field: str, environ: Mapping[str, str] | None = None
 ) -> Callable[[], str]:
     """
-    Return a function that gives the secret of a field; one that `*_FILE` names is read again when it changes.
+    Return a function that gives the secret of a field, "" if it is not set; one that `*_FILE` names is read
+    again when it changes.
 
     Raises:
         ConfigurationError: The file cannot be read.
@@ -115,8 +108,8 @@ def secret_source(
     variable = variable_of(field) + "_FILE"
     if file := environ.get(variable):
         return WatchedSecret(Path(file), variable).current
-    secret: SecretStr = getattr(settings, field)
-    return secret.get_secret_value
+    secret = getattr(settings, field)
+    return lambda: secret.get_secret_value() if secret is not None else ""
 
 
 def database_url_source(settings: Settings) -> Callable[[], str]:
