@@ -69,7 +69,6 @@ CREATE TABLE session_scores (
   attempt int NOT NULL DEFAULT 0,
   attempts_burned int NOT NULL DEFAULT 0,
   losses int NOT NULL DEFAULT 0,
-  attempt_started_at timestamptz,
   spent_s double precision NOT NULL DEFAULT 0,
   lease_owner uuid,
   lease_token uuid,

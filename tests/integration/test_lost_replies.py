@@ -11,7 +11,7 @@ from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.store import Ending, Learned
+from tarsy_scoring.queue.store import Ending, SessionFacts
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ async def test_an_attempt_after_a_look_begins_once(lossy: Lossy) -> None:
     begun = await lossy.scoring.leases.begin_attempt(look)
 
     assert lossy.proxy.replies_lost == 1
-    assert (look.is_look, look.attempt, begun.is_look, begun.attempt) == (True, 1, False, 2)
+    assert (look.is_lookup_only, look.attempt, begun.is_lookup_only, begun.attempt) == (True, 1, False, 2)
     assert (await lossy.seen.score(look.score_id))["attempt"] == 2
     attempt = ["started", "gathering_context"]
     assert await lossy.seen.events() == ["queued", *attempt, "waiting_retry", *attempt]
@@ -116,7 +116,7 @@ async def test_a_score_is_declined_once(lossy: Lossy) -> None:
     await lossy.seen.accept(automatic := session_completed(chain_id=None))
     (claimed,) = await lossy.seen.claim()
     declined = failure(claimed, status="cancelled", disposition="disabled")
-    bound: dict[str, Any] = {"chain_id": "k", "criteria": "c", "criteria_hash": "h", "learned": Learned()}
+    bound: dict[str, Any] = {"chain_id": "k", "criteria": "c", "criteria_hash": "h", "facts": SessionFacts()}
 
     lossy.lose_next_reply()
     _, is_declined = await lossy.scoring.store.bind(claimed, **bound, declined=declined)

@@ -11,7 +11,7 @@ from builders import Scoring, completion, connected, open_scoring, session_compl
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.ask.reply import MOST_TOKENS
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.store import Learned, StoredTurn
+from tarsy_scoring.queue.store import SessionFacts, StoredTurn
 
 # --- within an attempt ---------------------------------------------------------------------------------
 
@@ -72,9 +72,9 @@ async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
     """Where both have a label, that of the event stays."""
     await scoring.accept(session_completed(chain_id=None, labels={"guidance": "event"}))
     [claimed] = await scoring.claim()
-    learned = Learned("disk-full", {"guidance": "source", "team": "a"})
+    learned = SessionFacts("disk-full", {"guidance": "source", "team": "a"})
 
-    bound, _ = await scoring.store.bind(claimed, chain_id="cli", criteria="c", criteria_hash="h", learned=learned)
+    bound, _ = await scoring.store.bind(claimed, chain_id="cli", criteria="c", criteria_hash="h", facts=learned)
 
     assert (bound.chain_id, bound.criteria, bound.criteria_hash, bound.alert_type) == ("cli", "c", "h", "disk-full")
     assert bound.labels == {"guidance": "event", "team": "a"}
@@ -108,11 +108,11 @@ async def test_a_locked_score_holds_up_no_other_write(scoring: Scoring, write: s
 # --- without the lease ---------------------------------------------------------------------------------
 
 
-LATE = Learned(labels={"late": "yes"})
+LATE = SessionFacts(labels={"late": "yes"})
 
 
 def _bind(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
-    return scoring.store.bind(held, chain_id=None, criteria="late", criteria_hash="late", learned=LATE)
+    return scoring.store.bind(held, chain_id=None, criteria="late", criteria_hash="late", facts=LATE)
 
 
 def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
@@ -121,7 +121,7 @@ def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
 
 WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
     "record": lambda scoring, held: scoring.store.record(step(held, "storing", 7)),
-    "end": lambda scoring, held: scoring.store.end(replace(completion(held, total_score=1), learned=LATE)),
+    "end": lambda scoring, held: scoring.store.end(replace(completion(held, total_score=1), facts=LATE)),
     "put-back": _put_back,
     "bind": _bind,
 }

@@ -16,8 +16,8 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
-    heir_of,
     is_sampled,
+    surviving_request,
 )
 from tarsy_scoring.queue.on_demand import decide
 from tarsy_scoring.references.model import Reference
@@ -198,7 +198,7 @@ def test_a_declined_score_passes_to_the_most_urgent_request_that_is_not_automati
         ([bob, auto, alice], bob),
     ]
     for requests, expected in table:
-        assert heir_of(requests) is expected
+        assert surviving_request(requests) is expected
 
 
 def test_samples_have_their_size_are_stable_and_nested() -> None:

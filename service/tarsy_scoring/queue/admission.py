@@ -287,7 +287,7 @@ def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:
     return state.reference_id if request.use_reference and not request.is_automatic else None
 
 
-def heir_of(requests: Iterable[Request]) -> Request | None:
+def surviving_request(requests: Iterable[Request]) -> Request | None:
     """
     The request for which a score is judged although its chain declines automatic requests, if there is one.
 

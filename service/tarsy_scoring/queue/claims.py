@@ -42,7 +42,7 @@ _CLAIMABLE = f"""status = 'pending' AND next_attempt_at <= now() AND next_attemp
     AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE AND chain_id <> ALL (ARRAY(
       SELECT name FROM {{schema}}.known_names
       WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
-_DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_look"
+_DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_lookup_only"
 
 # Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
 # others overtake. A score that waits for its session is claimed for a look, which is no attempt yet.
@@ -56,22 +56,22 @@ WITH suspects AS MATERIALIZED (
   WHERE {_CLAIMABLE} AND losses < $8
   ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), due AS (
-  SELECT score_id, is_look FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
+  SELECT score_id, is_lookup_only FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
 ), claimed AS (
   UPDATE {{schema}}.session_scores s SET
-    status = 'in_progress', attempt = s.attempt + (NOT due.is_look)::int, attempt_started_at = now(),
+    status = 'in_progress', attempt = s.attempt + (NOT due.is_lookup_only)::int,
     started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
     waiting_for_text = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
-  RETURNING s.*, due.is_look
+  RETURNING s.*, due.is_lookup_only
 )
 SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,
        coalesce(r.source, '') AS source, r.traceparent,
-       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_look,
+       r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_lookup_only,
        (SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
                                   'provided_at', f.provided_at)
         FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id) AS reference
@@ -118,7 +118,7 @@ class ClaimedScore:
         source: Source of the request.
         traceparent: Trace context of the request; within a traced attempt, that of the attempt.
         asked_chain_id, asked_criteria: Those that the request itself named.
-        is_look: It was claimed to look for its session again; see `Leases.begin_attempt`.
+        is_lookup_only: It was claimed to look for its session again; see `Leases.begin_attempt`.
         reference: The text to judge against, under `text`, and what the score carries of it.
     """
 
@@ -146,7 +146,7 @@ class ClaimedScore:
     traceparent: str | None = None
     asked_chain_id: str | None = None
     asked_criteria: str | None = None
-    is_look: bool = False
+    is_lookup_only: bool = False
     reference: Mapping[str, Any] | None = None
 
 

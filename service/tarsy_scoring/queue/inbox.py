@@ -28,7 +28,7 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
-    heir_of,
+    surviving_request,
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
 from tarsy_scoring.queue.on_demand import Answer, decide
@@ -68,7 +68,7 @@ ORDER BY session_id FOR UPDATE
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 
 # Whether a key ($1 and $2; null: none) had a request, and the state of one session, if it is stored.
-LOOK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
+PEEK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
 
 DEFERRED_REQUESTS = """
 SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m USING (session_id)
@@ -380,7 +380,7 @@ class Inbox:
             self.database.notify("events")
         return answer
 
-    async def look(self, request: Request, key: Key | None = None) -> UnverifiedSession | None:
+    async def peek(self, request: Request, key: Key | None = None) -> UnverifiedSession | None:
         """
         Look without a lock whether an API request would make a score, so that its session must be verified
         first.
@@ -393,7 +393,7 @@ class Inbox:
             UnknownCriteria: It names criteria that do not exist.
         """
         asked_under = (None, None) if key is None else (key.caller, key.key)
-        [row] = await self.database.single(LOOK, *asked_under, [request.session_id])
+        [row] = await self.database.single(PEEK, *asked_under, [request.session_id])
         if row["is_used"]:
             return None
         self._require_criteria(request)
@@ -552,9 +552,11 @@ class Inbox:
         """
         await connection.execute(self.database.sql(DEFER_JOINED), score_ids, SOURCE_COMPLETED)
 
-    async def heir(self, connection: Connection, score_id: UUID) -> Request | None:
-        """See `heir_of`. While the session stays locked, no other request can join the score."""
-        return heir_of(map(_stored, await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id)))
+    async def surviving_request(self, connection: Connection, score_id: UUID) -> Request | None:
+        """See `surviving_request`. While the session stays locked, no other request can join the score."""
+        return surviving_request(
+            map(_stored, await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id))
+        )
 
     async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None

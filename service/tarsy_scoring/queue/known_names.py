@@ -8,18 +8,13 @@ sessions of a chain reach only providers that are configured for it. A score fai
 names for a grace time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import asyncpg
-
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import TRACE, USAGE, Lost
+from tarsy_scoring.scores.known_names import KNOWN, by_kind
 
 # In one order, so that workers do not deadlock.
 ANNOUNCE = """
@@ -27,9 +22,6 @@ INSERT INTO {schema}.known_names (kind, name, seen_at)
 SELECT kind, name, now() FROM unnest($1::text[], $2::text[]) AS t(kind, name) ORDER BY kind, name
 ON CONFLICT (kind, name) DO UPDATE SET seen_at = excluded.seen_at
 """
-
-KNOWN = "SELECT kind, name FROM {schema}.known_names WHERE seen_at > now() - make_interval(secs => $1)"
-LIVING_S = 180.0  # the longest `Policy.living_s`
 
 # Puts a score back with its chain, if another worker names the chain. Criteria of another chain go with that
 # chain.
@@ -84,42 +76,6 @@ async def announce(inbox: Inbox) -> None:
     await inbox.database.fetch(ANNOUNCE, [kind for kind, _ in names], [name for _, name in names])
 
 
-@dataclass(frozen=True, slots=True)
-class KnownNames:
-    """Criteria and chains that living workers know; without any if no worker lives."""
-
-    criteria: frozenset[str]
-    chains: frozenset[str]
-
-    def lack(self, score: Mapping[str, Any]) -> bool:
-        """
-        Whether no living worker knows the criteria, or the named chain, of this score; as `_IS_UNKNOWN`.
-        """
-        if not (self.criteria or self.chains):
-            return False
-        criteria, chain_id = score["criteria"], score["chain_id"]
-        has_unknown_criteria = criteria is not None and criteria not in self.criteria
-        return has_unknown_criteria or bool(
-            score["chain_is_named"] and chain_id and chain_id not in self.chains
-        )
-
-
-async def known_to_workers(database: Database) -> KnownNames:
-    """The names that living workers know. Raises: DatabaseAway."""
-    criteria, chains = _by_kind(await database.single(KNOWN, LIVING_S))
-    return KnownNames(frozenset(criteria), frozenset(chains))
-
-
-async def _known(database: Database, connection: Connection, within_s: float) -> tuple[list[str], list[str]]:
-    """Criteria and chains that workers have announced within this time."""
-    return _by_kind(await connection.fetch(database.sql(KNOWN), within_s))
-
-
-def _by_kind(rows: Sequence[asyncpg.Record]) -> tuple[list[str], list[str]]:
-    criteria, chains = ([r["name"] for r in rows if r["kind"] == kind] for kind in ("criteria", "chain"))
-    return criteria, chains
-
-
 async def leave_to_others(
     inbox: Inbox, claimed: ClaimedScore, chain_id: str, criteria: str | None, spent_s: float
 ) -> bool:
@@ -162,7 +118,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
     database = inbox.database
 
     async def work(connection: Connection) -> list[Lost]:
-        known = await _known(database, connection, grace_s)
+        known = by_kind(await connection.fetch(database.sql(KNOWN), grace_s))
         found = await connection.fetch(database.sql(UNKNOWN), *known, grace_s)
         if not found:
             return []

@@ -84,6 +84,10 @@ USAGE = """
 # Trace context of the request of a score `s`. A held score has its own from its attempt.
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
 
+# When the last attempt of a score `s` began.
+_STARTED = """(SELECT max(e.created_at) FROM {schema}.scoring_events e
+               WHERE e.score_id = s.score_id AND e.type = 'scoring.started')"""
+
 # Checks state and lease again under the row lock, so that a score renewed or finished meanwhile is not taken.
 # Only a suspect fails, because it was the only one that its worker ran; the others were perhaps beside it. If
 # one attempt is all that a score has, there is no second one in which to find out.
@@ -91,8 +95,8 @@ TAKE_BACK = f"""
 WITH lost AS (
   SELECT score_id, attempts_burned + 1 AS burned, losses + 1 AS losses,
          losses >= least({SUSPECT_LOSSES}, $2 - 1) AS is_to_blame,
-         spent_s + extract(epoch FROM lease_expires_at - attempt_started_at) AS spent
-  FROM {{schema}}.session_scores
+         spent_s + coalesce(extract(epoch FROM lease_expires_at - {_STARTED}), 0) AS spent
+  FROM {{schema}}.session_scores s
   WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
   ORDER BY score_id FOR UPDATE SKIP LOCKED
 ), judged AS (
@@ -221,12 +225,12 @@ class Leases:
             await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
             rows = await connection.fetch(self.database.sql(claims.CLAIM), *arguments)
             claimed = [ClaimedScore(**dict(r)) for r in rows]
-            attempts = [c for c in claimed if not c.is_look]
+            attempts = [c for c in claimed if not c.is_lookup_only]
             await outbox.emit(self.database, connection, [e for c in attempts for e in begun_events(c)])
             return claimed
 
         claimed = await self.database.once(work)
-        if any(not c.is_look for c in claimed):
+        if any(not c.is_lookup_only for c in claimed):
             self.database.notify("events")
         return claimed
 
@@ -243,7 +247,7 @@ class Leases:
         Raises:
             LeaseLost: The lease is no longer held.
         """
-        begun = replace(look, attempt=look.attempt + 1, is_look=False)
+        begun = replace(look, attempt=look.attempt + 1, is_lookup_only=False)
 
         async def work(connection: Connection) -> bool:
             row = (begun.score_id, begun.lease_token, begun.attempt)
@@ -387,7 +391,7 @@ class Leases:
             row = (due_s, waiting_reason, int(burns), spent_s, waiting_for_text)
             lease = (claimed.score_id, claimed.lease_token)
             held = await connection.fetchval(self.database.sql(PUT_BACK), *lease, *row)
-            if held is not None and not claimed.is_look:
+            if held is not None and not claimed.is_lookup_only:
                 await outbox.emit(self.database, connection, [progress(claimed, "waiting_retry")])
             return held is not None
 

@@ -157,7 +157,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class SessionFacts:
     """What the source says about a session. What an event said takes precedence."""
 
     alert_type: str | None = None
@@ -187,7 +187,7 @@ class Ending:
         turns: The last turns, not recorded yet. They are stored and the phase `storing` is announced with the
             end.
         disposition: New disposition of the request, if it changes.
-        learned: To be stored with the session; None if there is nothing new.
+        facts: To be stored with the session; None if there is nothing new.
     """
 
     claimed: ClaimedScore
@@ -197,10 +197,10 @@ class Ending:
     alternative_approaches: Sequence[AlternativeApproach] = ()
     turns: Sequence[StoredTurn] = ()
     disposition: Disposition | None = None
-    learned: Learned | None = None
+    facts: SessionFacts | None = None
 
 
-LEARNED_FIELDS = tuple(f.name for f in fields(Learned))
+_FACTS = tuple(f.name for f in fields(SessionFacts))
 
 
 class Store:
@@ -287,7 +287,7 @@ class Store:
         chain_id: str | None,
         criteria: str,
         criteria_hash: str | None,
-        learned: Learned,
+        facts: SessionFacts,
         declined: Ending | None = None,
         is_chain_of_source: bool = False,
     ) -> tuple[ClaimedScore, bool]:
@@ -309,7 +309,7 @@ class Store:
             LeaseLost: The lease is no longer held.
         """
         bound = replace(
-            learned.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash
+            facts.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash
         )
         tried: set[UUID] = set()
         is_due = False  # a deferred request became a score
@@ -318,20 +318,20 @@ class Store:
             nonlocal is_due
             await self.inbox.lock_sessions(connection, {claimed.session_id})
             chain = {"chain_id": chain_id, "certain_chain_id": chain_id if is_chain_of_source else None}
-            await connection.execute(
-                self.database.sql(LEARN_SESSIONS), [_learned_row(claimed, learned) | chain]
+            await connection.execute(self.database.sql(LEARN_SESSIONS), [_facts_row(claimed, facts) | chain])
+            survivor = (
+                None if declined is None else await self.inbox.surviving_request(connection, claimed.score_id)
             )
-            heir = None if declined is None else await self.inbox.heir(connection, claimed.score_id)
             ours = bound
-            if heir is not None:  # it wants the criteria of the score, else it had not joined
-                priority = min(bound.priority, heir.priority)
-                ours = replace(bound, score_triggered_by=heir.requested_by, priority=priority)
+            if survivor is not None:  # it wants the criteria of the score, else it had not joined
+                priority = min(bound.priority, survivor.priority)
+                ours = replace(bound, score_triggered_by=survivor.requested_by, priority=priority)
             is_named = chain_id in self.inbox.policy.chains
             row = (chain_id, criteria, criteria_hash, ours.score_triggered_by, ours.priority, is_named)
             lease = (claimed.score_id, claimed.lease_token)
             is_held = await connection.fetchval(self.database.sql(BIND), *lease, *row) is not None
             is_declined = False
-            if declined is not None and heir is None:
+            if declined is not None and survivor is None:
                 ended, is_due = await self._end_in(connection, [declined], tried)
                 is_held = is_declined = bool(ended)
             if not is_held:
@@ -413,8 +413,8 @@ class Store:
         # Before the scores end: otherwise the triggers would count each of them for the day of its arrival
         # first.
         ours = [by_token[end["lease_token"]] for end in free]
-        if learned := [_learned_row(e.claimed, e.learned) for e in ours if e.learned is not None]:
-            await connection.execute(self.database.sql(LEARN_SESSIONS), learned)
+        if facts := [_facts_row(e.claimed, e.facts) for e in ours if e.facts is not None]:
+            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
         rows = await connection.fetch(self.database.sql(END), free)
         ended = {r["lease_token"] for r in rows}
         # An earlier try ended these, and may have been committed although its reply was lost.
@@ -486,8 +486,8 @@ def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
     return rows
 
 
-def _learned_row(claimed: ClaimedScore, learned: Learned) -> dict[str, Any]:
-    row = {name: getattr(learned, name) for name in LEARNED_FIELDS}
+def _facts_row(claimed: ClaimedScore, facts: SessionFacts) -> dict[str, Any]:
+    row = {name: getattr(facts, name) for name in _FACTS}
     return row | {"score_id": claimed.score_id, "lease_token": claimed.lease_token}
 
 

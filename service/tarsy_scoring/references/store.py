@@ -4,10 +4,8 @@ References in the database, where they live and end with their session.
 A session may have several. One that is sent again becomes the newest.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.audit import audit
@@ -20,11 +18,6 @@ INSERT INTO {schema}.session_references
 SELECT reference_id, session_id, text, source_url, provided_by, provided_at, request_id
 FROM jsonb_populate_recordset(NULL::{schema}.session_references, $1::jsonb)
 ON CONFLICT (reference_id) DO UPDATE SET given_at = clock_timestamp()
-"""
-
-OF_SESSIONS = """
-SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.session_references
-WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
 """
 
 OF_SCORE = """
@@ -49,15 +42,6 @@ async def add(database: Database, connection: Connection, given: Sequence[Given]
         await connection.execute(
             database.sql(audit.RECORD), *audit.arguments_of("reference", by, *ids, details)
         )
-
-
-async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """The references of those of these sessions that have any, the newest first. Raises: DatabaseAway."""
-    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in await database.fetch(OF_SESSIONS, session_ids):
-        values = dict(row)
-        found[values.pop("session_id")].append(values)
-    return found
 
 
 async def text_of(database: Database, score_id: UUID) -> str | None:

@@ -14,10 +14,9 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.references.store import references_of
 from tarsy_scoring.scores.fields import SCORE_FIELDS
 from tarsy_scoring.scores.latest import has_no_later
-from tarsy_scoring.scores.reader import DOCUMENT, Reader
+from tarsy_scoring.scores.reader import DOCUMENT, Reader, references_of
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN, ENDED, Filters, matches
 
 Purpose = Literal["production", "consistency", "anchor", "shadow"]

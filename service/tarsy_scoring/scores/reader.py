@@ -10,8 +10,8 @@ from uuid import UUID
 from tarsy_scoring.labels.nearby import LabelsNearby
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.recent import Recent
-from tarsy_scoring.queue.known_names import known_to_workers
 from tarsy_scoring.scores.document import CurrentHash, document
+from tarsy_scoring.scores.known_names import known_to_workers
 from tarsy_scoring.scores.latest import latest_of
 from tarsy_scoring.scores.shapes import AlternativeApproach, MissingTool, Turn
 
@@ -104,8 +104,22 @@ WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
 ORDER BY session_id
 """
 
+REFERENCES_OF_SESSIONS = """
+SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.session_references
+WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
+"""
+
 # The columns of a turn with its reply.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
+
+
+async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The references of those of these sessions that have any, the newest first. Raises: DatabaseAway."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in await database.fetch(REFERENCES_OF_SESSIONS, session_ids):
+        values = dict(row)
+        found.setdefault(values.pop("session_id"), []).append(values)
+    return found
 
 
 class Holds(Protocol):

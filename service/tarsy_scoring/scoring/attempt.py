@@ -46,7 +46,7 @@ from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, Leases
-from tarsy_scoring.queue.store import Ending, Learned, Store
+from tarsy_scoring.queue.store import Ending, SessionFacts, Store
 from tarsy_scoring.scores.fields import SET_AT_END, no_results
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
@@ -203,7 +203,7 @@ class Scorer:
                 raise SessionNotReady(str(error), due_s, error.error_kind) from error
             if timeline is None:
                 raise
-        if claimed.is_look:
+        if claimed.is_lookup_only:
             with attempt.clock.waiting():
                 attempt.claimed = await self.leases.begin_attempt(claimed)
         return replace(timeline, reference=claimed.reference["text"]) if claimed.reference else timeline
@@ -253,15 +253,15 @@ class Scorer:
             )
         criteria_hash = self.store.inbox.policy.hashes.get(name)
         declined = self._declined(attempt, timeline)
-        learned = learned_of(timeline)
+        facts = facts_of(timeline)
         is_known = (chain_id, name, criteria_hash) == (
             claimed.chain_id,
             claimed.criteria,
             claimed.criteria_hash,
         )
         if is_known and declined is None:
-            if says_more(learned, claimed):
-                attempt.claimed, attempt.learned = learned.added_to(claimed), learned
+            if adds_facts(facts, claimed):
+                attempt.claimed, attempt.facts = facts.added_to(claimed), facts
             return None
         with attempt.clock.waiting():
             attempt.claimed, is_declined = await self.store.bind(
@@ -269,7 +269,7 @@ class Scorer:
                 chain_id=chain_id,
                 criteria=name,
                 criteria_hash=criteria_hash,
-                learned=learned,
+                facts=facts,
                 declined=declined,
                 is_chain_of_source=timeline.chain_id is not None and not self.settings.events_choose_chains,
             )
@@ -400,7 +400,7 @@ class Scorer:
                 missing_tools=verdict.missing_tools if verdict else (),
                 alternative_approaches=verdict.alternative_approaches if verdict else (),
                 turns=attempt.unstored,
-                learned=attempt.learned,
+                facts=attempt.facts,
             ),
         )
         self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
@@ -492,7 +492,7 @@ class Scorer:
         event = {"status": status, "error_kind": kind, "error_message": message}
         columns = self._columns(attempt, status) | event | {"attempts_burned": int(status != "cancelled")}
         last = NewEvent(claimed.score_id, "scoring.failed", event)
-        return Ending(claimed, columns, last, learned=attempt.learned)
+        return Ending(claimed, columns, last, facts=attempt.facts)
 
     def _failed(self, attempt: Attempt, ending: Ending) -> Finished:
         """Count a score that ended without a total."""
@@ -528,18 +528,18 @@ class Scorer:
 # --- decisions -----------------------------------------------------------------------------------------
 
 
-def learned_of(timeline: Timeline) -> Learned:
+def facts_of(timeline: Timeline) -> SessionFacts:
     """What the source says about the session. A source without real times does not know its end."""
     ended_at = timeline.completed_at if timeline.has_real_times else None
-    return Learned(timeline.alert_type, timeline.labels, timeline.status, ended_at)
+    return SessionFacts(timeline.alert_type, timeline.labels, timeline.status, ended_at)
 
 
-def says_more(learned: Learned, claimed: ClaimedScore) -> bool:
+def adds_facts(facts: SessionFacts, claimed: ClaimedScore) -> bool:
     """Whether the source gives an alert type, a status or an end that no event gave."""
     return (
-        (bool(learned.alert_type) and not claimed.alert_type)
+        (bool(facts.alert_type) and not claimed.alert_type)
         or claimed.session_status is None
-        or (learned.completed_at is not None and claimed.session_ended_at is None)
+        or (facts.completed_at is not None and claimed.session_ended_at is None)
     )
 
 

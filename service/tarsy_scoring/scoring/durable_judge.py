@@ -18,7 +18,7 @@ from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.store import Learned, Step, Store, StoredTurn
+from tarsy_scoring.queue.store import SessionFacts, Step, Store, StoredTurn
 from tarsy_scoring.scoring.layers import Layers
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline
@@ -57,7 +57,7 @@ class Attempt:
     """Held while a step is stored, so that of several samples asked at once only one stores the turn before them."""
     phase: str | None = None
     timeline: Timeline | None = None
-    learned: Learned | None = None
+    facts: SessionFacts | None = None
     """What the source said about the session and no event did; it is stored with the end of the score."""
     context: FittedContext | None = None
     layers: Layers | None = None

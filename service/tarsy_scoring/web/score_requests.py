@@ -154,7 +154,7 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         Problem: See `request_score`.
     """
     try:
-        answer: Answer | KeptAnswer | UnverifiedSession | None = await context.inbox.look(request, key)
+        answer: Answer | KeptAnswer | UnverifiedSession | None = await context.inbox.peek(request, key)
         if answer is None:
             answer = await context.inbox.request_score(request, key, is_verified=False)
         if isinstance(answer, UnverifiedSession):

@@ -5,7 +5,7 @@ from tarsy_scoring.scores.fields import SCORE_FIELDS
 
 # Columns of the queue's own work, which no score document shows.
 WORK_COLUMNS = """
-attempt_started_at attempts_burned chain_is_named lease_expires_at lease_owner lease_token losses next_attempt_at nonce
+attempts_burned chain_is_named lease_expires_at lease_owner lease_token losses next_attempt_at nonce
 priority reference_id spent_s stage_id waiting_for_text waiting_reason
 """
 

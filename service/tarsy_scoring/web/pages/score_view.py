@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from tarsy_scoring.references import store as stored_references
+from tarsy_scoring.scores.reader import references_of
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.pages import labelling
@@ -38,7 +39,7 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         reader.newest_score(session_id),
         reader.history(session_id, HISTORY_SHOWN + 1),
         reader.history(session_id, 1, purpose="production"),
-        stored_references.references_of(database, [session_id]),
+        references_of(database, [session_id]),
         _values_of_score(context, document),
     )
     if document is None:
