@@ -67,7 +67,7 @@ schemas: $(VENV)/.dev  ## generate schemas/, docs/configuration.md and the table
 # Without `--quiet`, which hides the warnings from `--strict` as well.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 screenshots: $(VENV)/.dev  ## take the pictures of the documentation again (docs/images): after changing a page
-	@WRITE_PICTURES=1 $(BIN)/python -m pytest -q tests/browser/test_every_page.py -k a_picture $(ARGS)
+	@WRITE_PICTURES=1 $(BIN)/python -m pytest -q tests/browser/test_every_page.py -k a_picture_is_taken $(ARGS)
 
 docs: $(VENV)/.docs  ## build the documentation as a site in build/site; a broken link is an error
 	@$(MKDOCS) build --strict --config-file .ci/mkdocs.yml

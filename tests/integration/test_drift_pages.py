@@ -97,14 +97,14 @@ async def test_the_page_of_an_empty_database(api: Api) -> None:
 
 
 async def test_the_page_shows_the_conclusion_of_a_finding(api: Api) -> None:
-    """In words, as a chart with intervals, as a table, and with the anchors that lack a judgement."""
+    """In words, in parts, as a table, and with the anchors that lack a judgement."""
     chosen = await plant_finding(api)
 
     html = await look(api, "/drift?chain=kubernetes")
 
     assert "<h2>The judge changed" in html
     assert "the same sessions get +10.0 points" in html
-    assert 'id="parts-title">The change in points, and its parts</title>' in html
+    assert "<dt>Judge's part</dt><dd>" in html
     assert 'class="break"' in html, "where the other judge begins"
     assert "30 anchors were judged by both judges." in html
     assert "30 judged by the current judge; 1 gone: the source no longer has it." in html

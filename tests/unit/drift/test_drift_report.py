@@ -1,4 +1,4 @@
-"""Texts and pictures about drift: findings, estimates with intervals, waiting states, refused arguments."""
+"""Texts about drift: findings, estimates with intervals, waiting states, refused arguments."""
 
 import shlex
 import uuid
@@ -17,7 +17,6 @@ from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.studies.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
 from tarsy_scoring.studies.drift_loop import message_of
-from tarsy_scoring.studies.drift_page import parts_picture
 from tarsy_scoring.studies.drift_report import in_points, standing_of
 from tarsy_scoring.studies.findings import Finding, event_of
 
@@ -145,17 +144,6 @@ def test_comparison_of_anchors_alone_does_not_ask_for_sessions() -> None:
     assert (drift.cause, drift.compared) == ("none", (0, 0))
     assert drift.meaning[0].startswith("No change of the judge is shown: the same sessions get +0.0 points (")
     assert "too few" not in " ".join(drift.meaning)
-
-
-def test_the_picture_puts_every_part_on_one_scale() -> None:
-    picture = str(parts_picture(a_finding()))
-
-    assert "Judge&#39;s part: -8.0 (-9.5 to -6.5)" in picture
-    assert picture.count("<circle") == 3
-    assert ">+10 points<" in picture
-    assert 'cx="195"' in str(parts_picture(a_finding(judge=estimate(0.0))))
-    unknown = str(parts_picture(a_finding(whole=estimate(None), agents=estimate(None))))
-    assert (unknown.count("<circle"), "Whole change: unknown" in unknown) == (1, True)
 
 
 @table

@@ -26,12 +26,15 @@ from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
-from tarsy_scoring.web.pages import criteria, insights_view, score_view, sessions
+from tarsy_scoring.web.pages import criteria, score_view, sessions
+from tarsy_scoring.web.pages.charts import trend_view
+from tarsy_scoring.web.pages.distribution import band_rows, category_rows
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.session import ShownSession, Unreadable
+from tarsy_scoring.web.pages.trends import chain_rows
 from tarsy_scoring.web.queries import read_form
 
 TODAY, NOW = date(2026, 3, 2), datetime(2026, 3, 2, tzinfo=UTC)
@@ -404,16 +407,16 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     found: Any = Distribution(
         [BandCount("low", 0, 49, 0, []), BandCount("high", 50, 100, 3, [category])], 1, 1, [category]
     )
-    view: Any = insights_view.distribution_view(found, load_criteria(), form, "t", is_default=False)
-    shown("distribution.html", form=form, view=view, found=found, **shared)
+    bands = band_rows(found, form, is_default=False)
+    categories = category_rows(found, load_criteria())
+    shown("distribution.html", form=form, found=found, count=4, bands=bands, categories=categories, **shared)
     points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
     known, step = Known(3.0, 1.5, 2), ChainStep(TODAY, name, 50.0, 1)
     figures = {"judging_usd": known, "input_tokens": known, "output_tokens": known, "agent_usd": known}
     chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 0, 1, 1, 1.0, **figures, duration_s=known, trend=[step])
-    every = EveryChain([chain], 1, 4)
-    for view in (insights_view.trend_view(points, "t"), None):
-        rows = insights_view.chain_rows(every, form)
-        text = shown("trends.html", form=form, view=view, left_out=1, rows=rows, every=every, **shared)
+    rows = chain_rows(EveryChain([chain], 1, 4), form)
+    for view in (trend_view(points, "t"), None):
+        text = shown("trends.html", form=form, view=view, left_out=1, rows=rows, chains_left_out=4, **shared)
         assert "4 more chains are not listed" in text
         assert ("Totals per day" in text) is (view is not None)
     tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])

@@ -6,7 +6,7 @@ from starlette.responses import HTMLResponse, Response
 from tarsy_scoring.analytics.approaches import MOST_READ, Approaches, read_approaches
 from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.pages.downloads import approach_sheet, csv_file, download_form
+from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 
 router = APIRouter(include_in_schema=False)
@@ -29,7 +29,8 @@ async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
 async def approaches_file(request: Request, _: Analysing) -> Response:
     """The approaches of the page, as CSV."""
     found = await _read(request, download_form(request))
-    return csv_file("approaches", approach_sheet(found.approaches))
+    rows = ((a.name, a.sessions, a.chains, a.mean_total) for a in found.approaches)
+    return csv_file("approaches", "approach sessions chains mean_total", rows)
 
 
 async def _read(request: Request, form: PeriodForm) -> Approaches:

@@ -16,7 +16,7 @@ from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.pages.downloads import csv_file, download_form, tool_sheet
+from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period
 from tarsy_scoring.web.queries import Moment
@@ -49,9 +49,23 @@ async def missing_tools_page(request: Request, caller: Analysing) -> HTMLRespons
 
 @router.get(f"{PAGE}.csv")
 async def missing_tools_file(request: Request, _: Analysing) -> Response:
-    """The tools of the page and the chains that asked for them, as CSV."""
+    """The tools of the page, as CSV: a row for each chain that asked for one, or one without a chain."""
     found = await _look_up(request, download_form(request, SORT))
-    return csv_file("missing-tools", tool_sheet(found.tools))
+    rows = (
+        (
+            t.tool_name,
+            t.state,
+            t.exists,
+            "; ".join(s.name for s in t.spellings),
+            t.sessions,
+            t.points_lost,
+            *chain,
+        )
+        for t in found.tools
+        for chain in [(c.chain_id, c.sessions) for c in t.by_chain] or [(None, 0)]
+    )
+    columns = "tool state exists spellings sessions points_lost chain chain_sessions"
+    return csv_file("missing-tools", columns, rows)
 
 
 async def _look_up(request: Request, form: PeriodForm) -> Ledger:

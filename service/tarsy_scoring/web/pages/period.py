@@ -123,7 +123,7 @@ def requested_period(request: Request, *choices: Choice) -> PeriodForm:
 
 async def period_page(request: Request, template: str, form: PeriodForm, **values: Any) -> HTMLResponse:
     """
-    A page that extends `insights.html`; 422 if the form has faults.
+    A page that extends `period.html`; 422 if the form has faults.
 
     Args:
         template: Its name is the page's path, with `_` for `-`.

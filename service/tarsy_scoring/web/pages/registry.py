@@ -29,11 +29,11 @@ _HERE = "tarsy_scoring.web.pages"
 PAGES = [
     Page("/week", "This week", f"{_HERE}.week"),
     Page("/", "Sessions", f"{_HERE}.sessions"),
-    Page("/trends", "Trends", f"{_HERE}.insights"),
+    Page("/trends", "Trends", f"{_HERE}.trends"),
     Page("/missing-tools", "Missing tools", f"{_HERE}.missing_tools"),
-    Page("/failure-tags", "Failure tags", f"{_HERE}.insights"),
+    Page("/failure-tags", "Failure tags", f"{_HERE}.failure_tags"),
     Page("/review", "Review", f"{_HERE}.labelling"),
-    Page("/distribution", "Distribution", f"{_HERE}.insights", is_under_more=True),
+    Page("/distribution", "Distribution", f"{_HERE}.distribution", is_under_more=True),
     *(
         [Page("/drift", "Drift", "tarsy_scoring.studies.drift_page", is_under_more=True)]
         if has_studies()
