@@ -1,9 +1,9 @@
 """
 Finds the failures that an analysis asserts, as opposed to those that it denies, asks about or only names.
 
-It reads cues and their scopes, as NegEx does: a cue (`no sign of X`) denies the terms behind it as far as its
-scope reaches. An answer behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a
-sentence is read: an explanation that refutes a term without a cue is not recognised.
+A cue in front of a term (`no sign of X`) denies the term as far as the clause reaches, as in NegEx. An answer
+behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a sentence is read: an
+explanation that refutes a term without a cue is not recognised.
 
 Source: Chapman et al., A Simple Algorithm for Identifying Negated Findings and Diseases in Discharge
 Summaries, 2001.
@@ -11,12 +11,19 @@ Summaries, 2001.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from tarsy_scoring.judge.read import cues
-from tarsy_scoring.judge.read.cues import TERM, X
 from tarsy_scoring.timeline.text import without_invisible
+
+# Each term becomes one character of a private plane, so that no pattern depends on the vocabulary.
+_FIRST_MARK = 0xF0000
+_MARKS = f"{chr(_FIRST_MARK)}-\U000ffffd"
+_TERM = re.compile(f"[{_MARKS}]")
+_RUN = re.compile(  # terms that share a statement: `X, Y and Z`
+    rf"[{_MARKS}](?:[\s,/&+]*(?:(?:and/or|and|or|nor|as well as|plus)[\s,]+)?(?:(?:an?|any|even"
+    rf"|the) )?[{_MARKS}])*"
+)
 
 
 def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
@@ -31,240 +38,237 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
         vocabulary: Identifiers such as `wrong_conclusion`.
     """
     terms = list(dict.fromkeys(vocabulary))
-    # Each term becomes one private character, so that no pattern depends on the vocabulary.
-    marks = {term: chr(cues.FIRST_MARK + number) for number, term in enumerate(terms)}
+    marks = {term: chr(_FIRST_MARK + number) for number, term in enumerate(terms)}
     text = _mark_terms(analysis, {term.lower(): mark for term, mark in marks.items()}) if terms else ""
-    if not TERM.search(text):
+    if not _TERM.search(text):
         return []
     asserted = set[str]()
-    for sentence in _sentences(text):
-        for run in _asserted_runs(sentence):
-            if len(terms) < 4 or len(set(run)) < len(terms):
-                asserted |= set(run)
+    for sentence, following in pairwise([*_sentences(text), _Sentence("")]):
+        answer = "" if following.is_item or following.text.endswith(":") else following.text
+        for run in _RUN.finditer(sentence.text):
+            named = set(_TERM.findall(run[0]))
+            if (len(terms) < 4 or len(named) < len(terms)) and _is_asserted(sentence, run, answer):
+                asserted |= named
     return [term for term in terms if marks[term] in asserted]
 
 
 # --- from text to sentences ----------------------------------------------------------------------------
 
 _PLAIN = str.maketrans("’‘“”[]\r\u2028", "''\"\"()\n\n") | {ord("—"): " - ", ord("–"): " - "}
-_MARKUP = re.compile(rf"\\(?=[_*`\[\]-])|</?[A-Za-z]{{1,10}}>|\r(?=\n)|{X}")
+_MARKUP = re.compile(rf"\\(?=[_*`\[\]-])|</?[A-Za-z]{{1,10}}>|\r(?=\n)|[{_MARKS}]")
 _DECORATION = re.compile(r"[*`\"{}#>]|(?<!\w)[_']+|[_']+(?!\w)")
 _STRUCK_OUT = re.compile(r"~~[^~\n]{1,400}~~")
 _QUOTED = re.compile(r'"[^"\n]{1,400}"')
-_ITEM = re.compile(r"\s*(?:#+|(?:[-+•*]|[0-9]{1,3}[.)])\s)+\s*")
-_UNCHECKED = re.compile(r"[\s*+•-]*(?:\([ -]?\)|[☐✗✘✖❌])\s")
-_HEADING = re.compile(r"\s*(?:#|(?:\*\*|__)[^*_]+(?:\*\*|__):?\s*$)")
-_TABLE_RULE = re.compile(r"[|:\s-]+")
-# A paragraph that is broken into lines. A line with a label (`X: no`) or with terms alone is one of its own.
-_BROKEN_LINE = re.compile(
-    r"(?<=[a-z,])\n(?=[^\n:=|]{0,60}(?:[a-z]{2}|\.$)[^\n:=|]*$)(?!\s*(?:[-+•*#>|(☐✗✘✖❌]|[0-9]{1,3}[.)]))",
-    re.MULTILINE,
-)
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)[)']*\s+")
 _OTHER_WORD = re.compile(r"\b(?!(?:and|or|nor|tags?|labels?|failures?|modes?)\b)[a-z]{2,}")
+_ITEM = re.compile(r"\s*(?:[-+•*]|[0-9]{1,3}[.)])\s")
+_HEADING = re.compile(r"\s*(?:#|\*\*[^*]+\*\*:?\s*$)")
+_UNCHECKED = re.compile(r"[\s*+•-]*(?:\([ -]?\)|[☐✗✘✖❌])\s")
+_BROKEN_LINE = re.compile(rf"^((?:[^:\n]|:[0-9])*[a-z,])\n(?=[a-z{_MARKS}][^:|\n]*$)", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)[)']*\s+|;\s*")
 
 
 def _mark_terms(analysis: str, marks: dict[str, str]) -> str:
-    """Plain text in lower case, in which each term is its mark."""
+    """Plain text in lower case, in which each term is one character."""
     text = _MARKUP.sub("", without_invisible(analysis)).translate(_PLAIN).lower()
     names = "|".join(map(re.escape, marks))
     # A hyphen or a dot makes another word (`non-X`, `X.py`); underscores around a term are emphasis.
     whole = rf"(?<![\w!¬])(?<!\w[-.])(?P<emphasis>_{{0,3}})(?P<term>{names})(?P=emphasis)(?!\w)(?![-.]\w)"
     text = _STRUCK_OUT.sub(" ", re.sub(whole, lambda m: marks[m["term"]], text))
     # A longer quotation is the text of another author; quotation marks around a term alone are decoration.
-    return _QUOTED.sub(lambda m: TERM.sub(" ", m[0]) if _OTHER_WORD.search(m[0]) else m[0], text)
+    return _QUOTED.sub(lambda m: _TERM.sub(" ", m[0]) if _OTHER_WORD.search(m[0]) else m[0], text)
 
 
-@dataclass(slots=True)
-class _Sentence:
+class _Sentence(NamedTuple):
+    """A sentence, and the line that introduces its list (`Not observed:`)."""
+
     text: str
     lead: str = ""
-    """The line that introduces it, such as `Not observed:`."""
-    is_beside: bool = False
-    """Whether it is a list item or a table cell, and so no answer to the sentence in front of it."""
-    next: str = ""
-    """The sentence behind it, where that may be its answer, as `None found.` behind `X:`."""
+    is_item: bool = False
 
 
 def _sentences(text: str) -> list[_Sentence]:
     found: list[_Sentence] = []
-    lead, lead_depth, last_depth, row_start = "", 0, 0, 0
-    for line in _BROKEN_LINE.sub(" ", text).split("\n"):
+    lead, lead_depth = "", 0
+    for line in _BROKEN_LINE.sub(r"\1 ", text).split("\n"):
         item = _ITEM.match(line)
         plain = _DECORATION.sub("", line[item.end() if item else 0 :]).strip()
-        if plain and _TABLE_RULE.fullmatch(plain):
-            del found[row_start:]  # the row above a rule is the heading of a table
-        if not plain or _TABLE_RULE.fullmatch(plain) or _UNCHECKED.match(line):
+        if not plain or _UNCHECKED.match(line):
             continue
-        is_heading = _HEADING.match(line) is not None
-        depth = -1 if is_heading else len(line) - len(line.lstrip(" \t>")) + (item is not None)
-        if lead and depth <= lead_depth and (item or _OTHER_WORD.search(plain)):
-            lead = ""
-        row_start = len(found)
-        if line.lstrip().startswith("|") or " | " in line:
+        if "|" in line:
             found += _cells(plain)
             continue
+        is_heading = _HEADING.match(line) is not None
+        depth = -1 if is_heading else len(line) - len(line.lstrip()) + (item is not None)
+        if lead and depth <= lead_depth and (item or _OTHER_WORD.search(plain)):
+            lead = ""
         first, *others = _SENTENCE_END.split(plain)
-        is_beside = item is not None and not is_heading and depth <= last_depth
-        found += [_Sentence(first, lead, is_beside), *map(_Sentence, others)]
-        last_depth = depth
+        found += [_Sentence(first, lead, item is not None), *map(_Sentence, others)]
         if plain.endswith(":") or is_heading:
             lead, lead_depth = plain, depth
-    for this, following in pairwise(found):
-        this.next = "" if following.is_beside else following.text
     return found
 
 
 def _cells(row: str) -> Iterator[_Sentence]:
     """The terms of a table's row, each with the answer of the row: `| X | E12 | no |` is read as `X: no`."""
     cells = [cell.strip() for cell in row.split("|") if cell.strip()]
-    answer = next((cell for cell in cells if cues.ANSWER.fullmatch(cell)), "")
-    return (_Sentence(f"{cell}: {answer}", is_beside=True) for cell in cells if TERM.search(cell))
+    answer = next((cell for cell in cells if _YES_OR_NO.fullmatch(cell)), "")
+    return (_Sentence(f"{cell}: {answer}", is_item=True) for cell in cells if _TERM.search(cell))
 
 
-# --- from sentences to assertions ----------------------------------------------------------------------
+# --- cues ----------------------------------------------------------------------------------------------
+
+# Contains the word of a cue and denies nothing.
+_QUIET = re.compile(
+    r"(?:\bnot|n't|\bnever) (?:only|just|merely|simply|so much|(?:even |later )?(?:correct|revis|retract"
+    r"|excus|admit)\w*)"
+    r"|(?:\bnot|n't|\bnever) (?:avoid|prevent|escap|resist|exclud)\w*|\bnot (?:free|far) (?:of|from)"
+    r"|\bnot without\b"
+    r"|\bno (?:doubt|question|wonder|excuse|denying|less than|failure other)\b|\b(?:cannot"
+    r"|can't) (?:be den|deny|but|help)\w*"
+    r"|\b(?:nothing|none) (?:but|less than|short of)|\bwithout (?:a |any )?(?:doubt|question)"
+    r"|\bfail\w* to (?:avoid|prevent)"
+    r"|\b(?:should|could|would) have (?:been )?(?:avoided|prevented)|\b(?:even if|if anything"
+    r"|would have to be called)\b"
+    r"|\b(?:i|we)(?: would|'d) (?:also )?(?:call|tag|label|say|add)"
+)
+_DENYING = (
+    r"\b(?:not|no|never|none|no one|nothing|neither|nor|cannot|without|zero|minus|hardly|scarcely|barely"
+    r"|nowhere|unlike|against|unable|less|than"
+    r"|lack(?:s|ed|ing)?|absen(?:t|ce)|free (?:of|from)|devoid|innocent|immune|avoid\w*|prevent\w*"
+    r"|resist\w*|escap\w*|refrain\w*|withh[eo]ld\w*|omit\w*"
+    r"|declin\w+|rul(?:e|es|ed|ing) out|reject\w*|dismiss\w*|exclud\w*|retract\w*|disprov\w*|refut\w*"
+    r"|contradict\w*|clear(?:s|ed) (?:\w+ )?of|clear of"
+    r"|rather than|instead of|in place of|far from|anything but|short of|opposed to|unassigned"
+    r"|inapplicable|n/a|considered|weighed|thought about"
+    r"|(?:little|insufficient|weak|few) (?:evidence|signs?|support|reasons?|grounds?)|(?:check|look|search"
+    r"|screen|watch|ask)(?:s|ed|ing)? (?:for|whether|me)"
+    r"|too \w+ (?:to|for)|(?:hard|difficult|unfair|wrong|premature|reluctant) to|hesitat\w+"
+    r"|fail\w* to (?:qualify|amount|constitute)|accused)\b"
+    r"|n't\b|(?<![\w.])0\b"
+)
+_DOUBTING = (
+    r"\b(?:may|might|could|would|possibl[ey]|perhaps|maybe|potential(?:ly)?|almost|nearly|borderline"
+    r"|risk(?:s|ed)?|suspicion|danger|border\w* on"
+    r"|unlikely|doubtful|questionable|close to|regarding|as for|such as|e\.g\.,?)\b"
+)
+_NAMING = (
+    r"\b(?:if|whether|unless|suppose|assuming|either|to be an?|vocabulary|one of|any of|defin\w+|cho(?:ose"
+    r"|osing|sen)|tags? like"
+    r"|(?:possible|available|allowed|valid|known) (?:failure )?(?:tags?|modes?|labels?)"
+    r"|list of (?:failure )?tags)\b"
+)
+_CUE = re.compile(f"(?P<naming>{_NAMING})|{_DENYING}|{_DOUBTING}")
+_REACH = 300  # characters of a sentence that are read around a term
+_OF_SUBJECTS = frozenset({"no", "no one", "nothing", "none", "neither", "nor", "unlikely", "doubtful"})
+_ASIDE = re.compile(r"^, [^,;:.()]{0,40},")  # `not, in my view, X`
+_LEADS_IN = re.compile(
+    r" ?(?:(?:of|the|these|following|failures?|tags?|labels?|modes?|applicable|observed|assigned"
+    r"|signs?) ?)*[:(]"
+)
+_END = re.compile(
+    r"[:;]|\((?!or )| - |->|→|=|, (?:there|the agent|it|only|i|we|while)\b"
+    r"|\b(?:but|however|although|though|because|since|so|hence|therefore|thus|yet|except|besides|due to"
+    r"|which|other than)\b"
+)
+_SERIES = re.compile(r"^[^,]*(?:, [^,]{1,30})*,? or [^,]*$")
+# What a sentence concludes from a denial: `The lack of logs is X`, `not reading the logs made this X`.
+_CONCLUDES = re.compile(
+    r" \w+(?: \w+)*,? (?:is|was|are|were|it is|and is)(?: as)?(?: an?| the| this)? $| only $"
+    r"|\w .*(?:i assign|given the) $"
+    r"|(?: \w+){2,} (?:makes?|made|counts as|leads? to|led to|has|ended in|jump(?:s|ed) to|reached|drew"
+    r"|left|leaves|shows|and)(?: an?| the| this)? $"
+)
+_OPINION = re.compile(
+    r" (?:\w+ )?(?:think|believe|say|see|find|mean|prove|suggest|indicate|claim|argue|agree|consider"
+    r"|convinced|clear|true|sure|call|be|been|what)\b"
+)
+
+# --- answers behind a term -----------------------------------------------------------------------------
+
+_FOUND = (
+    r"(?:found|observed|present|seen|detected|identified|applicable|appl(?:y|ied)|occur(?:red)?|evident"
+    r"|noted|triggered|assigned|set|warranted|here"
+    r"|supported|justified|the case|an issue)"
+)
+_NEGATIVE = (
+    r"(?:none|nope|no|zero|n/a|not|never|neither|nothing|false|null|absent|negative|avoided|ruled out"
+    r"|excluded|unlikely|unfounded|rejected|dismissed"
+    r"|unchecked|considered|unknown|possibly|maybe|perhaps|unclear|clean|clear|pass(?:ed)?|ok"
+    r"|0(?:/[0-9]{1,3})?|[✗✘✖❌☐👎]|\(\s?\)|-)"
+)
+_YES_OR_NO = re.compile(rf"yes|true|x|applies|✓|✅|☑|{_NEGATIVE}|not {_FOUND}|{_FOUND}")
+_STOP = r"(?=\s*(?:$|[.,;!?)(|/:]|-+\s|->))"
+_SEPARATOR = (
+    r"(?:\s?\))?\s*(?:->|→|[:=|,?(]|-+(?=[\s>]))[\s:=(>-]*"
+    r"(?:(?:is )?(?:present|applicable|observed|found|status|verdict|answer)\s?[:=?]\s?)?"
+)
+_DENIED_BEHIND = re.compile(
+    rf"(?:\s(?:tags?|labels?|modes?|failures?)\b)?(?:\s?\([^()]{{1,200}}\))?(?:{_SEPARATOR}(?:"
+    r"[✗✘✖❌☐👎]|considered\b|(?:(?:it|this|i|we|there|that|the|i'd) )?(?:(?:is|was|does|did|found|see|saw"
+    r"|could|has|have) )?(?:been )?"
+    rf"(?:{_NEGATIVE}{_STOP}|(?:\w+ )?(?:not|n't|never) (?:been )?{_FOUND}(?! in e[0-9])|\w+n't {_FOUND}"
+    rf"|\w+ not(?=\s*$|\.)|not (?:really|quite|in this)"
+    rf"|none (?:of (?:these|them|it|the kind)|that|appl|{_FOUND})|cannot|nothing of|say no|answer is no"
+    rf"|did not (?:find|see)|neither appl"
+    r"|(?:no|zero|0) (?:\w+ ){0,2}(?:signs?|evidence|indications?|instances?|traces?|issues?|problems?"
+    r"|cases?|missed|missing)\b(?! line)))"
+    r"|(?:\s?\)|, which)?\s(?!but|and|while|or|as|because|in\b|with)(?:\w+\s){0,3}?(?:not|never|cannot"
+    r"|nowhere|hardly|neither|[a-z]{1,8}n't|no longer|no)\b"
+    r"(?! (?:only|just|correct|revis|excus|support |compensat|due|carry|back|affect|a small|a minor|matter"
+    r"|help|be (?:ignored|denied|excused|overlooked)))"
+    r"|\s(?:is|was|be|been|are|were|seems?) (?:clearly |therefore |thus |also |really |both |all "
+    r"|successfully )?(?:absent|lacking|weak|false|null|inapprop\w+"
+    r"|avoided|ruled out|excluded|un(?:founded|warranted|justified|likely|checked)|inapplicable|dismissed"
+    r"|rejected|refuted|doubtful|debatable|considered|checked"
+    r"|too (?:strong|harsh)|an? stretch|off the table)\b|\s(?:tag |label )?(?:out|inapplicable"
+    r"|unchecked)\b|\s?[☐✗✘✖❌👎]|\s?\(\s?\)"
+    r"|\s(?:would|might|may|could)\b(?! (?:easily )?have been)|\s(?:\w+ )?(?:only |can |must "
+    r"|should )(?:only )?(?:be|if|when)\b|\s(?:if|unless)\b(?! anything)"
+    r"|\s(?:means?|refers? to|denotes?|describes?|is (?:when|for|used|defined|one of|an? \w+ (?:that"
+    r"|for)))\b)"
+)
+_DENIED_AT_END = re.compile(
+    rf"{_SEPARATOR}.*(?:(?:(?:does|do|did) not|doesn't|don't) apply|not applicable|so no|answer is no)$"
+)
+_CONFIRMED = re.compile(rf"{_SEPARATOR}(?:yes|true|present|applies|observed|found|confirmed|✓|✔|✅|☑){_STOP}")
+_NO_NEXT = re.compile(
+    rf"\W*(?:(?:present|applies): no|(?:not|never) {_FOUND}|{_NEGATIVE}{_STOP}|none (?:of|{_FOUND})"
+    rf"|(?:there (?:is|was) )?no (?:evidence|sign|such)"
+    r"|(?:it |this |they )?(?:does|did|do|is|was) not|i (?:found|saw|see) no)"
+)
+_YES_NEXT = re.compile(r"\W*(?:yes|indeed|definitely|certainly|clearly|it (?:does|did|was)|there was)\b")
 
 
-@dataclass(slots=True)
-class _Scope:
+def _is_asserted(sentence: _Sentence, run: re.Match[str], answer: str) -> bool:
     """
-    The reach of a cue, and what has been read within it. A sentence is read from left to right.
+    Whether a sentence asserts the terms of a run.
 
-    A `far` scope ends with its clause. A `none` one passes verbs as well: `None of the claims is X`. A `near`
-    one ends at a word that is not in `CARRYING`, and an `all` one (`if`) with the sentence.
+    Args:
+        answer: The next sentence, if it may answer this one: `X:` and `None found.`
     """
-
-    reach: str
-    opens_sentence: bool
-    has_substance: bool = False
-    """A word outside of `CARRYING` was read; the cue denies that word."""
-    has_terms: bool = False
-    is_suspended: bool = False
-    """Whether a comma behind substance has suspended the denial, until `or` shows that the list goes on."""
-    last_word: str = ""
-
-    @property
-    def is_bare(self) -> bool:
-        return not (self.has_substance or self.has_terms)
-
-    @property
-    def leads_on(self) -> bool:
-        """Whether it passes a colon or a bracket: `No sign of: X`, but not `It was not verified: X`."""
-        return self.is_bare and (self.opens_sentence or self.last_word in cues.LEADING_ON)
+    text, behind = sentence.text, sentence.text[run.end() : run.end() + _REACH].rstrip(" .")
+    if text.rstrip(" )").endswith("?"):
+        return _YES_NEXT.match(answer) is not None
+    if _CONFIRMED.match(behind):
+        return True
+    if _DENIED_BEHIND.match(behind) or _DENIED_AT_END.match(behind):
+        return False
+    if not behind.strip(":") and _NO_NEXT.match(answer):
+        return False
+    before = _QUIET.sub(" ", text[max(run.start() - _REACH, 0) : run.start()])
+    if _CUE.search(_QUIET.sub(" ", sentence.lead)) and not _END.search(before):
+        return False
+    return not any(_reaches(cue, before[cue.end() :]) for cue in _CUE.finditer(before))
 
 
-def _asserted_runs(sentence: _Sentence) -> Iterator[str]:
-    """Terms that a sentence asserts; those that share one statement (`X, Y and Z`) in one string."""
-    text, position = sentence.text, 0
-    scope = _read_on(sentence.lead.rstrip(": "), None, is_start=True)
-    if scope and not scope.leads_on:
-        scope = None
-    while run := cues.RUN.search(text, position):
-        scope = _read_on(text[position : run.start()], scope, is_start=position == 0)
-        is_denied, position = _denied_behind(text, run, sentence.next)
-        if text.rstrip(" )").endswith("?"):
-            is_asserted = cues.YES_NEXT.match(sentence.next) and not (
-                scope and scope.reach in ("none", "near")
-            )
-        elif cues.CONFIRMED.match(text, run.end()):
-            is_asserted = scope is None or scope.reach == "all"
-        elif scope and not scope.is_bare and cues.HOLDS.match(text, run.end()):
-            is_asserted = True
-        else:
-            is_asserted = not is_denied and (scope is None or scope.is_suspended)
-        if scope:
-            scope.has_terms = True
-        if is_asserted:
-            yield "".join(TERM.findall(run[0]))
-
-
-def _read_on(text: str, scope: _Scope | None, *, is_start: bool) -> _Scope | None:
-    """Read a text without terms; returns the scope that is open at its end."""
-    has_subject = not is_start
-    outside: list[_Scope | None] = []  # the scopes around the brackets that are open
-    position = 0
-    while token := cues.TOKEN.search(text, position):
-        kind, position = token.lastgroup or "", token.end()
-        if kind in ("none", "far", "near", "all", "maybe"):
-            scope = _open(kind, scope, opens_sentence=not has_subject)
-            if aside := cues.ASIDE.match(text, position):
-                position = aside.end()
-        elif kind == "open":
-            outside.append(scope)
-            goes_on = scope and (
-                scope.leads_on or scope.reach == "all" or text.startswith(("or ", "nor "), position)
-            )
-            scope = scope if goes_on else None
-        elif kind == "close":
-            scope = outside.pop() if outside else scope
-        elif kind == "word" and scope:
-            scope = _pass_word(scope, token[0])
-        elif kind != "quiet" and scope:
-            scope = _pass_mark(scope, kind, text[position:])
-        has_subject = (
-            has_subject or (kind == "word" and token[0] not in cues.CARRYING)
-        ) and kind != "semicolon"
-    return scope
-
-
-def _open(kind: str, scope: _Scope | None, *, opens_sentence: bool) -> _Scope | None:
-    if kind == "maybe":  # a mere mention takes nothing back that is denied already
-        return scope or _Scope("near", opens_sentence)
-    if scope and scope.reach in ("far", "none") and kind == "near" and scope.is_bare:
-        return None  # the denial of a denial: `did not avoid X`
-    return scope if scope and scope.reach == "all" else _Scope(kind, opens_sentence)
-
-
-def _pass_word(scope: _Scope, word: str) -> _Scope | None:
-    """The scope behind a word; None where the word ends it."""
-    is_carrying = word in cues.CARRYING
-    if (
-        scope.reach == "far"
-        and word in cues.VERBS
-        and scope.has_substance
-        and scope.last_word not in cues.RELATIVE
-    ):
-        return None  # `Never asking is X`: the denial belongs to the subject
-    if scope.reach == "near":
-        is_predicate = word in cues.VERBS and scope.last_word not in ("", "that", "which")
-        if not is_carrying or is_predicate or (scope.has_terms and word in cues.PRONOUNS):
-            return None
-    scope.has_substance |= not is_carrying
-    if word in cues.OPINIONS and scope.reach == "far":
-        scope.reach = "none"  # `I do not think that it is X`
-    scope.last_word = word
-    return scope
-
-
-def _pass_mark(scope: _Scope, kind: str, rest: str) -> _Scope | None:
-    """The scope behind punctuation, a conjunction or the beginning of a clause; None where that ends it."""
-    if kind == "end" or (kind == "colon" and not scope.leads_on):
-        return None
-    if scope.reach == "all":
-        return scope
-    if kind == "clause" or (
-        kind == "semicolon" and (scope.has_substance or not scope.has_terms or rest.strip())
-    ):
-        return None
-    if kind == "or":
-        scope.is_suspended = False
-    elif kind == "comma":
-        if not scope.has_terms and cues.ARTICLE_NEXT.match(rest):  # `, a clear X`
-            return None
-        scope.is_suspended = scope.has_substance
-    return scope
-
-
-def _denied_behind(text: str, run: re.Match[str], following: str) -> tuple[bool, int]:
-    """Whether the words behind a run of terms deny it, and the position from which to read on."""
-    end = run.end()
-    if cues.QUIET_BEHIND.match(text, end):
-        return False, end
-    if found := cues.DENIED_BEHIND.match(text, end):
-        return True, found.end()
-    next_term = TERM.search(text, end)
-    rest = text[end : next_term.start() if next_term else len(text)]
-    if cues.SEPARATOR.match(rest) and cues.DENIED_AT_END.search(rest):
-        return True, end
-    is_label = run.start() < 5 or not rest.strip(" .:?!)")
-    return is_label and cues.NO_NEXT.match(following) is not None, end
+def _reaches(cue: re.Match[str], gap: str) -> bool:
+    """Whether a cue denies a term behind the gap."""
+    if cue["naming"]:
+        return True
+    gap = _ASIDE.sub("", gap)
+    gap = gap[lead_in.end() :] if (lead_in := _LEADS_IN.match(gap)) else gap
+    *listed, last = gap.split(",")
+    is_list = _TERM.search(gap) or _SERIES.search(gap) or not any(map(str.strip, listed))
+    if gap.strip() == "," or _END.search(gap) or not is_list:
+        return False
+    return cue[0] in _OF_SUBJECTS or not _CONCLUDES.search(last) or _OPINION.match(gap) is not None
