@@ -42,8 +42,8 @@ def criteria(_: Surroundings) -> dict[str, Content]:
     from tarsy_scoring.config.chains import ProviderSettings
     from tarsy_scoring.judge.criteria import load_criteria
     from tarsy_scoring.judge.verdict import Turn
-    from tarsy_scoring.scoring.budget import context_budget
-    from tarsy_scoring.scoring.score_columns import judge_fingerprint
+    from tarsy_scoring.scoring.columns import judge_fingerprint
+    from tarsy_scoring.scoring.providers import context_budget
 
     provider = ProviderSettings(temperature=0.25)
     turn = Turn("analysis", "67", "main", "judge-model", "judge-model-1", 9, 1, 1, 0.5, 1, "stop")
@@ -82,7 +82,7 @@ async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
     from tarsy_scoring.evaluation.diagnosis import diagnose
     from tarsy_scoring.evaluation.interaction import measure_interaction
     from tarsy_scoring.judge.criteria import load_criteria
-    from tarsy_scoring.scoring.budget import context_budget
+    from tarsy_scoring.scoring.providers import context_budget
     from tarsy_scoring.timeline.evidence import check_evidence
     from tarsy_scoring.timeline.files import SessionFiles
     from tarsy_scoring.timeline.render.context import build_context

@@ -20,7 +20,7 @@ from tarsy_scoring.missing_tools.ledger import WantedTool, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import Keep, Pruner
-from tarsy_scoring.scoring.score_columns import tool_names, tools_hash_of
+from tarsy_scoring.scoring.columns import tool_names, tools_hash_of
 from tarsy_scoring.timeline.model import AvailableTool
 
 TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)

@@ -37,16 +37,18 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Ask
 from tarsy_scoring.scoring import providers
-from tarsy_scoring.scoring.budget import OVERHEAD_TOKENS, context_budget, smaller_budget
 from tarsy_scoring.scoring.providers import (
     INLINE_RENDER_CHARACTERS,
     OVERFLOW_TRIES,
+    OVERHEAD_TOKENS,
     Judgement,
     Judges,
+    context_budget,
     flags_of,
     is_self_judged,
     judge,
     most_hopeful,
+    smaller_budget,
 )
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 from tarsy_scoring.timeline.render.context import FittedContext

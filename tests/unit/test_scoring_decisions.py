@@ -7,7 +7,7 @@ import pytest
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.judge.verdict import Turn
 from tarsy_scoring.scoring.attempt import backoff_s, look_again_s
-from tarsy_scoring.scoring.score_columns import judge_fingerprint, sum_usage
+from tarsy_scoring.scoring.columns import judge_fingerprint, sum_usage
 
 TURN = Turn(
     kind="analysis",

@@ -1,8 +1,11 @@
 """The time that an attempt may work, without the time that it waits for something of this service."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class AttemptClock:
@@ -54,3 +57,8 @@ class AttemptClock:
             self._waits -= 1
             if self._waits == 0:
                 self._waited_s += self._now() - self._waiting_since
+
+    async def untimed(self, work: Awaitable[T]) -> T:
+        """Await something of this service with the clock stopped."""
+        with self.waiting():
+            return await work

@@ -138,7 +138,6 @@ class Database:
         self._pool: asyncpg.Pool | None = None
         self._notified: dict[Channel, asyncio.Event] = {"scores": asyncio.Event(), "events": asyncio.Event()}
         self._to_send: Counter[Channel] = Counter()
-        self._heeds: dict[Channel, Callable[[int], bool]] = {}
         self._has_to_send = asyncio.Event()
         self._kept: dict[Channel, bool] = {}
         self.judging = 0
@@ -343,19 +342,7 @@ class Database:
         """Set whether only this process waits for notifications of `channel`, so that others need none."""
         self._kept[channel] = is_kept
 
-    def heed(self, channel: Channel, heeds: Callable[[int], bool]) -> None:
-        """
-        Let `heeds` decide by their count which notifications of other processes wake the waiters of
-        `channel`.
-        """
-        self._heeds[channel] = heeds
-
-    def _hear(self, channel: Channel, payload: str) -> None:
-        count = int(payload) if payload.isdecimal() else 1  # the version before sends no count
-        if channel not in self._heeds or self._heeds[channel](count):
-            self._notified[channel].set()
-
-    def notify_locally(self, channel: Channel) -> None:
+    def notify_locally(self, channel: Channel, _count: str = "1") -> None:
         """Wake the waiters of `channel` in this process only."""
         self._notified[channel].set()
 
@@ -375,7 +362,7 @@ class Database:
         Args:
             is_judging: This process counts as one of the fleet.
         """
-        channels = {self._pg_channel(c): partial(self._hear, c) for c in self._notified}
+        channels = {self._pg_channel(c): partial(self.notify_locally, c) for c in self._notified}
 
         async def count(connection: asyncpg.Connection) -> bool:
             # In a transaction, because a pooler may run each statement in another session of the server.

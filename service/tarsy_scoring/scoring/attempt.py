@@ -13,7 +13,6 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,28 +35,30 @@ from tarsy_scoring.errors import (
     WaitingFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
+from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.outbox.outbox import NewEvent
-from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, Leases
 from tarsy_scoring.queue.store import Ending, SessionFacts, Store
 from tarsy_scoring.scores.fields import SET_AT_END, no_results
-from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
-from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
-from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.scoring.score_columns import (
+from tarsy_scoring.scoring.binding import Binding, binding_of
+from tarsy_scoring.scoring.columns import (
+    decided_columns,
     evidence_columns,
     judgement_columns,
+    measure,
     sum_usage,
     tool_names,
     tools_hash_of,
 )
+from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
+from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.scoring.second_opinion import add_second_opinion
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
@@ -122,12 +123,11 @@ class Scorer:
         """
         attempt = Attempt(claimed, AttemptClock(self.settings.attempt_timeout_s), on_judged)
         if claimed.attempt > 1:  # earlier turns may answer the same questions, and their usage counts
-            with attempt.clock.waiting():
-                attempt.turns += await self.store.stored_turns(claimed.score_id)
+            attempt.turns += await attempt.clock.untimed(self.store.stored_turns(claimed.score_id))
         try:
             return await self._judge(attempt)
         except WaitFor as error:
-            return await self._wait(attempt, error)
+            return await self._put_back(attempt, error, error.waiting_for, str(error), error.due_s)
         except RetryLater as error:
             return await self._retry(attempt, error)
         except Unscorable as error:
@@ -149,38 +149,34 @@ class Scorer:
     # --- the attempt -----------------------------------------------------------------------------------
 
     async def _judge(self, attempt: Attempt) -> Finished:
+        clock, config = attempt.clock, self.settings.config
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
-            if await self._is_left_to_others(attempt, timeline):
+            attempt.binding = bound = binding_of(
+                attempt.claimed, timeline, self.settings, self.store.inbox.policy
+            )
+            if bound.is_of_others and await self._leave(attempt, bound):
                 return Finished("released", {"chain_id": timeline.chain_id})
-            if (declined := await self._bind(attempt, timeline)) is not None:
+            if (declined := await self._bind(attempt, bound)) is not None:
                 return declined
         claimed = attempt.claimed
         chain = self.settings.chain(claimed.chain_id)
         criteria = self.registry.of_chain(chain, claimed.criteria)
-        await self._keep(
-            attempt,
-            criteria.criteria_hash,
-            partial(self.store.keep_criteria, criteria.criteria_hash, criteria.name, criteria.content),
-        )
+        hash_, content = criteria.criteria_hash, criteria.content
+        await self._keep(attempt, hash_, partial(self.store.keep_criteria, hash_, criteria.name, content))
         names = tool_names(timeline)
         if (tools_hash := tools_hash_of(names)) is not None:
             await self._keep(attempt, tools_hash, partial(self.store.keep_tools, tools_hash, names))
-        attempt.layers = await measure(
-            timeline, chain, self.settings.config.agent_prices_usd_per_million_tokens
-        )
-        check_evidence(
-            timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change
-        )
+        attempt.layers = await measure(timeline, chain, config.agent_prices_usd_per_million_tokens)
+        check_evidence(timeline, config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
-        with self.tracing.step("evaluating_gates") if chain.gates else nullcontext():
-            attempt.layers = await check_gates(
-                attempt.layers, timeline, chain, self.settings.config.gates, deadline_s=attempt.clock.left_s
-            )
-        if not chain.judge.enabled:
-            return await self._complete(attempt, None, criteria)
-        verdict = await self._assess(attempt, timeline, chain, criteria)
+            with self.tracing.step("evaluating_gates"):
+                gates = await run_gates(chain.gates, timeline, config.gates, deadline_s=clock.left_s)
+        else:
+            gates = []
+        attempt.layers = replace(attempt.layers, gates=gates)
+        verdict = await self._assess(attempt, timeline, chain, criteria) if chain.judge.enabled else None
         return await self._complete(attempt, verdict, criteria)
 
     async def _fetch(self, attempt: Attempt) -> Timeline:
@@ -204,105 +200,63 @@ class Scorer:
             if timeline is None:
                 raise
         if claimed.is_lookup_only:
-            with attempt.clock.waiting():
-                attempt.claimed = await self.leases.begin_attempt(claimed)
+            attempt.claimed = await attempt.clock.untimed(self.leases.begin_attempt(claimed))
         return replace(timeline, reference=claimed.reference["text"]) if claimed.reference else timeline
 
-    async def _is_left_to_others(self, attempt: Attempt, timeline: Timeline) -> bool:
-        """Put the score back if the source names a chain that only the configuration of other workers has."""
-        claimed, inbox = attempt.claimed, self.store.inbox
-        chain_id, criteria = self._chain_of(claimed, timeline)
-        if chain_id is None or chain_id == claimed.chain_id or chain_id in inbox.policy.chains:
-            return False
-        with attempt.clock.waiting():
-            return await leave_to_others(inbox, claimed, chain_id, criteria, attempt.clock.spent_s)
+    async def _leave(self, attempt: Attempt, bound: Binding) -> bool:
+        """Put the score back for the workers whose configuration has its chain, if there are any."""
+        clock, chain_id = attempt.clock, bound.chain_id or ""
+        return await clock.untimed(
+            leave_to_others(self.store.inbox, attempt.claimed, chain_id, bound.known_criteria, clock.spent_s)
+        )
 
-    def _chain_of(self, claimed: ClaimedScore, timeline: Timeline) -> tuple[str | None, str | None]:
+    async def _bind(self, attempt: Attempt, bound: Binding) -> Finished | None:
         """
-        The chain of the score, and the criteria that are known for it (None: those of the chain).
-
-        The chain decides which providers see the session. So the source's chain counts, unless the operator
-        lets events choose. Criteria of a chain that an event named wrongly go with that chain.
-        """
-        if self.settings.events_choose_chains:
-            return claimed.chain_id or timeline.chain_id, claimed.criteria
-        chain_id = timeline.chain_id or claimed.chain_id
-        is_moved = claimed.chain_id not in (None, chain_id)
-        return chain_id, claimed.asked_criteria if is_moved else claimed.criteria
-
-    async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
-        """
-        Bind chain, criteria and criteria hash to the score, where they were unknown or have changed.
+        Store chain, criteria and criteria hash of the score, where they were unknown or have changed.
 
         What else the source says about the session is stored with them, or else with the end of the score.
 
         Returns:
-            How the score ended, if the source names a chain that declines its request.
+            How the score ended, if its chain declines the request.
         """
         claimed = attempt.claimed
-        chain_id, known = self._chain_of(claimed, timeline)
-        name = known or self.settings.chain(chain_id).criteria
-        if claimed.chain_id not in (None, chain_id):
+        assert attempt.timeline is not None
+        facts = facts_of(attempt.timeline)
+        declined = None
+        if bound.why_not is not None:
+            message = f"chain {bound.chain_id!r} is not scored automatically: {bound.why_not}"
+            ending = self._failure(attempt, "cancelled", "cancelled", message)
+            declined = replace(ending, disposition=bound.why_not)
+        elif not bound.is_news:
+            if adds_facts(facts, claimed):
+                attempt.claimed, attempt.facts = facts.added_to(claimed), facts
+            return None
+        if claimed.chain_id not in (None, bound.chain_id):
             log.warning(
                 "attempt.chain_mismatch",
                 score_id=str(claimed.score_id),
                 session_id=claimed.session_id,
                 named_chain_id=claimed.chain_id,
-                chain_id=chain_id,
+                chain_id=bound.chain_id,
                 effect="the chain of the source decides about providers, criteria, gates and budget",
             )
-        criteria_hash = self.store.inbox.policy.hashes.get(name)
-        declined = self._declined(attempt, timeline)
-        facts = facts_of(timeline)
-        is_known = (chain_id, name, criteria_hash) == (
-            claimed.chain_id,
-            claimed.criteria,
-            claimed.criteria_hash,
+        binding = self.store.bind(
+            claimed,
+            chain_id=bound.chain_id,
+            criteria=bound.criteria,
+            criteria_hash=bound.criteria_hash,
+            facts=facts,
+            declined=declined,
+            is_chain_of_source=bound.is_certain,
         )
-        if is_known and declined is None:
-            if adds_facts(facts, claimed):
-                attempt.claimed, attempt.facts = facts.added_to(claimed), facts
-            return None
-        with attempt.clock.waiting():
-            attempt.claimed, is_declined = await self.store.bind(
-                claimed,
-                chain_id=chain_id,
-                criteria=name,
-                criteria_hash=criteria_hash,
-                facts=facts,
-                declined=declined,
-                is_chain_of_source=timeline.chain_id is not None and not self.settings.events_choose_chains,
-            )
+        attempt.claimed, is_declined = await attempt.clock.untimed(binding)
         return self._failed(attempt, declined) if declined is not None and is_declined else None
-
-    def _declined(self, attempt: Attempt, timeline: Timeline) -> Ending | None:
-        """The end of an automatic score whose chain only the source names, if this chain declines it."""
-        claimed = attempt.claimed
-        chain_id, _ = self._chain_of(claimed, timeline)
-        is_decided = (
-            claimed.criteria is not None and claimed.chain_id == chain_id
-        )  # at acceptance, or at a bind
-        if is_decided or claimed.source != SOURCE_COMPLETED:
-            return None
-        request = Request(
-            request_id=claimed.request_id,
-            session_id=claimed.session_id,
-            source=claimed.source,
-            session_status=claimed.session_status or timeline.status,
-            priority=Priority.AUTOMATIC,
-        )
-        why_not = self.store.inbox.policy.rejection(request, chain_id)
-        if why_not is None:
-            return None
-        message = f"chain {chain_id!r} is not scored automatically: {why_not}"
-        return replace(self._failure(attempt, "cancelled", "cancelled", message), disposition=why_not)
 
     async def _keep(self, attempt: Attempt, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
         """Store content before a score refers to its hash, but not again for an hour."""
         if time.monotonic() < self._kept.get(content_hash, -math.inf) + KEPT_S:
             return
-        with attempt.clock.waiting():
-            await store()
+        await attempt.clock.untimed(store())
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()  # the price is one more write of content that is already stored
         self._kept[content_hash] = time.monotonic()
@@ -378,7 +332,7 @@ class Scorer:
         )
         if attempt.context is not None and attempt.context.has_reference:
             columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
-        if self._is_chain_mismatch(attempt):
+        if attempt.binding is not None and attempt.binding.is_mismatch:
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:
             columns |= decided_columns(attempt.layers, self.settings, claimed.chain_id, criteria, verdict)
@@ -408,11 +362,6 @@ class Scorer:
         result = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", result | self._log_fields(attempt))
 
-    def _is_chain_mismatch(self, attempt: Attempt) -> bool:
-        """Whether the request named another chain than the source, which counts."""
-        named, found = attempt.claimed.asked_chain_id, attempt.timeline and attempt.timeline.chain_id
-        return bool(named and found and named != found and not self.settings.events_choose_chains)
-
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
         """Count a completed score; of scores for other purposes than production only that they ended."""
         claimed, metrics = attempt.claimed, self.metrics
@@ -436,9 +385,6 @@ class Scorer:
         attempt.on_judged()
         with self.tracing.step("storing"):
             await self.store.end(ending)
-
-    async def _wait(self, attempt: Attempt, error: WaitFor) -> Finished:
-        return await self._put_back(attempt, error, error.waiting_for, str(error), error.due_s)
 
     async def _retry(self, attempt: Attempt, error: RetryLater) -> Finished:
         """Put the score back with backoff, or end it when attempts or the deadline are used up."""

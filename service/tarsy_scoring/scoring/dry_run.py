@@ -16,7 +16,7 @@ from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
-from tarsy_scoring.scoring.budget import context_budget
+from tarsy_scoring.scoring.providers import context_budget
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.model import Timeline

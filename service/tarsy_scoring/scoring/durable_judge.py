@@ -19,7 +19,8 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import SessionFacts, Step, Store, StoredTurn
-from tarsy_scoring.scoring.layers import Layers
+from tarsy_scoring.scoring.binding import Binding
+from tarsy_scoring.scoring.columns import Layers
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext
@@ -61,6 +62,7 @@ class Attempt:
     """What the source said about the session and no event did; it is stored with the end of the score."""
     context: FittedContext | None = None
     layers: Layers | None = None
+    binding: Binding | None = None
 
 
 @dataclass

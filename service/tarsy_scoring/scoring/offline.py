@@ -6,20 +6,27 @@ Timeline rules, context, judge and document are those of a worker. Nothing is st
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.gates.run import run_gates
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.judge.verdict import Ask, Question, Turn, Verdict
 from tarsy_scoring.scores.document import document, unstored_row
 from tarsy_scoring.scores.shapes import Turn as TurnPart
-from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
+from tarsy_scoring.scoring.columns import (
+    decided_columns,
+    evidence_columns,
+    judgement_columns,
+    measure,
+    sum_usage,
+)
 from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.scoring.score_columns import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.scoring.second_opinion import add_second_opinion
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
@@ -27,16 +34,11 @@ from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext
 from tarsy_scoring.timeline.render.fence import new_nonce
 
-if TYPE_CHECKING:
-    from tarsy_scoring.judge.ask.client import (
-        JudgeClient,  # it imports the HTTP client, which only a judge needs
-    )
-
 
 async def score_offline(
     settings: Settings,
     registry: CriteriaRegistry,
-    clients: "dict[str, JudgeClient]",
+    clients: Mapping[str, JudgeClient],
     timeline: Timeline,
     chain_id: str | None,
     *,
@@ -76,7 +78,8 @@ async def score_offline(
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         verdict: Verdict | None = None
         gates = settings.config.gates
-        layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
+        checked = await run_gates(chain.gates, timeline, gates, deadline_s=settings.attempt_timeout_s)
+        layers = replace(layers, gates=checked)
         if with_judge and chain.judge.enabled:
             clock = AttemptClock(settings.attempt_timeout_s)
             masking = masking_of(settings.config.masking.extra_patterns)

@@ -29,7 +29,6 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
-from tarsy_scoring.scoring.budget import context_budget, smaller_budget
 from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext, build_context
@@ -45,6 +44,12 @@ OVERFLOW_TRIES = (
 # An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
 # factor of 2.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
+
+# A provider whose tokenizer counts more than the estimate refuses the prompt. Each refusal takes off a
+# quarter.
+OVERFLOW_STEP = 0.75
+# Room for repeated reminders and the message envelope, which no prompt counts.
+OVERHEAD_TOKENS = 600
 
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
@@ -185,6 +190,36 @@ async def _render(
 
 
 # --- decisions -----------------------------------------------------------------------------------------
+
+
+def context_budget(
+    provider: ProviderSettings, criteria: Criteria, factor: float = 1.0, window_tokens: int | None = None
+) -> int:
+    """
+    Room for alert and conversation, in estimated tokens.
+
+    That is the window less the prompts, two answers and some overhead. The second turn reads the first
+    answer, and an answer that was cut is asked for again at greater length.
+
+    Args:
+        factor: Real tokens per estimated token.
+        window_tokens: The window that the endpoint reported, where it is smaller than the configured one.
+    """
+    window = min(provider.context_window_tokens, window_tokens or provider.context_window_tokens)
+    room = (window - 2 * provider.max_reply_tokens) / factor
+    return max(0, int(room) - criteria.prompt_tokens - OVERHEAD_TOKENS)
+
+
+def smaller_budget(
+    budget: int, context_tokens: int, error: PromptTooLong, provider: ProviderSettings, criteria: Criteria
+) -> int:
+    """The budget after a refusal: what the endpoint's numbers leave, at least a quarter less than before."""
+    step = int(min(budget, context_tokens) * OVERFLOW_STEP)
+    if error.window_tokens is None and error.prompt_tokens is None:
+        return step
+    factor = max(1.0, (error.prompt_tokens or 0) / (context_tokens + criteria.opening_tokens))
+    left = context_budget(provider, criteria, factor, error.window_tokens)
+    return min(step, left) if left > 0 else step  # the reserve for answers may be larger than the answers
 
 
 def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:

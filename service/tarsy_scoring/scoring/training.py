@@ -23,7 +23,7 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.labels.labels import last_labels
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.export import ExportedScore
-from tarsy_scoring.scoring.budget import context_budget
+from tarsy_scoring.scoring.providers import context_budget
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 from tarsy_scoring.timeline.render.context import FittedContext, build_context

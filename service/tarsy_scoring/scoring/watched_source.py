@@ -74,8 +74,7 @@ class WatchedSource:
             TimelineUnavailable: The source answers, and yet this session cannot be read.
             SessionNotFound, SessionNotTerminal, SessionTooLarge: See `TimelineSource`.
         """
-        with clock.waiting():
-            await self._reads.acquire()
+        await clock.untimed(self._reads.acquire())
         try:
             return await self._read(session_id, clock)
         finally:

@@ -30,7 +30,6 @@ from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore, suspect_losses
 from tarsy_scoring.queue.known_names import announce, fail_unknown
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.scoring.claim_backoff import ClaimBackoff
 from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
@@ -94,8 +93,6 @@ class Worker:
     def __post_init__(self) -> None:
         self._database = self.leases.database
         self._takeover_guard = TakeoverGuard(self.settings.lease_s)
-        self._claim_backoff = ClaimBackoff()
-        self._database.heed("scores", self._claim_backoff.reacts)
         # As with leases: after an outage each worker has the grace to announce its names again.
         self._announced = TakeoverGuard(self.settings.unknown_criteria_grace_s)
         self._topics = {
@@ -152,12 +149,11 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed, has_reacted, self._waits_for_an_end = 0, self._claim_backoff.starts_claim(), True
+            claimed, self._waits_for_an_end = 0, True
             with patience:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
-                    self._claim_backoff.learn(has_reacted, claimed)
             if claimed < free or free <= 0:  # a notification wakes us, or the end of an attempt
                 self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
                 # Of unequal length, so that the workers of a fleet do not poll in step.

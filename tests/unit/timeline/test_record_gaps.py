@@ -6,7 +6,7 @@ import pytest
 from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
-from tarsy_scoring.scoring.score_columns import evidence_columns
+from tarsy_scoring.scoring.columns import evidence_columns
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import build_context

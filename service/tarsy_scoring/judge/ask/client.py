@@ -197,18 +197,15 @@ class JudgeClient:
 
     async def _call(self, fitted: FittedQuestion, permits: Permits | None, clock: AttemptClock) -> Turn:
         # The permit is taken last: its reservation must not be held while the call waits for a free slot.
-        with clock.waiting():
-            await self._calls.acquire()
+        await clock.untimed(self._calls.acquire())
         try:
             while True:
                 request = self.endpoint.prepare(fitted)
-                with clock.waiting():
-                    permit = await self._admit(permits, fitted, request) if permits else None
+                permit = await clock.untimed(self._admit(permits, fitted, request)) if permits else None
                 ends_at = asyncio.get_running_loop().time() + clock.left_s
                 outcome = await self.endpoint.call(fitted, request, ends_at)
                 if permits and outcome.account is not None:
-                    with clock.waiting():
-                        await permits.settle(permit, **outcome.account)
+                    await clock.untimed(permits.settle(permit, **outcome.account))
                 if isinstance(outcome.result, Turn):
                     return outcome.result
                 if outcome.result is not None:  # what was refused, a parameter or a key, is not sent again
