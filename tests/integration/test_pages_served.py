@@ -18,7 +18,6 @@ from fakes import FakeSessions
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.scores.session_list import CHAINS_OF_SESSIONS
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 VOID = {"meta", "link", "input", "br", "hr"}
@@ -184,11 +183,6 @@ async def test_a_wrong_filter_is_an_error_above_the_form(api: Api) -> None:
         await look(api, address)
 
 
-async def test_a_cursor_of_another_list_is_refused(api: Api) -> None:
-    page = await look(api, "/?cursor=nonsense", 422)
-    assert "go to the first page" in page.text
-
-
 async def test_the_pages_of_the_list_keep_their_filters(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each following page has the filters of the first."""
     monkeypatch.setattr("tarsy_scoring.web.pages.sessions.PAGE_SIZE", 2)
@@ -214,19 +208,6 @@ async def test_chains_are_suggested(api: Api, monkeypatch: pytest.MonkeyPatch) -
         suggested = [option["value"] for option in (await look(api, path)).all("option") if "value" in option]
         assert suggested[:4] == ["<b>", "kubernetes", "network", "planned"], path
         assert "storage" not in suggested
-
-
-async def test_suggesting_chains_uses_an_index(api: Api) -> None:
-    """One step of the index per chain, however many sessions there are."""
-    await api.scoring.rows(
-        "INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'chain-' || n % 5 "
-        "FROM generate_series(1, 20000) n"
-    )
-    await api.scoring.rows("ANALYZE sessions")
-    rows = await api.scoring.rows(f"EXPLAIN {CHAINS_OF_SESSIONS.format(schema='public')}", 100)
-    plan = "\n".join(row["QUERY PLAN"] for row in rows)
-    assert "Seq Scan on sessions" not in plan
-    assert "sessions_of_chain" in plan
 
 
 # --- a score -------------------------------------------------------------------------------------------
@@ -268,22 +249,6 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
     assert page.all("a", href=f"/scores/{claimed.score_id}")
 
 
-async def test_a_score_without_parts_that_another_version_did_not_store(api: Api) -> None:
-    """The other parts are shown, and unknown counts as a dash."""
-    old = {
-        "interaction": {"total_commands": 4711, "by_tool": {"k.get": {"error_count": 42}}},
-        **{part: {"other": 1} for part in ("rubric", "coverage", "evidence", "grounding")},
-        "usage": {"input_tokens": 1234},
-    }
-    await scored(api, score_analysis="It looked.", **old)
-
-    page = await look(api, "/sessions/session-1")
-
-    assert all(
-        text in page.text for text in ("67 / 100", "It looked.", "All 4,711 – –", "k.get – – 42", "1,234 in, – out")
-    )
-
-
 async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> None:
     """A failed score after it is shown beside it."""
     await scored(api, total=71)
@@ -295,14 +260,6 @@ async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> N
     assert "71 / 100" in page.text
     assert "A newer attempt: Failed" in page.text
     assert page.all("a", href=f"/scores/{failed.score_id}")
-
-
-async def test_an_earlier_score_says_that_it_is_one(api: Api) -> None:
-    first = await scored(api, total=40)
-    await scored(api, total=80)
-    page = await look(api, f"/scores/{first}")
-    assert "40 / 100" in page.text
-    assert "This is an earlier score. The session's newest score: 80 75-100" in page.text
 
 
 async def test_a_failed_score_says_why(api: Api) -> None:
@@ -368,14 +325,6 @@ async def test_a_page_knows_the_position_that_it_was_read_at(api: Api) -> None:
         assert (await look(api, path)).all("main")[0]["data-position"] == "4711"
 
 
-async def test_a_session_without_a_score_can_be_scored(api: Api) -> None:
-    """The timeline source knows the session."""
-    page = await look(api, "/sessions/session-1")
-    assert "No score requested" in page.text
-    assert "Score session" in page.text
-    assert "a pod restarts" in page.text
-
-
 async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
     """The page shows the source's reason, and no form, since that would be refused."""
     running = SessionNotTerminal("the session session-1 has not ended: its status is in_progress <b>")
@@ -400,20 +349,6 @@ async def test_a_score_is_shown_without_its_source(database_url: str) -> None:
     assert "67 / 100" in page.text
     assert "cannot be shown: the timeline source cannot be read now" in page.text
     assert "timeline?" not in page.html
-
-
-async def test_list_and_score_link_to_the_session_in_tarsy(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only with `SCORING_TARSY_URL`; the page in TARSy gets no handle on this one."""
-    score_id = await scored(api)
-    pages = ("/", "/sessions/session-1", f"/scores/{score_id}")
-    for path in pages:
-        assert "Open in TARSy" not in (await look(api, path)).text
-    monkeypatch.setattr(
-        api.app.state.context, "settings", SETTINGS.model_copy(update={"tarsy_url": "https://t.example/x/"})
-    )
-    for path in pages:
-        [link] = [a for a in (await look(api, path)).all("a") if str(a.get("href")).startswith("https:")]
-        assert (link["href"], link["rel"]) == ("https://t.example/x/sessions/session-1", "noopener noreferrer"), path
 
 
 async def test_an_unknown_address_is_an_error_page(api: Api) -> None:
@@ -448,14 +383,6 @@ async def test_a_double_click_requests_one_score(api: Api) -> None:
         answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
         assert answer.status_code == 303
     assert await api.scoring.value("SELECT count(*) FROM session_scores") == 2
-
-
-async def test_a_choice_of_criteria_and_a_reason_are_kept(api: Api) -> None:
-    form = {"criteria": "cli-tool-use", "reason": "a <b>try</b>", "key": "k"}
-    answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
-    assert answer.status_code == 303
-    [row] = await api.scoring.rows("SELECT criteria, reason FROM scoring_requests")
-    assert row == {"criteria": "cli-tool-use", "reason": "a <b>try</b>"}
 
 
 async def test_a_refused_form_is_an_error_page(api: Api) -> None:

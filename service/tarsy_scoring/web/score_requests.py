@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-import structlog
 from fastapi import Header
 from fastapi.exceptions import RequestValidationError
+from pydantic import ConfigDict, Field
 from pydantic_core import to_json
 from starlette.requests import Request as HttpRequest
 
@@ -25,19 +25,16 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
     UnknownCriteria,
 )
-from tarsy_scoring.events import GivenReference
+from tarsy_scoring.events import GivenReference, Referring
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
-from tarsy_scoring.timeline.files import BrokenSessionFile
-from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession
+from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, TimelineSource
 from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.problems import Problem, malformed
-
-log = structlog.get_logger()
 
 SOURCE_API = "api"
 TIMELINE_RETRY_S = 5
@@ -54,6 +51,36 @@ IdempotencyKey = Annotated[
         "and for anonymous callers per address.",
     ),
 ]
+
+
+class WantedReference(GivenReference):
+    """What people found out about an incident later. The judge judges against it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoreRequest(Referring):
+    """Options of a request for a score; all optional."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    force_rescore: bool = Field(False, description="Make a new score, even if there is a completed one.")
+    criteria: str | None = Field(
+        None,
+        min_length=1,
+        max_length=255,
+        pattern=r"^[^\x00]*$",
+        description="Name of criteria; default: those of the session's chain.",
+    )
+    reason: str | None = Field(
+        None, max_length=4000, pattern=r"^[^\x00]*$", description="Stored with the request."
+    )
+    reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
+    use_reference: bool = Field(
+        True,
+        description="False: judge without the reference that is stored for the session, if there is one. Implies "
+        "`force_rescore`, and excludes `reference`.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +105,7 @@ class Requested:
 
 
 async def request_score(
-    http: HttpRequest,
-    caller: Caller,
-    session_id: str,
-    *,
-    key: str | None = None,
-    force: bool = False,
-    criteria: str | None = None,
-    reason: str | None = None,
-    reference: GivenReference | None = None,
-    use_reference: bool = True,
+    http: HttpRequest, caller: Caller, session_id: str, wanted: ScoreRequest, key: str | None = None
 ) -> Requested:
     """
     Find or make the score that answers a request: a new one, the open one, or a completed one.
@@ -95,7 +113,6 @@ async def request_score(
     Args:
         http: Source of the context, the headers of the key, and the caller's trace.
         key: The caller's idempotency key. A repeat under the key finds the first score again.
-        reference, use_reference: See `Request`. Either implies `force`.
 
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session of the key's first
@@ -108,39 +125,34 @@ async def request_score(
     if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
         fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
         raise RequestValidationError([fault])
-    request_id = uuid4()
-    context = context_of(http)
-    given: Reference | None = None
-    if reference is not None:
-        extra_patterns = context.settings.config.masking.extra_patterns
-        given = await asyncio.to_thread(reference_of, reference, session_id, extra_patterns, by=caller.name)
+    request_id, context = uuid4(), context_of(http)
+    reference: Reference | None = None
+    if wanted.reference is not None:
+        masking = context.settings.config.masking.extra_patterns
+        reference = await asyncio.to_thread(
+            reference_of, wanted.reference, session_id, masking, by=caller.name
+        )
     request = Request(
         request_id=request_id,
         session_id=session_id,
         source=SOURCE_API,
         event_id=key or str(request_id),
         requested_by=caller.name,
-        force=force or given is not None or not use_reference,
-        criteria=criteria,
-        reason=reason,
+        force=wanted.force_rescore or reference is not None or not wanted.use_reference,
+        criteria=wanted.criteria,
+        reason=wanted.reason,
         priority=Priority.PEOPLE,
-        reference=given,
-        use_reference=use_reference,
+        reference=reference,
+        use_reference=bool(wanted.use_reference),
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
-    # The key is stored with this hash, which is the same for every spelling of the same request. With other
-    # names in `wanted`, repeats across a rolling upgrade would be refused.
-    wanted: dict[str, Any] = {"force_rescore": force, "criteria": criteria, "reason": reason}
-    if reference is not None:
-        wanted["reference"] = reference.model_dump(mode="json")
-    if not use_reference:
-        wanted["use_reference"] = False
-    asked = hashlib.sha256(to_json([session_id, wanted])).hexdigest()
+    # The key is stored with this hash, which is the same for every spelling of the same request.
+    asked = hashlib.sha256(to_json([session_id, wanted.model_dump(mode="json")])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
     answer = await _ask(context, request, stored_key)
     if isinstance(answer, KeptAnswer):
         return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
-    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key, row=answer.row)
+    return Requested(answer.score_id, answer.outcome, request_id, stored_key, row=answer.row)
 
 
 async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
@@ -210,57 +222,49 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     Raises:
         Problem: 400, 404, 422 or 503, see `request_score`.
     """
-    found: FoundSession | None = None
-    if context.source is not None:
-        try:
-            found = await context.source.find_session(request.session_id)
-        except SessionNotFound as error:
-            raise _unknown(request.session_id) from error
-        except SessionNotTerminal as error:
-            raise _running(request.session_id) from error
-        except SessionTooLarge as error:
-            raise malformed(["path", "session_id"], str(error), "Session too large") from error
-        except BrokenSessionFile as error:
-            if known.status not in TERMINAL_STATUSES:
-                log.warning("api.session_unreadable", session_id=request.session_id, reason=str(error))
-                raise _unreadable(request.session_id) from error
-        except TimelineUnavailable as error:
-            if known.status not in TERMINAL_STATUSES:
-                raise Problem(
-                    503,
-                    "Sessions unavailable",
-                    f"the timeline source cannot be read for the session {request.session_id} now: try again shortly",
-                    headers={"Retry-After": str(TIMELINE_RETRY_S)},
-                ) from error
-    elif not known.is_known:
-        raise _unknown(request.session_id)
-    elif known.status is not None and known.status not in TERMINAL_STATUSES:
-        raise _running(request.session_id)
-    if found is None:
+    if context.source is None:
+        if not known.is_known:
+            raise _unknown(request.session_id)
+        if known.status not in (None, *TERMINAL_STATUSES):
+            raise _running(request.session_id)
         return request
-    chain_id = found.chain_id or known.chain_id
+    found = await _find(context.source, request.session_id)
+    if found is None:
+        if known.status in TERMINAL_STATUSES:
+            return request
+        raise Problem(
+            503,
+            "Sessions unavailable",
+            f"the timeline source cannot be read for the session {request.session_id} now: try again shortly",
+            headers={"Retry-After": str(TIMELINE_RETRY_S)},
+        )
+    chains = [found.chain_id, known.chain_id]
     if context.settings.events_choose_chains:
-        chain_id = known.chain_id or found.chain_id
+        chains.reverse()
     return replace(
         request,
-        chain_id=chain_id,
+        chain_id=chains[0] or chains[1],
         session_status=found.status,
         completed_at=found.completed_at,
     )
 
 
+async def _find(source: TimelineSource, session_id: str) -> FoundSession | None:
+    """The session at its source; None: the source cannot be read now. Raises: Problem: 400, 404, 422."""
+    try:
+        return await source.find_session(session_id)
+    except SessionNotFound as error:
+        raise _unknown(session_id) from error
+    except SessionNotTerminal as error:
+        raise _running(session_id) from error
+    except SessionTooLarge as error:
+        raise malformed(["path", "session_id"], str(error), "Session too large") from error
+    except TimelineUnavailable:
+        return None
+
+
 def _unknown(session_id: str) -> Problem:
     return Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
-
-
-def _unreadable(session_id: str) -> Problem:
-    """503 for a broken session file; without `Retry-After`, because the file must be repaired first."""
-    return Problem(
-        503,
-        "Session unreadable",
-        f"the file of the session {session_id} is not a valid session, so that it is unknown whether the session has "
-        "ended; the log of the API has the reason",
-    )
 
 
 def _running(session_id: str) -> Problem:

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import to_json
 
 from tarsy_scoring.audit import audit
-from tarsy_scoring.events import GivenReference, Referring
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.scores.shapes import Turn
@@ -29,7 +28,7 @@ from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
-from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, request_score
+from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, ScoreRequest, request_score
 
 router = scoring_routes("scores")
 
@@ -37,36 +36,6 @@ _PLACE = TypeAdapter(tuple[Time, UUID])  # time and id of the score after which 
 MAX_REQUESTS_SHOWN = 1000
 # `:path`: an encoded slash makes a malformed id (422), and not another address.
 SESSION = "/sessions/{session_id:path}"
-
-
-class WantedReference(GivenReference):
-    """What people found out about an incident later. The judge judges against it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ScoreRequest(Referring):
-    """Options of a request for a score; all optional."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    force_rescore: bool = Field(False, description="Make a new score, even if there is a completed one.")
-    criteria: str | None = Field(
-        None,
-        min_length=1,
-        max_length=255,
-        pattern=PLAIN_TEXT,
-        description="Name of criteria; default: those of the session's chain.",
-    )
-    reason: str | None = Field(
-        None, max_length=4000, pattern=PLAIN_TEXT, description="Stored with the request."
-    )
-    reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
-    use_reference: bool = Field(
-        True,
-        description="False: judge without the reference that is stored for the session, if there is one. Implies "
-        "`force_rescore`, and excludes `reference`.",
-    )
 
 
 class History(BaseModel):
@@ -172,18 +141,8 @@ async def ask(
     with `use_reference`. With `criteria` only scores under these criteria count; if one under other criteria
     is open, the answer is 409. If the session has not ended, the answer is 400.
     """
-    wanted = wanted or ScoreRequest.model_validate({})
-    found = await request_score(
-        request,
-        caller,
-        session_id,
-        key=idempotency_key,
-        force=wanted.force_rescore,
-        criteria=wanted.criteria,
-        reason=wanted.reason,
-        reference=wanted.reference,
-        use_reference=wanted.use_reference,
-    )
+    wanted = wanted or ScoreRequest()
+    found = await request_score(request, caller, session_id, wanted, idempotency_key)
     text = found.first_answer
     if text is None:
         if found.row is not None:

@@ -20,7 +20,7 @@ from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import SessionId, json_answer, operation_id
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, database_away
-from tarsy_scoring.web.score_requests import IdempotencyKey, request_score
+from tarsy_scoring.web.score_requests import IdempotencyKey, ScoreRequest, request_score
 
 NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
@@ -129,7 +129,9 @@ async def start(
     """
     Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it.
     """
-    found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
+    found = await request_score(
+        request, caller, session_id, ScoreRequest(force_rescore=True), idempotency_key
+    )
     return json_answer({"score_id": str(found.score_id)}, 202)
 
 

@@ -17,12 +17,11 @@ from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import SessionId, no_such_score
-from tarsy_scoring.web.api.scores import ScoreRequest
 from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages.forms import form_fields, read_as, unreadable
 from tarsy_scoring.web.pages.rendering import Live, page, position_of
 from tarsy_scoring.web.pages.score_view import score_values
-from tarsy_scoring.web.score_requests import request_score
+from tarsy_scoring.web.score_requests import ScoreRequest, request_score
 
 router = APIRouter(include_in_schema=False)
 
@@ -85,17 +84,7 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     The form has an idempotency key, so a double click requests one score.
     """
     key, wanted = read_score_form(await request.body())
-    await request_score(
-        request,
-        caller,
-        session_id,
-        key=key,
-        force=wanted.force_rescore,
-        criteria=wanted.criteria,
-        reason=wanted.reason,
-        reference=wanted.reference,
-        use_reference=wanted.use_reference,
-    )
+    await request_score(request, caller, session_id, wanted, key)
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 
