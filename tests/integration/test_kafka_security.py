@@ -15,8 +15,8 @@ from processes import Service
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.brokers import Topics, broker_checks
 from tarsy_scoring.doctor.checks import Result, run_checks
+from tarsy_scoring.doctor.systems import broker_checks
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer
@@ -234,8 +234,8 @@ async def test_the_doctor_names_all_missing_permissions(broker: SecuredKafka, lo
     """It asks with each operation and writes nothing. Without DESCRIBE_CONFIGS it makes no check of configurations."""
     names = {f"SCORING_TOPIC_{what}": new_topic() for what in ("SESSION_COMPLETED", "SCORING_EVENTS", "DEAD_LETTERS")}
     settings = load_settings(login("SCRAM", group=new_topic()) | names | {"SCORING_CREATE_TOPICS": "true"})
-    topics = Topics.of(settings)
-    await ensure_topics(settings, topics.names)
+    written = settings.topic_scoring_events, settings.topic_dead_letters
+    await ensure_topics(settings, [settings.topic_session_completed, settings.topic_rescore_requested, *written])
     await broker.allow(USER, "WRITE", "topic", settings.topic_session_completed)
     await broker.allow(USER, "READ", "topic", settings.topic_scoring_events)
     await broker.allow("another", "READ", "group", settings.kafka_group)
@@ -250,8 +250,8 @@ async def test_the_doctor_names_all_missing_permissions(broker: SecuredKafka, lo
 
     await wait_until(has_all_rules, 60, "the broker applies every rule")
     assert (await result("topic-permissions")).state == "failed"
-    limits = await result("topic-limits")
+    limits = await result("topic-settings")
     assert (limits.state, "DESCRIBE_CONFIGS" in limits.found) == ("skipped", True)
     plain = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
-    for topic in topics.written:
+    for topic in written:
         assert await read_all(plain, topic) == []

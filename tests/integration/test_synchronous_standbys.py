@@ -10,9 +10,6 @@ from attempting import a_timeline, open_service, watched
 from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Postgres, wait_until
-from tarsy_scoring.commands.doctor import examine_database
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.doctor.checks import Result
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres import database as database_module
@@ -41,33 +38,6 @@ async def wait_for_standbys(own_postgres: Postgres, database_url: str) -> AsyncI
 
     yield configure
     await configure("")
-
-
-async def look(url: str) -> Result:
-    results = await examine_database(load_settings({"SCORING_DATABASE_URL": url}))
-    failed = [result.name for result in results if result.state == "failed"]
-    assert failed in ([], ["database-standbys"]), results
-    return next(result for result in results if result.name == "database-standbys")
-
-
-async def test_standbys_as_doctor_sees_them(database_url: str, wait_for_standbys: Wait) -> None:
-    none = await look(database_url)
-    await wait_for_standbys("FIRST 1 (standby_1)")
-    away = await look(database_url)
-
-    assert (none.state, "wait for no standby" in none.found) == ("ok", True)
-    assert "0 of 1 such standbys are in sync: each commit waits" in away.found
-    assert "start them" in (away.advice or "")
-
-
-async def test_commits_that_a_crash_may_lose(database_url: str) -> None:
-    async with connected(database_url) as connection:
-        await connection.execute(f"ALTER DATABASE {database_url.rpartition('/')[2]} SET synchronous_commit = off")
-
-    found = await look(database_url)
-
-    assert "synchronous_commit is off: a crash or a fail-over may lose requests" in found.found
-    assert found.advice == "ALTER ROLE ... SET synchronous_commit = on"
 
 
 class ReadyJudge(FakeJudge):

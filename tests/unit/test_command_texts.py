@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tarsy_scoring.commands import rescore
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
-from tarsy_scoring.doctor.checks import Result, failure
+from tarsy_scoring.doctor.checks import Result
 from tarsy_scoring.labels.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.selection import Amount, Estimate
@@ -38,26 +38,14 @@ def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str,
     return capsys.readouterr().out.splitlines()
 
 
-def test_doctor_says_in_which_order_to_correct_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Checks stand in the order in which they need each other, so a fault comes before its effects."""
-    ok = Result("database", "ok", "PostgreSQL 17")
-    failed = [failure(name, "it is absent; create it") for name in ("tables", "topics")]
-
-    several = shown(capsys, "doctor.txt", {"checks": [failed[0], ok, failed[1]]})
-    one = shown(capsys, "doctor.txt", {"checks": [ok, failed[1]]})
-
-    assert several[-2:] == ["1 ok, 2 failed, 0 skipped", "correct them in this order: tables, topics"]
-    assert one[-1] == "1 ok, 1 failed, 0 skipped"
-
-
 def test_doctor_prints_each_line_of_a_result(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = [Result("settings", "failed", "one\ntwo\x1b[2J", "first\nsecond"), Result("vacuum", "ok", "")]
+    checks = [Result("settings", "failed", "one\ntwo\x1b[2J", "first\nsecond"), Result("clock", "ok", "")]
 
     lines = shown(capsys, "doctor.txt", {"checks": checks})
 
     assert [line.split(maxsplit=2)[2:] for line in lines[:1]] == [["one"]]
     assert [line.strip() for line in lines[1:4]] == ["two [2J", "-> first", "-> second"]
-    assert lines[4].split() == ["ok", "vacuum"]
+    assert lines[4].split() == ["ok", "clock"]
 
 
 def test_score_prints_interaction_and_findings() -> None:

@@ -10,7 +10,6 @@ import yaml
 from click.testing import CliRunner
 
 from tarsy_scoring.cli import cli
-from tarsy_scoring.commands.doctor import examine_tokens
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.tokens import utc_today
 
@@ -56,16 +55,3 @@ def test_tokens_are_listed_with_their_state(tokens_file: Path) -> None:
 
 def test_tokens_without_a_file_are_asked_wrongly() -> None:
     assert isinstance(run().exception, ConfigurationError)
-
-
-def test_doctor_names_tokens_that_expire(tokens_file: Path) -> None:
-    found = examine_tokens(tokens_file)
-    assert (found.name, found.state) == ("tokens", "ok")
-    assert "old (" in found.found
-    assert "soon (" in found.found
-    assert "later" not in found.found
-    assert found.advice is not None
-    tokens_file.write_text("[]", encoding="utf-8")
-    assert examine_tokens(tokens_file).advice is None
-    tokens_file.unlink()
-    assert examine_tokens(tokens_file).state == "failed"

@@ -4,12 +4,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tarsy_scoring.commands.shared import (
     FAILED,
@@ -23,11 +20,9 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.brokers import broker_checks
-from tarsy_scoring.doctor.checks import Check, NotChecked, Result, failure, run_checks
+from tarsy_scoring.doctor.checks import SETTING_ADVICE, Result, run_checks
 from tarsy_scoring.doctor.database import database_checks
-from tarsy_scoring.doctor.destinations import destination_checks
-from tarsy_scoring.doctor.sessions import judge_checks, source_checks
+from tarsy_scoring.doctor.systems import broker_checks, judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
@@ -48,10 +43,9 @@ def doctor(no_judge: bool, as_json: bool) -> None:
     """
     try:
         settings = settings_of_environment()
-        with Console(stderr=True).status("checking ..."):  # prints nothing where stderr is no terminal
-            results = run(examine(settings, with_judge=not no_judge))
+        results = run(examine(settings, with_judge=not no_judge))
     except ConfigurationError as error:
-        results = [_failed_settings([error])]
+        results = [_result_of_settings([error])]
     if as_json:
         print_json({"checks": results})
     else:
@@ -61,20 +55,13 @@ def doctor(no_judge: bool, as_json: bool) -> None:
 
 async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
     """Run all checks, those of different systems at the same time."""
-    of_settings = examine_settings(settings)
-    systems = (
+    systems = await asyncio.gather(
         examine_database(settings),
         run_checks(broker_checks(settings)),
         run_checks(source_checks(settings)),
-        run_checks(destination_checks(settings)),
         run_checks(judge_checks(settings, with_judge=with_judge)),
     )
-    of_tokens = [examine_tokens(settings.api_tokens_file)] if settings.api_tokens_file else []
-    return [
-        of_settings,
-        *of_tokens,
-        *(result for results in await asyncio.gather(*systems) for result in results),
-    ]
+    return [examine_settings(settings), *(result for results in systems for result in results)]
 
 
 def examine_settings(settings: Settings) -> Result:
@@ -86,52 +73,27 @@ def examine_settings(settings: Settings) -> Result:
         ]
         if not errors:
             warn_of_settings(settings, ROLES, os.environ)
-    complete = Result("settings", "ok", "they are complete, and criteria and gates can be used")
-    result = _failed_settings(errors) if errors else complete
-    also = [in_words(warning) for warning in warnings]
-    return replace(result, advice="\n".join(filter(None, [result.advice, *also])) or None)
+    return _result_of_settings(errors, "\n".join(map(in_words, warnings)))
 
 
-def _failed_settings(errors: Sequence[ConfigurationError]) -> Result:
-    """One failed check, whatever the number of errors; a line for each if there are several."""
-    lines = [line for error in errors for line in str(error).splitlines()]
-    if len(lines) == 1:
-        return failure("settings", lines[0])
-    advice = "correct each of them; docs/configuration.md describes the settings"
-    return Result("settings", "failed", "\n".join(lines), advice)
-
-
-def examine_tokens(path: Path) -> Result:
-    """Look for tokens of the API that expire."""
-    from tarsy_scoring.web.tokens import SOON_DAYS, TokensFile, utc_today
-
-    try:
-        tokens = TokensFile(path).current()
-    except ConfigurationError as error:
-        return failure("tokens", str(error))
-    ending = [f"{t.name} ({t.expires})" for t in tokens if t.state(utc_today()) != "valid"]
-    if not ending:
-        return Result("tokens", "ok", f"{len(tokens)} tokens, none expires within {SOON_DAYS} days")
-    found = f"{len(tokens)} tokens, expired or expiring within {SOON_DAYS} days: {', '.join(ending)}"
-    return Result(
-        "tokens", "ok", found, "give their callers new tokens, and remove the old ones from the file"
-    )
+def _result_of_settings(errors: Sequence[ConfigurationError], warnings: str = "") -> Result:
+    if errors:
+        return Result(
+            "settings", "failed", "\n".join(map(str, errors)), f"{SETTING_ADVICE}\n{warnings}".strip()
+        )
+    return Result("settings", "ok", "they are complete, and criteria and gates can be used", warnings or None)
 
 
 async def examine_database(settings: Settings) -> list[Result]:
     """Run the checks of our database."""
     if settings.database_url is None:
-        return await run_checks([Check("database", _not_set)])
+        return [Result("database", "skipped", "SCORING_DATABASE_URL is not set")]
     url = settings.database_url.get_secret_value()
     database = Database(url, settings.database_schema, pool_size=2, statement_cache=0)
     try:
         await database.open()
         return await run_checks(database_checks(settings, database))
     except ConfigurationError as error:
-        return [failure("database", str(error))]
+        return [Result("database", "failed", str(error), SETTING_ADVICE)]
     finally:
         await database.close()
-
-
-async def _not_set() -> str:
-    raise NotChecked("SCORING_DATABASE_URL is not set")

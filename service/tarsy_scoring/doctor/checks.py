@@ -1,7 +1,6 @@
 """Runs checks one after the other: each in bounded time, and only if the checks that it needs are ok."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,20 +9,12 @@ from tarsy_scoring.errors import ConfigurationError, ScoringError, SettingMissin
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 
-State = Literal["ok", "failed", "skipped"]
-
 LIMIT_S = 10.0
-# The messages of this service end with their advice, behind a semicolon or a colon.
-_ADVICE = re.compile(r"(?s)(.+)(?:; |: (?=check |look ))(.+)")
+SETTING_ADVICE = "correct the setting; docs/configuration.md describes it"
 
 
 class Fault(Exception):
-    """
-    What a check found does not fit.
-
-    Args:
-        advice: What an operator can do about it.
-    """
+    """A check found what does not fit; `advice` says what helps."""
 
     def __init__(self, found: str, advice: str) -> None:
         super().__init__(found)
@@ -43,27 +34,19 @@ class Check:
         look: Returns what it found, where that fits. Raises `Fault` or `NotChecked`, or lets the error of the
             system or of a missing setting through.
         needs: Names of earlier checks without which this one can find nothing.
-        target: The system that it looks at, with its place; without secrets.
     """
 
     name: str
     look: Callable[[], Awaitable[str]]
     needs: Sequence[str] = ()
-    target: str = "this process"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """
-    The result of one check.
-
-    Args:
-        found: For a skipped check the reason. May have several lines.
-        advice: None where nothing has to be done. May have several lines.
-    """
+    """The result of one check; `advice` is None where nothing has to be done."""
 
     name: str
-    state: State
+    state: Literal["ok", "failed", "skipped"]
     found: str
     advice: str | None = None
 
@@ -81,36 +64,23 @@ async def run_checks(checks: Sequence[Check]) -> list[Result]:
 
 
 async def _run(check: Check) -> Result:
+    def failed(found: str, advice: str) -> Result:
+        return Result(check.name, "failed", found, advice)
+
     try:
         async with asyncio.timeout(LIMIT_S):
             return Result(check.name, "ok", await check.look())
     except (NotChecked, SettingMissing) as reason:  # the check of the settings fails where one is missing
         return Result(check.name, "skipped", str(reason))
     except Fault as fault:
-        return Result(check.name, "failed", str(fault), fault.advice)
+        return failed(str(fault), fault.advice)
     except TimeoutError:
-        found = f"no answer of {check.target} within {LIMIT_S:g} s"
-        return failure(check.name, f"{found}; look for load, for locks and for a closed network")
+        return failed(f"no answer within {LIMIT_S:g} s", "look for load, for locks and for a closed network")
     except ConfigurationError as error:
-        return failure(check.name, str(error))
+        return failed(str(error), SETTING_ADVICE)
     except (ScoringError, DatabaseAway) as error:
-        return failure(check.name, str(error), f"look into the log of {check.target}")
+        return failed(str(error), "do what it says, or look into the log of that system")
     except DRIVER_ERRORS as error:
-        return failure(check.name, why_away(error))
+        return failed(why_away(error), "look into the log of that system")
     except Exception as error:  # noqa: BLE001 - one check must not cost the results of the others
-        return failure(
-            check.name, f"the check itself failed ({type(error).__name__}); report it as a fault of doctor"
-        )
-
-
-def failure(
-    name: str, message: str, otherwise: str = "correct the setting; docs/configuration.md describes it"
-) -> Result:
-    """
-    The result for an error of this service.
-
-    Args:
-        otherwise: Advice for a message without one.
-    """
-    found, advice = match.groups() if (match := _ADVICE.fullmatch(message)) else (message, otherwise)
-    return Result(name, "failed", found, advice)
+        return failed(f"the check itself failed ({type(error).__name__})", "report it as a fault of doctor")
