@@ -615,15 +615,7 @@ TARSY = """
 CREATE TABLE bridge_bookmark (
   singleton      boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   since          timestamptz NOT NULL,  -- sessions that ended earlier are not announced
-  settled_before timestamptz NOT NULL,
-  -- The sweep under way: the time up to which it settles, and the last session it handled. Null: no sweep.
-  will_settle    timestamptz,
-  at_status      text,
-  at_created_at  timestamptz,
-  at_session_id  text,
-  server         text,                  -- TARSy's server; a sweep settles only with the answers of one server
-  swept_at       timestamptz,           -- end of the last whole sweep
-  CONSTRAINT a_sweep_is_somewhere CHECK ((will_settle IS NULL) = (at_status IS NULL))
+  settled_before timestamptz NOT NULL
 );
 
 -- Sessions that were announced and are not settled, so that the next sweep does not announce them again; and

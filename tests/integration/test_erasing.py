@@ -101,11 +101,6 @@ async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring)
     await scoring.rows(ADD_BODY, SESSION.encode(), b"x", [])
     for value in NEIGHBOURS:
         await scoring.rows(ADD_BODY, None, value, [])
-    await scoring.rows(
-        "INSERT INTO bridge_bookmark (since, settled_before, will_settle, at_status, at_created_at, at_session_id) "
-        "VALUES (now(), now(), now(), 'completed', now(), $1)",
-        SESSION,
-    )
     await scoring.rows("INSERT INTO bridge_announced VALUES ($1, gen_random_uuid(), now())", SESSION)
     word = re.compile(rf"(?<![\w-]){SESSION}(?![\w-])")
     assert len(word.findall(await everything(scoring))) > len(SPELLINGS)

@@ -1,6 +1,5 @@
 """Driver errors: whether the same work may succeed later, and what an operator can do about each."""
 
-import socket
 import ssl
 from collections.abc import Mapping
 from typing import Literal
@@ -76,108 +75,44 @@ _REFUSED: Mapping[type[Exception], str] = {
 }
 REFUSALS = tuple(_REFUSED)
 
-_BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-# Type, description and advice; the first match counts. Without a description the error's own text is used.
-_DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | None, str], ...] = (
+# Type, description and advice; the first match counts. Of other errors the name of their type says enough.
+_DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...] = (
     (TimeoutError, "no answer in time", "is it running and the network open?"),
     (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
-    (
-        FileNotFoundError,
-        "its socket, or a file named in the URL, does not exist",
-        "correct SCORING_DATABASE_URL",
-    ),
-    (socket.gaierror, None, "correct the host in SCORING_DATABASE_URL"),
-    (ssl.SSLError, None, "check its TLS certificate and sslmode in SCORING_DATABASE_URL"),
-    (OSError, None, "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
     (
         asyncpg.InvalidAuthorizationSpecificationError,
         "it refuses the user or the password, which it accepted before",
         "correct them in SCORING_DATABASE_URL, or in its file, which is read again",
     ),
-    (
-        asyncpg.LockNotAvailableError,
-        "another transaction holds a lock on a needed row",
-        "look for a long transaction",
-    ),
-    (
-        asyncpg.ObjectNotInPrerequisiteStateError,
-        "it accepts no connections",
-        "wait until its maintenance ends, or allow connections to it again",
-    ),
-    (asyncpg.CannotConnectNowError, "it is starting up or shutting down", "wait for it"),
-    (
-        asyncpg.QueryCanceledError,
-        "a statement took too long",
-        "look for load on the server, and for missing indexes",
-    ),
-    (
-        asyncpg.OperatorInterventionError,
-        "it was shut down, or an operator ended the connection",
-        "wait for it",
-    ),
-    (
-        asyncpg.TooManyConnectionsError,
-        "it takes no more connections",
-        "raise max_connections, or run fewer workers",
-    ),
+    (asyncpg.ObjectNotInPrerequisiteStateError, "it accepts no connections", "allow connections to it again"),
+    (asyncpg.QueryCanceledError, "a statement took too long", "look for load, and for missing indexes"),
     (
         asyncpg.ReadOnlySQLTransactionError,
         "it is read-only",
         "wait for the end of a fail-over or of maintenance; if there is none, check that SCORING_DATABASE_URL leads to "
         "the primary and that default_transaction_read_only is off",
     ),
-    (asyncpg.DiskFullError, "its disk is full", "free space there"),
-    (
-        asyncpg.OutOfMemoryError,
-        "it is out of memory",
-        "give it more, or lower its max_connections or work_mem",
-    ),
-    (
-        asyncpg.InsufficientResourcesError,
-        "a limit of its configuration is reached",
-        "look in the server's log",
-    ),
-    (
-        asyncpg.PostgresSystemError,
-        "its operating system reports an error",
-        "look at its disks and in its log",
-    ),
-    (asyncpg.InternalServerError, "it reports an internal error", "look in the server's log"),
-    (
-        asyncpg.TransactionRollbackError,
-        "it undid a transaction because of another one",
-        "a retry may succeed",
-    ),
-    (asyncpg.InvalidCachedStatementError, "a table has changed", "a retry may succeed"),
-    (
-        (asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.TransactionTimeoutError),
-        "it ended a transaction that was open for too long",
-        "look for a process that is frozen or overloaded",
-    ),
     (
         (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
         "a prepared statement is missing or exists already",
         "behind a pooler that does not track prepared statements, set SCORING_DATABASE_STATEMENT_CACHE=0",
     ),
-    (
-        asyncpg.TargetServerAttributeNotMatched,
-        "no server is of the kind that target_session_attrs demands",
-        "wait for the end of a fail-over, or correct SCORING_DATABASE_URL",
-    ),
-    (_BROKEN, "the connection broke", "wait for it, or check the network"),
+    (asyncpg.InsufficientResourcesError, "it is short of disk, memory or connections", "look in its log"),
+    (asyncpg.OperatorInterventionError, "it is shut down, or starting up", "wait for it"),
 )
 
 
 def why_away(error: Exception) -> str:
     """Describe a failure and what would help, without the server's own message, which may name the user."""
-    # The driver raises a plain ConnectionError for this, so only its text tells it from other connection
-    # errors.
-    if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
-        return "it rejected SSL; turn ssl on there, or correct SCORING_DATABASE_URL and its sslmode"
     for kind, description, advice in _DESCRIPTIONS:
         if isinstance(error, kind):
-            return f"{description or _own_text(error)}; {advice}"
-    return f"{type(error).__name__}; a retry may succeed"
+            return f"{description}; {advice}"
+    if isinstance(error, ssl.SSLError):
+        why = getattr(error, "verify_message", None) or error.strerror
+        return f"TLS: {why}; check its TLS certificate and sslmode in SCORING_DATABASE_URL"
+    if isinstance(error, OSError):  # the driver raises plain ones, for example if a server rejects SSL
+        return f"{error.strerror or error}; start PostgreSQL there, or correct SCORING_DATABASE_URL"
+    return f"{type(error).__name__}; wait for it, or look in its log"
 
 
 def refused(place: str, error: Exception) -> StartRefused:
@@ -190,13 +125,3 @@ def misconfigured(url: str, error: asyncpg.ClientConfigurationError) -> Configur
     """The error for a URL that the driver cannot interpret; retrying would not help."""
     reason = str(error).partition("\n")[0].partition(": ")[0]  # the rest may quote the URL
     return ConfigurationError(f"SCORING_DATABASE_URL, {place_of(url)}: {reason}")
-
-
-def _own_text(error: Exception) -> str:
-    """The text of TLS or of the operating system for an error; the type of any other error."""
-    if isinstance(error, ssl.SSLError):
-        reason = (getattr(error, "reason", None) or "").replace("_", " ").lower()
-        return f"TLS: {getattr(error, 'verify_message', None) or reason or error.strerror}"
-    if isinstance(error, ConnectionError) and error.strerror is None:
-        return "the connection broke"  # the driver's own text names one of its functions
-    return (error.strerror or str(error)) if isinstance(error, OSError) else type(error).__name__

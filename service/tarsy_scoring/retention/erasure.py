@@ -106,10 +106,6 @@ REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text
 
 REMOVE_ANNOUNCED = "DELETE FROM {schema}.bridge_announced WHERE session_id = $1"
 
-# The session at which a sweep of the bridge stands. It continues with the sessions of the same moment, which
-# were announced already.
-REMOVE_BOOKMARK = "UPDATE {schema}.bridge_bookmark SET at_session_id = '' WHERE at_session_id = $1"
-
 REMOVE_BODIES = "DELETE FROM {schema}.dead_letter_bodies WHERE body_id = ANY($1::uuid[])"
 
 ERASED = "SELECT DISTINCT session_hash FROM {schema}.erasures"
@@ -180,7 +176,6 @@ async def erase(
         await forget_sessions(database, connection, [session_id])
         await connection.execute(database.sql(REMOVE_TOOL_LISTS), tool_lists)
         await connection.execute(database.sql(REMOVE_ANNOUNCED), session_id)
-        await connection.execute(database.sql(REMOVE_BOOKMARK), session_id)
         await connection.execute(database.sql(REMOVE_BODIES), bodies)
         noted = (by, why, hash_of(session_id), found.rows["session_scores"])
         await connection.execute(database.sql(NOTE_ERASURE), *noted)

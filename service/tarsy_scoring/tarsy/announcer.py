@@ -44,21 +44,16 @@ ON CONFLICT (session_id) DO UPDATE SET event_id = excluded.event_id
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """The row of `bridge_bookmark`; its migration `0006_pre_bridge.py` explains the columns."""
+    """
+    The row of `bridge_bookmark`.
+
+    Args:
+        since: Sessions that ended earlier are not announced.
+        settled_before: Sessions created earlier are not read by another sweep.
+    """
 
     since: datetime
     settled_before: datetime
-    will_settle: datetime | None
-    at_status: str | None
-    at_created_at: datetime | None
-    at_session_id: str | None
-    server: str | None
-    swept_at: datetime | None
-
-    @property
-    def remembered_from(self) -> datetime:
-        """Sessions created earlier are not read by a later sweep, so they need not be remembered."""
-        return self.will_settle or self.settled_before
 
 
 class Announcer:
@@ -119,19 +114,12 @@ class Announcer:
             return
         acknowledged = await self._publish(new)
         done = [s for s, is_done in zip(new, acknowledged, strict=True) if is_done]
-        is_whole = len(done) == len(new)
-        # A page that is not whole will be read again, so all of its acknowledged events are remembered.
-        kept = [
-            s
-            for s in done
-            if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from
-        ]
-        ids, events = [s.session_id for s in kept], [event_id_of(s) for s in kept]
-        await self._database.fetch(REMEMBER, ids, events, [s.created_at for s in kept])
+        ids, events = [s.session_id for s in done], [event_id_of(s) for s in done]
+        await self._database.fetch(REMEMBER, ids, events, [s.created_at for s in done])
         for s in done:
             self._metrics.bridge_announced.labels(s.status).inc()
         log.info("bridge.announced", sessions=len(done))
-        if not is_whole:
+        if len(done) < len(new):
             raise BrokerAway(
                 f"{len(new) - len(done)} of {len(new)} events for topic {self._topic} were not acknowledged in time; "
                 "check whether its brokers are up and enough replicas are in sync"
@@ -154,35 +142,26 @@ class Announcer:
     async def _publish(self, sessions: Sequence[EndedSession]) -> list[bool]:
         """Publish; returns for each whether it is done: acknowledged, or too large even without labels."""
         now = datetime.now(UTC)
+        messages = [message_of(s, now) for s in sessions]
         try:
-            return await self._publisher.publish(
-                self._topic, [message_of(s, now) for s in sessions], PUBLISH_TIMEOUT_S
-            )
-        except TooLarge:
-            log.warning(
-                "bridge.too_large", sessions=len(sessions), effect="each of these events is sent alone"
-            )
-        results: list[bool] = []
-        for session in sessions:
-            results.append(await self._publish_alone(session, now))
-            if not results[-1]:
-                break
-        return results + [False] * (len(sessions) - len(results))
+            return await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
+        except TooLarge as error:
+            done, refused = list(error.acknowledged), error.refused
+        for place, session in enumerate(sessions):
+            if refused[place]:  # it, or a neighbour in its batch, is too large
+                done[place] = await self._publish_alone(session, now)
+        return done
 
     async def _publish_alone(self, session: EndedSession, now: datetime) -> bool:
         """Publish one event, without labels if it is too large with them; returns whether it is done."""
         for variant in (session, replace(session, labels={})):
             try:
-                return all(
-                    await self._publisher.publish(self._topic, [message_of(variant, now)], PUBLISH_TIMEOUT_S)
-                )
+                message = message_of(variant, now)
+                return all(await self._publisher.publish(self._topic, [message], PUBLISH_TIMEOUT_S))
             except TooLarge:
                 log.error(
-                    "bridge.labels_left_out",
-                    session_id=session.session_id,
-                    reason="the topic's message size limit",
+                    "bridge.too_large", session_id=session.session_id, effect="labels or event are left out"
                 )
-        log.error("bridge.passed_over", session_id=session.session_id, effect="this session is not scored")
         return True
 
 

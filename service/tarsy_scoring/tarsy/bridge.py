@@ -5,21 +5,22 @@ Laws. A *look* is quick and may miss sessions: it compares the sessions that wer
 with those that are open now. A *sweep* misses none: it first remembers, by id, the old sessions that are
 still open; then it reads every terminal session that is not settled, by status and time of creation, and
 announces each end that was not announced before. A sweep that one server answered *settles* the sessions
-created before it began, except for the last `OVERLAP_S`: later sweeps do not read them.
+created before it began, except for the last `OVERLAP_S`: later sweeps do not read them. A process that dies
+in a sweep leaves the announced ends behind; the next one sweeps from the settled time again.
 
 The order of ends and commits, the clocks behind recorded ends and outages therefore do not matter. The
 only assumption about TARSy is that a session's row is committed within the overlap after its creation
 time. A session that was seen open is announced when it ends, whatever its times are.
 
-The bookmark moves after the broker's acknowledgement, and only from the place where this process read it,
-so a crash repeats events and loses none.
+The settled time moves at the end of a sweep, and only if no other process moved it meanwhile, so a crash
+repeats events and loses none.
 """
 
 import asyncio
 import contextlib
 import time
-from dataclasses import astuple, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
@@ -54,20 +55,13 @@ INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON 
 """
 
 # Set another `since`, and begin again as before the first sweep.
-ANEW = """
-UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch', will_settle = NULL, at_status = NULL,
-  swept_at = NULL
-WHERE since <> $1 RETURNING since
-"""
+ANEW = "UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch' WHERE since <> $1 RETURNING since"
 
-_PLACE = "since, settled_before, will_settle, at_status, at_created_at, at_session_id, server, swept_at"
+BOOKMARK = "SELECT since, settled_before FROM {schema}.bridge_bookmark"
 
-BOOKMARK = f"SELECT {_PLACE} FROM {{schema}}.bridge_bookmark"
-
-# Only from the place where this process read it: another process may have moved it.
-MOVE = f"""
-UPDATE {{schema}}.bridge_bookmark SET ({_PLACE}) = ROW($9, $10, $11, $12, $13, $14, $15, $16)
-WHERE ({_PLACE}) IS NOT DISTINCT FROM ROW($1, $2, $3, $4, $5, $6, $7, $8) RETURNING since
+# Only where the sweep began: another process may have moved the bookmark.
+SETTLE = """
+UPDATE {schema}.bridge_bookmark SET settled_before = $3 WHERE since = $1 AND settled_before = $2 RETURNING since
 """
 
 FORGET_SETTLED = """
@@ -89,6 +83,24 @@ WHERE event_id IS NULL AND session_id > $1 ORDER BY session_id LIMIT $2
 """
 
 FORGET_OPEN = "DELETE FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[]) AND event_id IS NULL"
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """
+    A sweep in progress.
+
+    Args:
+        began: The bookmark when it began.
+        status, created_at, session_id: The place behind the last page.
+    """
+
+    began: Bookmark
+    settles_before: datetime
+    server: str
+    status: str
+    created_at: datetime
+    session_id: str = ""
 
 
 class Bridge:
@@ -121,6 +133,8 @@ class Bridge:
         self._has_bookmark = False
         # The bookmark as this process last read or settled it, in case its row is removed.
         self._known: Bookmark | None = None
+        self._sweep: _Sweep | None = None
+        self._lists_all_open = True  # at the next sweep, whatever the age of the sessions
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
@@ -133,8 +147,8 @@ class Bridge:
         self._woken.set()
 
     def request_sweep(self) -> None:
-        """Begin a sweep at the next pass, unless one is under way."""
-        self._swept_at = None
+        """Begin a sweep at the next pass; one under way ends there."""
+        self._sweep = self._swept_at = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """
@@ -169,6 +183,7 @@ class Bridge:
         self._metrics.database_up.set(1)
         self._metrics.bridge_leading.set(1)
         self._has_bookmark = False
+        self.request_sweep()
         try:
             while not stopping.is_set():
                 goes_on = False
@@ -216,11 +231,12 @@ class Bridge:
         if self._woken.is_set() or self._looked_at is None or now - self._looked_at >= POLL_S:
             self._woken.clear()
             await self._look(bookmark, now)
-        if bookmark.will_settle is None:
-            if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY_S:
-                return False
-            return await self._begin_sweep(bookmark)
-        return await self._sweep_page(bookmark)
+        if self._sweep is not None:
+            return await self._sweep_page(bookmark, self._sweep)
+        if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY_S:
+            return False
+        self._sweep = await self._begin_sweep(bookmark)
+        return True
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
         """Announce sessions that were open at the last look and have ended, or that began and ended since."""
@@ -229,25 +245,16 @@ class Bridge:
         await self._announcer.announce(bookmark, ended, frozenset(self._open))
         self._open, self._looked_at = is_open, now
 
-    async def _begin_sweep(self, bookmark: Bookmark) -> bool:
+    async def _begin_sweep(self, bookmark: Bookmark) -> _Sweep:
         """Decide what this sweep will settle, and remember the open sessions, before its first page."""
         self._sessions.tarsy.look_again()
-        start = await self._sessions.sweep_start(self._overlap, with_all_open=bookmark.swept_at is None)
+        all_open = self._lists_all_open or bookmark.settled_before == BEGINNING
+        start = await self._sessions.sweep_start(self._overlap, with_all_open=all_open)
         if start.still_open:
-            log.debug("bridge.open", sessions=len(start.still_open))
             await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
         await self._announce_remembered(bookmark, start)
-        will_settle = max(bookmark.settled_before, start.settles_before)
-        sweep = replace(
-            bookmark,
-            will_settle=will_settle,
-            at_status=STATUSES[0],
-            at_created_at=bookmark.settled_before,
-            at_session_id="",
-            server=start.server,
-        )
-        await self._move(bookmark, sweep)
-        return True
+        settles_before = max(bookmark.settled_before, start.settles_before)
+        return _Sweep(bookmark, settles_before, start.server, STATUSES[0], bookmark.settled_before)
 
     async def _announce_remembered(self, bookmark: Bookmark, start: SweepStart) -> None:
         """Announce remembered sessions that have ended; forget them and those that no longer exist."""
@@ -266,35 +273,23 @@ class Bridge:
             await self._database.fetch(FORGET_OPEN, list(done))
             last = rows[-1]["session_id"]
 
-    async def _sweep_page(self, stored: Bookmark) -> bool:
-        """Announce the next page of the sweep and move the bookmark; returns whether the sweep goes on."""
-        assert stored.at_status is not None
-        assert stored.at_created_at is not None
-        assert stored.at_session_id is not None
-        server, page = await self._sessions.ended_page(
-            stored.at_status, stored.at_created_at, stored.at_session_id
-        )
-        bookmark = stored
-        if server != stored.server and stored.remembered_from > stored.settled_before:
+    async def _sweep_page(self, bookmark: Bookmark, sweep: _Sweep) -> bool:
+        """Announce the next page of the sweep; returns whether the sweep goes on."""
+        server, page = await self._sessions.ended_page(sweep.status, sweep.created_at, sweep.session_id)
+        if server != sweep.server and sweep.settles_before > sweep.began.settled_before:
             log.warning(
                 "bridge.another_server",
                 effect="two servers may hold different rows, so this sweep settles none",
             )
-            bookmark = replace(stored, will_settle=stored.settled_before)
+            sweep.settles_before = sweep.began.settled_before
         await self._announcer.announce(bookmark, page)
         if len(page) == PAGE:
-            last = page[-1]
-            await self._move(
-                stored, replace(bookmark, at_created_at=last.created_at, at_session_id=last.session_id)
-            )
-        elif stored.at_status != STATUSES[-1]:
-            following = STATUSES[STATUSES.index(stored.at_status) + 1]
-            start = bookmark.settled_before
-            await self._move(
-                stored, replace(bookmark, at_status=following, at_created_at=start, at_session_id="")
-            )
+            sweep.created_at, sweep.session_id = page[-1].created_at, page[-1].session_id
+        elif sweep.status != STATUSES[-1]:
+            sweep.status = STATUSES[STATUSES.index(sweep.status) + 1]
+            sweep.created_at, sweep.session_id = sweep.began.settled_before, ""
         else:
-            return not await self._settle(stored, bookmark.remembered_from)
+            return not await self._settle(sweep)
         return True
 
     # --- the bookmark --------------------------------------------------------------------------------------
@@ -312,8 +307,8 @@ class Bridge:
             if self._since is not None and await self._database.fetch(ANEW, self._since):
                 log.warning("bridge.starts_anew", since=self._since.isoformat())
         elif self._known is not None:
-            # Remembered sessions may be gone as well, so all open sessions are listed again, as at the first
-            # sweep.
+            # Remembered sessions may be gone as well, so all open sessions are listed again.
+            self._lists_all_open = True
             await self._database.fetch(WRITE_BOOKMARK, self._known.since, self._known.settled_before)
             self.request_sweep()
             log.warning(
@@ -342,31 +337,19 @@ class Bridge:
         self._known = Bookmark(**dict(rows[0]))
         return self._known
 
-    async def _move(self, stored: Bookmark, to: Bookmark) -> bool:
-        """Move the bookmark; returns False if another process has moved it since it was read."""
-        is_moved = bool(await self._database.fetch(MOVE, *astuple(stored), *astuple(to)))
-        if not is_moved:
-            log.warning(
-                "bridge.overtaken",
-                effect="another process moved the bookmark, and this one goes on from there",
-            )
-        return is_moved
-
-    async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
+    async def _settle(self, sweep: _Sweep) -> bool:
         """End a sweep and forget settled ends; returns False if another process has moved the bookmark."""
-        settled = replace(
-            stored,
-            settled_before=settled_before,
-            will_settle=None,
-            at_status=None,
-            swept_at=datetime.now(UTC),
-        )
-        if not await self._move(stored, settled):
+        self._sweep, before = None, sweep.settles_before
+        began = sweep.began
+        if not await self._database.fetch(SETTLE, began.since, began.settled_before, before):
+            log.warning(
+                "bridge.overtaken", effect="another process moved the bookmark; this one sweeps again"
+            )
             return False
-        self._known = replace(stored, settled_before=settled_before)
-        while len(await self._database.fetch(FORGET_SETTLED, settled_before, FORGET)) == FORGET:
+        self._known = Bookmark(began.since, before)
+        while len(await self._database.fetch(FORGET_SETTLED, before, FORGET)) == FORGET:
             pass
-        self._swept_at = time.monotonic()
+        self._swept_at, self._lists_all_open = time.monotonic(), False
         self._metrics.bridge_swept.set_to_current_time()
-        log.debug("bridge.swept", settled_before=settled_before.isoformat())
+        log.debug("bridge.swept", settled_before=before.isoformat())
         return True
