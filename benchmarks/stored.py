@@ -104,21 +104,12 @@ SELECT 'get_thing_' || g, 'getthing' || g, (ARRAY['open', 'planned', 'built'])[1
   now() - make_interval(days => g * 5), 'ada' FROM generate_series(1, 60) g;
 INSERT INTO tool_merges (name, name_key, tool, decided_by)
 SELECT 'get_thing_' || g, 'getthing' || g, 'get_thing_' || g - 1, 'ada' FROM generate_series(101, 141, 2) g;
-INSERT INTO review_days (day)
-SELECT (now() AT TIME ZONE 'UTC')::date - g FROM generate_series(2, 360) g;
-INSERT INTO review_picks (score_id, day, place, is_random, inclusion_probability, reasons, criteria, criteria_hash,
-  judge_fingerprint, total_score, judge_outcome)
-SELECT score_id, day, place, place % 2 = 0, 0.05 + place / 20.0,
-  CASE WHEN place % 2 = 0 THEN '[]'::jsonb ELSE '["band edge"]' END, criteria, criteria_hash, judge_fingerprint,
-  total_score, judge_outcome
-FROM (SELECT s.*, (s.completed_at AT TIME ZONE 'UTC')::date AS day, row_number() OVER (
-        PARTITION BY (s.completed_at AT TIME ZONE 'UTC')::date, s.criteria_hash, s.judge_fingerprint
-        ORDER BY s.score_id) AS place FROM session_scores s WHERE s.status = 'completed') r
-WHERE place <= 10 AND day IN (SELECT day FROM review_days);
 INSERT INTO score_labels (score_id, session_id, labelled_by, labelled_at, outcome, number, reason)
-SELECT p.score_id, s.session_id, 'person-' || w, s.completed_at, NULL,
-  least(100, greatest(0, s.total_score + (hashtext(p.score_id::text || w) % 15))), repeat('why ', 20)
-FROM review_picks p JOIN session_scores s USING (score_id), generate_series(1, 2) w;
+SELECT s.score_id, s.session_id, 'person-' || w, s.completed_at, NULL,
+  least(100, greatest(0, s.total_score + (hashtext(s.score_id::text || w) % 15))), repeat('why ', 20)
+FROM (SELECT *, row_number() OVER (PARTITION BY (completed_at AT TIME ZONE 'UTC')::date ORDER BY score_id) AS place
+      FROM session_scores WHERE status = 'completed') s, generate_series(1, 2) w
+WHERE place <= 10;
 INSERT INTO anchor_sessions (session_id, added_by)
 SELECT session_id, 'ada' FROM sessions WHERE chain_id = 'chain-7' ORDER BY session_id LIMIT 40;
 INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, criteria, criteria_hash, status,

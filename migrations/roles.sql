@@ -23,9 +23,9 @@ DECLARE
   -- What the API writes: requests, scores that it makes or cancels, their events, labels and review lists, decisions about
   -- missing tools, kept answers, rates of callers, and who changed what.
   changed_by_api text[] := ARRAY[
-    'caller_rates', 'kept_answers', 'review_days', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
+    'caller_rates', 'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
     'tool_states'];
-  added_by_api text[] := ARRAY['changes', 'review_picks', 'score_labels', 'scoring_events'];
+  added_by_api text[] := ARRAY['changes', 'score_labels', 'scoring_events'];
   emptied_by_api text[] := ARRAY['caller_rates', 'kept_answers'];
 BEGIN
   IF owner IS NULL THEN

@@ -4,7 +4,7 @@ from benchmarks.stored import DECISIONS
 
 # A year of scores; one session in four was scored twice. Three judges follow each other, under two criteria.
 # A score names up to three missing tools, in three spellings; a few tools are named most. Agents had one of
-# 40 sets of tools, which contain more of the missing tools from month to month. All picks of the review queue
+# 40 sets of tools, which contain more of the missing tools from month to month. All picks of the review list
 # are labelled, ten a day of each judge. The queue of the day before has not been drawn yet.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at)

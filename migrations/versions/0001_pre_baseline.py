@@ -491,38 +491,11 @@ CREATE TABLE score_labels (
   outcome     text,
   number      double precision CHECK (number BETWEEN 0 AND 100),
   reason      text,
-  scored_under text,                  -- criteria hash and total of the score
-  scored_total int,
+  is_random   boolean NOT NULL DEFAULT false,  -- of a score in the random part of the review list
   CONSTRAINT a_label_says_something CHECK (agrees IS TRUE OR outcome IS NOT NULL OR number IS NOT NULL)
 );
 CREATE INDEX score_labels_of_score ON score_labels (score_id, label_id);
-CREATE INDEX score_labels_of_session ON score_labels (session_id);
-CREATE INDEX score_labels_by_total ON score_labels (scored_under, scored_total);
-
--- Days for which the review queue was drawn, so that no process draws them again.
-CREATE TABLE review_days (
-  day      date PRIMARY KEY,
-  drawn_at timestamptz NOT NULL DEFAULT now(),
-  drawn_until timestamptz  -- scores completed before were candidates; null: all of the day
-);
-
--- Scores in the review queue. Each score is a candidate once, so its probability never changes.
-CREATE TABLE review_picks (
-  score_id              uuid PRIMARY KEY REFERENCES session_scores ON DELETE CASCADE,
-  day                   date NOT NULL REFERENCES review_days ON DELETE CASCADE,
-  place                 int NOT NULL,
-  is_random             boolean NOT NULL,
-  inclusion_probability double precision NOT NULL
-                        CHECK (inclusion_probability > 0 AND inclusion_probability <= 1),
-  reasons               jsonb NOT NULL DEFAULT '[]',
-  -- copies from the score, so that trust cards read no scores
-  criteria              text,
-  criteria_hash         text,
-  judge_fingerprint     text,
-  total_score           int,
-  judge_outcome         text
-);
-CREATE INDEX review_picks_of_day ON review_picks (day, place)
+CREATE INDEX score_labels_of_session ON score_labels (session_id)
 """
 
 TOOLS = """
@@ -532,7 +505,6 @@ CREATE TABLE tool_merges (
   name         text NOT NULL,                    -- as it was written
   name_key     text NOT NULL,                    -- the normalised name, equal for all its spellings
   tool         text NOT NULL,                    -- tool of the name; the name itself: it is kept apart
-  is_automatic boolean NOT NULL DEFAULT false,   -- merged by spelling, at a decision about the tool
   decided_by   text NOT NULL,
   decided_at   timestamptz NOT NULL DEFAULT now()
 );
@@ -993,19 +965,6 @@ BEGIN
 END $$
 """,
     """
-CREATE FUNCTION describe_pick() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  SELECT s.criteria, s.criteria_hash, s.judge_fingerprint, s.total_score, s.judge_outcome INTO
-      NEW.criteria, NEW.criteria_hash, NEW.judge_fingerprint, NEW.total_score, NEW.judge_outcome
-  FROM session_scores s WHERE s.score_id = NEW.score_id;
-  RETURN NEW;
-END $$
-""",
-    """
 CREATE FUNCTION fold_chain_figures() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
@@ -1078,9 +1037,6 @@ CREATE TRIGGER count_moved_session AFTER UPDATE ON sessions FOR EACH ROW WHEN ((
 CREATE TRIGGER count_updated BEFORE UPDATE ON session_scores FOR EACH ROW WHEN ((((old.status =
       'completed'::text) AND (old.purpose = 'production'::text)) OR ((new.status = 'completed'::text) AND
       (new.purpose = 'production'::text)))) EXECUTE FUNCTION count_score()
-""",
-    """
-CREATE TRIGGER describe_pick BEFORE INSERT ON review_picks FOR EACH ROW EXECUTE FUNCTION describe_pick()
 """,
     """
 CREATE TRIGGER fold_chain_figures AFTER DELETE ON score_deltas REFERENCING OLD TABLE AS folded FOR EACH

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,7 +10,6 @@ from api_site import Api, open_api
 from builders import connected
 from infrastructure import wait_until
 from stored import store_score
-from tarsy_scoring.labels import review
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
 from tarsy_scoring.web.pages import labelling
 
@@ -80,9 +77,9 @@ async def test_blocked_analytic_reads_delay_no_request_about_one_score(database_
         await store_score(api.scoring, "session-1", 40)
         await store_score(api.scoring, "session-2", 40)
         async with other.transaction():
-            await other.execute("LOCK TABLE review_days IN ACCESS EXCLUSIVE MODE")
+            await other.execute("LOCK TABLE score_labels IN ACCESS EXCLUSIVE MODE")
             reads = [asyncio.create_task(api.get("review")) for _ in range(2 * CONNECTIONS)]
-            waiting = "SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted AND relation = 'review_days'::regclass"
+            waiting = "SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted AND relation = 'score_labels'::regclass"
             await wait_until(lambda: other.fetchval(waiting, POOL), 10, "the reads are blocked")
 
             await require_service(api)
@@ -119,23 +116,3 @@ async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, mo
     assert "It could not be read in time" in page.text
     monkeypatch.undo()
     assert "Weighted kappa" in (await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)).text
-
-
-# --- memory --------------------------------------------------------------------------------------------
-
-
-async def test_review_draws_from_a_sample_of_a_day_of_many_scores(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels stay representative: the probability of a pick includes that of the sample."""
-    monkeypatch.setattr(review, "PICKS_A_DAY", 1)
-    monkeypatch.setattr(review, "MOST_CANDIDATES", 1)
-    today = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
-    for judge, scores in (("busy", 40), ("idle", 5)):
-        for n in range(scores):
-            await store_score(api.scoring, f"{judge}-{n}", 50, at=today - timedelta(hours=12), judge_fingerprint=judge)
-
-    picks = json.loads((await api.get("review")).text)["picks"]
-
-    assert {p["judge_fingerprint"]: p["inclusion_probability"] for p in picks} == {
-        "busy": pytest.approx(1 / 40),
-        "idle": pytest.approx(1 / 5),
-    }

@@ -13,8 +13,7 @@ from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.labels.calibration import LabelledScore
-from tarsy_scoring.labels.judgements import SCORES_BY_JUDGE, known_criteria, scores_by_judge
-from tarsy_scoring.references.known_causes import KnownCauses, known_causes
+from tarsy_scoring.labels.labels import SCORES_BY_JUDGE, known_criteria, scores_by_judge
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -111,9 +110,7 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
     assert ended.exit_code == 0
     document = json.loads(ended.stdout)
     [found] = document["calibrations"]
-    assert document["labels"]["unread_columns"] == ["score", "quality_rating"]
-    assert ended.stderr.startswith("columns that are not read: score, quality_rating (known: session_id, outcome, ")
-    assert (found["matched"], found["unmatched"]) == (2, ["s-3"])
+    assert (found["matched"], found["unmatched"]) == (2, 1)
     assert found["confusion"] == {"categories": ["bad", "solid"], "counts": [[0, 1], [0, 1]]}
     for_people = CliRunner().invoke(calibrate, [str(labels)], catch_exceptions=False).output
     for shown in ("3 labels, 0 of them undecided", "weighted kappa", "without a score of this judge: 1"):
@@ -142,47 +139,3 @@ def test_unknown_criteria_are_a_usage_error(database_url: str, tmp_path: Path, m
     assert "no criteria are called 'outcom'" in ended["outcom"].stderr
     assert "investigation-outcome" in ended["outcom"].stderr
     assert ", outcome)" in ended["outcom"].stderr
-
-
-async def test_judgements_without_a_reference_are_paired_with_those_against_one(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under the same criteria, the latest of each judge and of each session; no label compares those against one."""
-    later = NOON + timedelta(hours=1)
-    async with connected(database_url) as connection:
-        for session_id, total, known in (("s-1", 80, 90), ("s-2", 80, 10), ("s-3", 80, None), ("s-4", None, 90)):
-            await keep(connection, session_id, total)
-            if known is not None:
-                await keep(connection, session_id, known, judge_fingerprint="judge-r", completed_at=later)
-        await keep(connection, "s-5", 80, criteria="other", criteria_hash="hash-2")
-        await keep(connection, "s-5", 80, judge_fingerprint="judge-r")
-        await connection.execute("UPDATE session_scores SET reference = '{}' WHERE judge_fingerprint = 'judge-r'")
-    async with open_scoring(database_url) as scoring:
-        found = await known_causes(scoring.database)
-        labelled = await scores_by_judge(scoring.database, ["s-1", "s-2"], None)
-
-    assert found == {("hash-1", "judge-1"): KnownCauses(sessions=2, agreeing=1)}
-    assert [score.judge_fingerprint for score in labelled] == ["judge-1", "judge-1"]
-
-
-def test_the_command_compares_with_judgements_against_references(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fill() -> None:
-        async with connected(database_url) as connection:
-            for number, known in enumerate((90, 90, 10)):
-                await keep(connection, f"s-{number}", 80)
-                await keep(connection, f"s-{number}", known, judge_fingerprint="judge-r")
-            await connection.execute("UPDATE session_scores SET reference = '{}' WHERE judge_fingerprint = 'judge-r'")
-
-    run_apart(fill())
-    monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
-
-    done = CliRunner().invoke(calibrate, ["--references", "--json"])
-
-    assert done.exit_code == 0, done.output
-    [found] = json.loads(done.stdout)["calibrations"]
-    assert (found["judge_fingerprint"], found["matched"]) == ("judge-1", 3)
-    assert found["mean_difference"]["value"] == pytest.approx(80 - 190 / 3)
-    for arguments in ([], ["labels.csv", "--references"]):
-        assert CliRunner().invoke(calibrate, arguments).exit_code == 2

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.labels.judgements import SCORES_BY_LABEL, scores_by_label
 from tarsy_scoring.statistics.comparison import ScoredSession
 from tarsy_scoring.studies.commands.compare import compare
+from tarsy_scoring.studies.stored_scores import SCORES_BY_LABEL, scores_by_label
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Labels, the review queue and trust cards over HTTP and on the pages, on a real database."""
+"""Labels, the review list and trust cards over HTTP and on the pages, on a real database."""
 
 import asyncio
 import re
@@ -11,19 +11,16 @@ import pytest
 
 from api_site import Api, open_api
 from stored import store_score
-from tarsy_scoring.labels import labels, review
-from tarsy_scoring.labels.review import DAYS, PICKS_A_DAY
+from tarsy_scoring.labels import labels
+from tarsy_scoring.labels.labels import RANDOM_A_DAY
+from tarsy_scoring.labels.review import DAYS, PICKED_A_DAY
 from tarsy_scoring.retention.erasure import erase
-from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
-from tarsy_scoring.web.documents import ScoreDocument
+from tarsy_scoring.web.api.labels import LabelDocument, PickDocument
 
-# The queue's today: a day ends some minutes after midnight.
-TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
+TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 YESTERDAY = TODAY - DAY / 2
-EARLIER_TODAY = min(datetime.now(UTC), TODAY + DAY) - timedelta(minutes=1)
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
-REFERENCE = {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-05T10:00:00Z"}
 CRITERIA = {"criteria": "by-outcome", "criteria_hash": "hash-of-outcome"}
 
 
@@ -168,27 +165,31 @@ async def test_labels_beside_an_erasure(api: Api) -> None:
         assert await scoring.value(f"SELECT count(*) FROM {table}") == 0
 
 
-# --- the queue -----------------------------------------------------------------------------------------
+# --- the review list -----------------------------------------------------------------------------------
 
 
-async def test_a_day_is_drawn_once_for_all_readers(api: Api) -> None:
-    """Even for concurrent readers; scores of today, of old days and of other purposes are not drawn."""
-    await store_days(api, 30)
-    today = await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
+async def test_a_day_has_random_and_suspicious_scores(api: Api) -> None:
+    """The same for every reader, without a write; scores of old days and of other purposes are not listed."""
+    await store_days(api, 20)
+    for n in range(10):
+        flags = ["second_opinion_disagrees"] if n == 0 else ["ungrounded"]
+        await store_score(api.scoring, f"odd-{n}", 50, at=YESTERDAY, flags=flags)
     old = await store_score(api.scoring, "old", 50, at=TODAY - (DAYS + 2) * DAY)
     beside = await store_score(api.scoring, "beside", 50, at=YESTERDAY, purpose="shadow")
-    first, *others = await asyncio.gather(*(read_json(api, "review") for _ in range(5)))
+    first, again = [await read_json(api, "review") for _ in range(2)]
 
-    assert all(other == first for other in others)
-    ids = [PickDocument.model_validate(pick).score_id for pick in first["picks"]]
-    assert len(set(ids)) == len(ids) == first["to_label"] == PICKS_A_DAY
-    assert not {today, old, beside} & set(ids)
-    await store_score(api.scoring, "late", 50, at=YESTERDAY)
-    assert await read_json(api, "review") == first, "what was drawn stays"
+    assert again == first
+    picks = [PickDocument.model_validate(pick) for pick in first["picks"]]
+    assert sum(pick.is_random for pick in picks) == RANDOM_A_DAY
+    suspicious = [pick for pick in picks if not pick.is_random]
+    assert len(suspicious) == PICKED_A_DAY
+    assert all(pick.reasons for pick in suspicious)
+    assert "odd-0" in {pick.session_id for pick in picks}
+    assert not {old, beside} & {pick.score_id for pick in picks}
+    assert first["to_label"] == len(picks)
 
 
-async def test_every_day_has_its_own_picks(api: Api) -> None:
-    """Missing draws are made on the first read, newest day first; criteria narrow the list."""
+async def test_every_day_is_listed_newest_first(api: Api) -> None:
     await store_days(api, 3, days=3)
     picks = (await read_json(api, "review"))["picks"]
     days = [pick["day"] for pick in picks]
@@ -198,8 +199,9 @@ async def test_every_day_has_its_own_picks(api: Api) -> None:
     assert (await read_json(api, "review", criteria="others"))["picks"] == []
 
 
-async def test_the_page_of_the_queue(api: Api) -> None:
+async def test_the_page_of_the_list(api: Api) -> None:
     """Each pick links to the form of its score and shows whether it has a label."""
+    assert "Nothing to review" in await look(api, "/review")
     await store_days(api, 2)
     picks = (await read_json(api, "review"))["picks"]
     await post_label(api, picks[0]["score_id"], agrees=True)
@@ -211,75 +213,29 @@ async def test_the_page_of_the_queue(api: Api) -> None:
     assert [p["labels"] for p in (await read_json(api, "review"))["picks"]] == [1, 0]
 
 
-async def test_the_first_day_has_scores_to_review(api: Api) -> None:
-    """They are drawn from what there is whenever nothing is left to label."""
-
-    async def sessions() -> list[str]:
-        return [pick["session_id"] for pick in (await read_json(api, "review"))["picks"]]
-
-    assert "Nothing to review" in await look(api, "/review")
-    first = await store_score(api.scoring, "first", 50, at=EARLIER_TODAY)
-    assert [await sessions() for _ in range(2)] == [["first"]] * 2
-
-    await store_score(api.scoring, "second", 50, at=EARLIER_TODAY + timedelta(seconds=1))
-    drawn_until = EARLIER_TODAY + timedelta(seconds=20.5)  # between their ends, although both are in the past
-    await api.scoring.rows("UPDATE review_days SET drawn_until = $1", drawn_until)
-    assert await sessions() == ["first"], "the first one has no label yet"
-
-    await post_label(api, first, agrees=True)
-    assert [await sessions() for _ in range(2)] == [["first", "second"]] * 2
-
-
-async def test_a_day_is_not_drawn_again(api: Api) -> None:
-    """A second draw changes nothing, and a deleted score is not replaced."""
-    await store_days(api, 2)
-    assert await review.draw(api.scoring.database, YESTERDAY.date())
-    await api.scoring.rows("DELETE FROM session_scores WHERE session_id = 's-0-0'")
-    assert not await review.draw(api.scoring.database, YESTERDAY.date())
-    assert len((await read_json(api, "review"))["picks"]) == 1
-
-
 # --- trust cards ---------------------------------------------------------------------------------------
 
 
 async def test_the_card_of_a_judge_that_agrees_with_people(api: Api) -> None:
-    """Each person's last label counts; the score's page shows the card, and repeated reads are equal."""
+    """Each person's last label counts, on random scores and on others; the page of a score shows the card."""
     await keep_bands(api)
-    await store_days(api, PICKS_A_DAY, days=3, **CRITERIA)
-    picks = (await read_json(api, "review"))["picks"]
-    for pick in picks:
-        await post_label(api, pick["score_id"], outcome="wrong", number=0)
-        await post_label(api, pick["score_id"], agrees=True)
-    cards = (await api.get("trust")).text
+    await store_days(api, 2 * RANDOM_A_DAY, days=2, **CRITERIA)
+    scores = [row["score_id"] for row in await api.scoring.rows("SELECT score_id FROM session_scores")]
+    for score_id in scores:
+        await post_label(api, score_id, outcome="wrong", number=0)
+        await post_label(api, score_id, agrees=True)
     [card] = (await read_json(api, "trust"))["cards"]
-    TrustCardDocument.model_validate(card)
 
-    assert (card["matched"], card["picked"], card["kappa"]["value"]) == (30, 0, 1.0)
-    assert (card["spearman"]["value"], card["mean_difference"]["value"]) == (pytest.approx(1), 0)
+    assert (card["matched"], card["kappa"]["value"], card["mean_difference"]) == (20, 1.0, 0)
+    assert {source: kappa["n"] for source, kappa in card["by_source"].items()} == {"random": 10, "picked": 10}
     assert [band["id"] for band in card["bands"]] == ["wrong", "partial", "correct"]
-    assert (await api.get("trust")).text == cards
-    assert "agrees with the label on all 30 sessions" in await look(api, f"/scores/{picks[0]['score_id']}")
-
-
-async def test_only_labels_on_drawn_scores_count(api: Api) -> None:
-    """A label on a score that is not drawn is kept; it counts once the score is drawn."""
-    score_id = await store_score(api.scoring, "s", 70, at=YESTERDAY)
-    assert (await post_label(api, score_id, agrees=True))["inclusion_probability"] is None
-    [card] = (await read_json(api, "trust"))["cards"]
-    assert (card["matched"], card["picked"]) == (0, 1)
-
-    await read_json(api, "review")
-    [card] = (await read_json(api, "trust"))["cards"]
-    assert (card["matched"], card["picked"]) == (1, 0)
-    [label] = (await read_json(api, f"scores/{score_id}/labels"))["labels"]
-    assert (label["is_random"], label["inclusion_probability"]) == (True, 1.0)
+    assert "agree with the judge's band on 20 of 20" in (await look(api, f"/scores/{scores[0]}")).replace("&#39;", "'")
 
 
 async def test_a_judge_without_a_name_has_a_card(api: Api) -> None:
     """Scores without criteria or fingerprint share one name, under which every page finds the card."""
     nameless = {"criteria": None, "criteria_hash": None, "judge_fingerprint": None}
     score_id = await store_score(api.scoring, "s", 50, at=YESTERDAY, **nameless)
-    await read_json(api, "review")
     await post_label(api, score_id, agrees=True)
 
     [card] = (await read_json(api, "trust"))["cards"]
@@ -305,58 +261,3 @@ async def test_each_judge_has_its_own_card(api: Api) -> None:
     assert (await read_json(api, "trust", criteria="others")) == {"cards": []}
     assert "<dd>1</dd>" in await look(api, f"/scores/{other}")
     assert "Agreement is unknown" in await look(api, f"/scores/{unlabelled}")
-
-
-# --- labels near a total -------------------------------------------------------------------------------
-
-
-async def test_labels_near_a_total(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten labelled scores of the same criteria within five points; in the document and on the page."""
-    monkeypatch.setattr("tarsy_scoring.labels.nearby.KEPT_S", 0)
-    await keep_bands(api)
-    totals = [60, 60, 62, 63, 64, 66, 67, 68, 70]
-    near = [
-        await store_score(api.scoring, f"near-{n}", total, at=YESTERDAY, **CRITERIA) for n, total in enumerate(totals)
-    ]
-    far = await store_score(api.scoring, "far", 71, at=YESTERDAY, **CRITERIA)
-    other = await store_score(api.scoring, "other", 65, at=YESTERDAY)
-    await read_json(api, "review")
-    undrawn = await store_score(api.scoring, "undrawn", 65, at=TODAY - 3 * DAY, **CRITERIA)
-    asked = await store_score(api.scoring, "asked", 65, at=EARLIER_TODAY, **CRITERIA)
-    for n, score_id in enumerate((*near, far, other)):
-        await post_label(api, score_id, **({"outcome": "wrong"} if n < 3 else {"agrees": True}))
-
-    assert "labels_nearby" not in await read_json(api, f"scores/{asked}")
-    assert "labels-nearby" not in await look(api, f"/scores/{asked}")
-    await post_label(api, undrawn, agrees=True)
-    assert (
-        "Of 10 labelled scores between 60 and 70, 7 were right: 70 % (95 % interval: 40 % to 89 %). People chose"
-        in await look(api, f"/scores/{asked}")
-    )
-    await read_json(api, "review")  # draws the score of today, because all others have a label
-    await post_label(api, asked, agrees=True)
-    document = await read_json(api, f"scores/{asked}")
-
-    ScoreDocument.model_validate(document)
-    nearby = document["labels_nearby"]
-    assert {
-        name: nearby[name]
-        for name in ("from_total", "to_total", "labelled", "right", "band", "is_drawn", "is_of_judge")
-    } == {
-        "from_total": 60,
-        "to_total": 70,
-        "labelled": 10,
-        "right": 7,
-        "band": "correct",
-        "is_drawn": True,
-        "is_of_judge": True,
-    }
-    assert nearby["share_low"] < nearby["share"] == 0.7 < nearby["share_high"]
-    assert (await read_json(api, "sessions/asked/score"))["labels_nearby"] == nearby
-    assert "labels_nearby" not in (await read_json(api, "sessions/asked/scores"))["scores"][0]
-    assert (
-        "Of 10 labelled scores between 60 and 70, 7 were right: 70 % of all such scores "
-        "(95 % interval: 40 % to 89 %)." in await look(api, f"/scores/{asked}")
-    )
-    referenced = await store_score(api.scoring, "referenced", 65, reference=REFERENCE, **CRITERIA)
-    assert "labels_nearby" not in await read_json(api, f"scores/{referenced}")

@@ -27,7 +27,6 @@ from tarsy_scoring.queue import (
     session_states,
     store,
 )
-from tarsy_scoring.references import known_causes
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.scores import reader as scores
 from tarsy_scoring.tarsy import write_back
@@ -161,7 +160,6 @@ STATEMENTS = {
     "newest-reference": (session_states.STATES, SOME_SESSIONS, "session_references_of_session"),
     "references-of-sessions": (scores.REFERENCES_OF_SESSIONS, SOME_SESSIONS, "session_references_of_session"),
     "reference-of-score": (stored_references.OF_SCORE, SCORE, "session_references_pkey"),
-    "known-causes": (known_causes.PAIRS, "NULL, NULL", "session_scores_referenced"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),

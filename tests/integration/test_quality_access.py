@@ -1,4 +1,4 @@
-"""Access to labels, the review queue, trust cards and missing tools, and their stored authors."""
+"""Access to labels, the review list, trust cards and missing tools, and their stored authors."""
 
 import hashlib
 import json

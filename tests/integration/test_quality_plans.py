@@ -1,4 +1,4 @@
-"""Statements about labels, the review queue, trust cards and missing tools find their rows by an index."""
+"""Statements about labels, the review list, trust cards and missing tools find their rows by an index."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,44 +13,30 @@ from quality_rows import filling
 from tarsy_scoring.analytics import needs_attention as unscored
 from tarsy_scoring.analytics import week, week_changes
 from tarsy_scoring.labels import labels, review
-from tarsy_scoring.labels import nearby as labels_nearby
 from tarsy_scoring.missing_tools import decisions, demand, reasons
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.retention.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
 # Tables that may be read whole: they hold decisions of people and sets of tools, which are few.
-FEW = {"review_days", "scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
+FEW = {"scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
 NOW = datetime.now(UTC)
 A_SCORE = "md5('score-23999')::uuid"
-LAST_DAY = f"DATE '{NOW.date() - timedelta(days=20)}'"
-OF_LAST_DAY = f"{LAST_DAY}, {LAST_DAY} + 1"
 
 
 # Name: statement, its arguments as SQL, the indexes that must carry it.
 STATEMENTS = {
     "label-subject": (labels.SUBJECT, A_SCORE, {"session_scores_pkey"}),
     "label-lock": (labels.LOCK_SESSION, A_SCORE, {"sessions_pkey", "session_scores_pkey"}),
-    "label-add": (labels.ADD, f"{A_SCORE}, 'ada', true, NULL, NULL, NULL", {"session_scores_pkey"}),
-    "label": (labels.LABEL, "77", {"score_labels_pkey", "review_picks_pkey"}),
-    "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
+    "label-add": (
+        labels.ADD,
+        f"{A_SCORE}, 'ada', true, NULL, NULL, NULL, 5",
+        {"session_scores_pkey", "session_scores_by_time"},
+    ),
+    "label": (labels.LABEL, "77", {"score_labels_pkey"}),
+    "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score"}),
     "labels-of-scores": (labels.LAST_OF_SCORES, f"ARRAY[{A_SCORE}]", {"score_labels_of_score"}),
-    "labels-nearby": (
-        labels_nearby.NEARBY,
-        "'hash-1', 'judge-2', 40, 50",
-        {"score_labels_by_total", "session_scores_pkey", "score_labels_of_score"},
-    ),
-    "review-to-draw": (review.TO_DRAW, "", set()),
-    "review-to-draw-today": (review.TO_DRAW_TODAY, "", set()),
-    "review-take-day": (review.TAKE_DAY, f"{LAST_DAY}, NULL, NULL", set()),
-    "review-ranked": (
-        review.RANKED,
-        f"{OF_LAST_DAY}, 1000, '{{hash-1}}', '{{judge-1}}', '{{0}}', "
-        "'{hash-1}', '{low}', '{0}', '{50}', '{f}'",
-        {"session_scores_by_time"},
-    ),
-    "review-judges": (review.JUDGES, OF_LAST_DAY, {"session_scores_by_time"}),
-    "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
+    "review": (review.REVIEW, "NULL, interval '6 days'", {"session_scores_by_time", "score_labels_of_score"}),
     "ledger-said": (decisions.LAST_STATES, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "tool-reasons": (
@@ -109,11 +95,6 @@ async def test_every_statement_uses_its_indexes(connection: asyncpg.Connection) 
         nodes = await plan_of(connection, statement, arguments)
 
         assert (name, scanned(nodes) - FEW, wanted - indexes(nodes)) == (name, set(), set()), nodes
-
-
-async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection) -> None:
-    """A card reads picks and labels from end to end, and only the scores of labels without a pick."""
-    assert "session_scores" not in scanned(await plan_of(connection, labels.COUNTED, "'criteria-0', 'judge-2'"))
 
 
 @pytest.mark.parametrize("chain", ["NULL", "'chain-7'"], ids=["all", "chain"])

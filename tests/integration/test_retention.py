@@ -62,8 +62,6 @@ async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
         "INSERT INTO score_labels (score_id, session_id, labelled_by, agrees, reason) "
         "SELECT score_id, session_id, 'ada', true, session_id || ' is well done' FROM session_scores "
         "WHERE score_id = $1",
-        "WITH day AS (INSERT INTO review_days VALUES ('2026-03-01') ON CONFLICT DO NOTHING) "
-        "INSERT INTO review_picks VALUES ($1, '2026-03-01', 1, true, 0.5)",
     ):
         await scoring.rows(statement, claimed.score_id)
     for statement in (

@@ -159,7 +159,7 @@ def test_calibration_prints_kappa_and_the_confusion_table(capsys: pytest.Capture
     document = {"labels": {"read": 3, "undecided": 0}, "calibrations": [asdict(c) for c in found]}
     lines = shown(capsys, "calibration.txt", document)
     assert lines[:3] == ["3 labels, 0 of them undecided", "", f"m  {'a' * 12}  judge {'f' * 12}"]
-    assert any(line.startswith("  weighted kappa: 0.80, ") for line in lines)
+    assert any(line.startswith("  weighted kappa: 0.80; 3 labels are too few") for line in lines)
     assert [line.split() for line in lines if line.startswith("75-100")] == [["75-100", "0", "0", "1"]]
     assert shown(capsys, "calibration.txt", document | {"calibrations": []})[1] == (
         "no labelled session has a completed score"

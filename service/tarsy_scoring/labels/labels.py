@@ -1,36 +1,34 @@
 """
 Labels of people on scores, and the trust cards of judges that are computed from them.
 
-Laws. Every label is kept with its author and time, and nothing replaces it; of each author the last label on
-a score counts. A label counts for a judge only where its score was picked for review, because only then the
-probability of its being labelled is known.
+Every label is kept with its author and time, and nothing replaces it; of each author the last label on a score
+counts.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.labels.calibration import (
     OUTCOME_WORDS,
-    Calibration,
     Label,
     LabelledScore,
+    Source,
+    TrustCard,
     band_of_label,
     calibrate,
 )
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of, bands_of
+from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 MOST_SHOWN = 500
-CARDS_KEPT = 64
-# Only the newest scores of a judge count. So many give an interval of kappa within 0.05, in an eighth of a
-# second.
-MOST_COUNTED = 400
+RANDOM_A_DAY = 5  # scores of a day in the random part of the review list
+MOST_COUNTED = 20_000  # newest labels
 UNKNOWN = "unknown"  # stands for criteria, hash or judge of a score that names none
 
 SUBJECT = """
@@ -44,23 +42,28 @@ SELECT session_id FROM {schema}.sessions
 WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_id = $1) FOR KEY SHARE
 """
 
+# A score is random if few scores of its day have a smaller digest, as in the review list.
 ADD = """
-INSERT INTO {schema}.score_labels
-  (score_id, session_id, scored_under, scored_total, labelled_by, agrees, outcome, number, reason)
-SELECT score_id, session_id, criteria_hash, total_score, $2, $3, $4, $5, $6 FROM {schema}.session_scores
-WHERE score_id = $1 AND status = 'completed' AND total_score IS NOT NULL FOR KEY SHARE
+INSERT INTO {schema}.score_labels (score_id, session_id, labelled_by, agrees, outcome, number, reason, is_random)
+SELECT s.score_id, s.session_id, $2, $3, $4, $5, $6, $7 > (
+  SELECT count(*) FROM {schema}.session_scores o
+  WHERE o.status = 'completed' AND o.purpose = 'production' AND o.total_score IS NOT NULL AND o.reference IS NULL
+    AND o.completed_at >= date_trunc('day', s.completed_at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+    AND o.completed_at < (date_trunc('day', s.completed_at AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
+    AND md5(o.score_id::text) < md5(s.score_id::text))
+FROM {schema}.session_scores s
+WHERE s.score_id = $1 AND s.status = 'completed' AND s.total_score IS NOT NULL FOR KEY SHARE OF s
 RETURNING label_id, session_id
 """
 
 _SHOWN = """
-SELECT l.label_id, l.score_id, l.session_id, l.labelled_by AS by, l.labelled_at AS at, l.agrees, l.outcome, l.number,
-       l.reason, coalesce(p.is_random, false) AS is_random, p.inclusion_probability
-FROM {schema}.score_labels l LEFT JOIN {schema}.review_picks p USING (score_id)
+SELECT label_id, score_id, session_id, labelled_by AS by, labelled_at AS at, agrees, outcome, number, reason, is_random
+FROM {schema}.score_labels
 """
 
-LABEL = f"{_SHOWN} WHERE l.label_id = $1"
+LABEL = f"{_SHOWN} WHERE label_id = $1"
 
-OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
+OF_SCORE = f"{_SHOWN} WHERE score_id = $1 ORDER BY label_id DESC LIMIT $2"
 
 # The last label of each author on each of these scores, in the order in which they were given.
 LAST_OF_SCORES = """
@@ -70,33 +73,31 @@ SELECT score_id, labelled_at AS at, agrees, outcome, number, reason FROM (
 ORDER BY label_id
 """
 
-_OF_JUDGE = f"""($1::text IS NULL OR {{0}}.criteria = $1 OR ($1 = '{UNKNOWN}' AND {{0}}.criteria IS NULL))
-  AND ($2::text IS NULL OR {{0}}.judge_fingerprint = $2 OR ($2 = '{UNKNOWN}' AND {{0}}.judge_fingerprint IS NULL))"""
-_JUDGEMENT = "total_score, judge_outcome, criteria, criteria_hash, judge_fingerprint"
-
-# The last label of each author on each score, beside the judgement; scores of the newest days first, and of
-# each judge as many as count. Labels are matched by score, which stands for the session: a session may have
-# several scores of the same judge. Picks hold the judgement, because scores lie far apart.
+# The last label of each author on each score, beside the judgement. Labels are matched by score, which stands
+# for the session: a session may have several scores of the same judge.
 COUNTED = f"""
-WITH picked AS (
-  SELECT p.*, row_number() OVER (PARTITION BY criteria, criteria_hash, judge_fingerprint
-                                 ORDER BY day DESC, score_id) AS n
-  FROM {{schema}}.review_picks p
-  WHERE total_score IS NOT NULL AND {_OF_JUDGE.format("p")}
-    AND EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id)
-), judged AS (
-  SELECT score_id, day, inclusion_probability, {_JUDGEMENT} FROM picked WHERE n <= {MOST_COUNTED}
-  UNION ALL
-  SELECT score_id, NULL, NULL, {_JUDGEMENT} FROM {{schema}}.session_scores s
-  WHERE score_id IN (SELECT l.score_id FROM {{schema}}.score_labels l WHERE NOT EXISTS
-                     (SELECT FROM {{schema}}.review_picks p WHERE p.score_id = l.score_id))
-    AND status = 'completed' AND total_score IS NOT NULL AND {_OF_JUDGE.format("s")}
-)
-SELECT DISTINCT ON (day, score_id, labelled_by)
-       score_id, score_id::text AS session_id, labelled_by, agrees, outcome, number, inclusion_probability, {_JUDGEMENT}
-FROM judged JOIN {{schema}}.score_labels l USING (score_id)
-ORDER BY day DESC NULLS LAST, score_id, labelled_by, label_id DESC
+SELECT DISTINCT ON (l.score_id, l.labelled_by)
+  l.score_id, l.score_id::text AS session_id, l.labelled_by, l.agrees, l.outcome, l.number, l.is_random,
+  s.total_score, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint
+FROM (SELECT * FROM {{schema}}.score_labels ORDER BY label_id DESC LIMIT {MOST_COUNTED}) l
+JOIN {{schema}}.session_scores s USING (score_id)
+WHERE s.status = 'completed' AND s.total_score IS NOT NULL
+  AND ($1::text IS NULL OR coalesce(s.criteria, '{UNKNOWN}') = $1)
+  AND ($2::text IS NULL OR coalesce(s.judge_fingerprint, '{UNKNOWN}') = $2)
+ORDER BY l.score_id, l.labelled_by, l.label_id DESC
 """
+
+# For each of these sessions and each judge that scored it without a reference, the latest score with a total.
+SCORES_BY_JUDGE = f"""
+SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
+       session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
+FROM {{schema}}.session_scores s
+WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL AND reference IS NULL
+  AND ($2::text IS NULL OR criteria = $2)
+ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
+"""
+
+ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
 
 BANDS = """
 SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria WHERE criteria_hash = ANY($1::text[])
@@ -176,7 +177,7 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
     async def work(connection: Connection) -> dict[str, Any] | None:
         await connection.execute(database.sql(LOCK_SESSION), score_id)
         said = (label.agrees, label.outcome, label.number, label.reason)
-        kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said)
+        kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said, RANDOM_A_DAY)
         if kept is None:
             return None
         await audit.record(
@@ -219,9 +220,9 @@ async def fetch_bands(
 
 async def trust_cards(
     database: Database, criteria: str | None = None, fingerprint: str | None = None
-) -> list[Calibration]:
+) -> list[TrustCard]:
     """
-    The trust card of each judge that has labels, most labels first. The same labels give the same card.
+    The trust card of each judge that has labels, most labels first.
 
     Args:
         criteria: Only judges under criteria of this name.
@@ -236,54 +237,39 @@ async def trust_cards(
         return rows, await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
 
     rows, bands = await database.once(work)
-    by_judge = defaultdict[Any, list[Mapping[str, Any]]](list)
-    for row in rows:
-        by_judge[row["criteria"], row["criteria_hash"], row["judge_fingerprint"]].append(row)
-    cards = [
-        # In a thread: the intervals of many labels take an eighth of a second.
-        await asyncio.to_thread(card_of, judged, bands.get(criteria_hash, DEFAULT_BANDS))
-        for (_, criteria_hash, _), judged in by_judge.items()
-    ]
-    return sorted(cards, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))
+    labels = [label_of(row, bands.get(row["criteria_hash"], DEFAULT_BANDS)) for row in rows]
+    cards = await asyncio.to_thread(calibrate, labels, [labelled_score(row) for row in rows], bands)
+    return [replace(card, unmatched=0) for card in cards]  # every label is of one judge's score
 
 
-async def trust_card_of(
-    database: Database, criteria: str, criteria_hash: str, fingerprint: str
-) -> Calibration:
+async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> TrustCard:
     """The card of one judge. Without labels it says how many are needed. Raises: DatabaseAway."""
     for card in await trust_cards(database, criteria, fingerprint):
         if card.criteria_hash == criteria_hash:
             return card
     bands = await database.once(lambda c: fetch_bands(database, c, [criteria_hash]))
     # `calibrate` takes judges from scores, so a judge without a labelled score needs a stand-in.
-    judged = LabelledScore("", 0, criteria, criteria_hash, fingerprint)
-    return _card((), (judged,), bands.get(criteria_hash, DEFAULT_BANDS))
-
-
-def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calibration:
-    """
-    The card of one judge.
-
-    The newest `MOST_COUNTED` scores that were picked for review enter the figures. Labels on scores that were
-    not picked are only counted.
-
-    Args:
-        rows: Rows of `COUNTED` in their order.
-    """
-    asked_about = dict.fromkeys(r["score_id"] for r in rows if r["inclusion_probability"] is not None)
-    too_old = set(list(asked_about)[MOST_COUNTED:])
-    rows = [r for r in rows if r["score_id"] not in too_old]
-    scores = {r["score_id"]: labelled_score(r) for r in rows}
-    return _card(tuple(label_of(r, bands) for r in rows), tuple(scores.values()), bands)
-
-
-@lru_cache(maxsize=CARDS_KEPT)
-def _card(
-    labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]
-) -> Calibration:
-    """Compute the card of one judge. All inputs are in the cache key, so no cached card is out of date."""
-    [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
+    [card] = calibrate((), [LabelledScore("", 0, criteria, criteria_hash, fingerprint)], bands)
     return card
+
+
+async def scores_by_judge(
+    database: Database, sessions: Sequence[str], criteria: str | None
+) -> list[LabelledScore]:
+    """
+    For each of these sessions and each judge that scored it, the latest production score with a total.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_JUDGE), sessions, criteria))
+    return [labelled_score(dict(r)) for r in rows]
+
+
+async def known_criteria(database: Database) -> tuple[set[str], dict[str, tuple[Band, ...]]]:
+    """Names, and bands by hash, of all criteria that ever judged, configured or not. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(ALL_CRITERIA)))
+    return {r["name"] for r in rows}, {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 
 def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
@@ -305,12 +291,5 @@ def label_of(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
         is_stated = row["judge_outcome"] in {b.id for b in bands}
         outcome = row["judge_outcome"] if is_stated else band_of(row["total_score"], bands)
         number = float(row["total_score"])
-    probability = row["inclusion_probability"]
-    return Label(
-        str(row["score_id"]),
-        outcome,
-        number,
-        row["labelled_by"],
-        is_random=probability is not None,
-        inclusion_probability=1.0 if probability is None else probability,
-    )
+    source: Source = "random" if row["is_random"] else "picked"
+    return Label(str(row["score_id"]), outcome, number, row["labelled_by"], source)

@@ -51,7 +51,7 @@ VALUES ($1, $2, $3, coalesce($4, now()), $5, $6) RETURNING tool, state, since, s
 """
 
 ADD_MERGE = """
-INSERT INTO {schema}.tool_merges (name, name_key, tool, is_automatic, decided_by) VALUES ($1, $2, $3, false, $4)
+INSERT INTO {schema}.tool_merges (name, name_key, tool, decided_by) VALUES ($1, $2, $3, $4)
 RETURNING name, tool, decided_by, decided_at
 """
 

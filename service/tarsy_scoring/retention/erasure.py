@@ -55,7 +55,7 @@ WITH mine AS (SELECT score_id FROM {{schema}}.session_scores WHERE session_id = 
 SELECT {_count("sessions session_references session_scores scoring_events scoring_requests changes", _OF_SESSION)},
   {_count("score_labels anchor_sessions bridge_announced", _OF_SESSION)},
   {_count("judge_turns score_missing_tools score_alternative_approaches", _OF_SCORES)},
-  {_count("score_alternative_approach_steps kept_answers review_picks", _OF_SCORES)},
+  {_count("score_alternative_approach_steps kept_answers", _OF_SCORES)},
   {_count("dead_letter_bodies", "WHERE body_id = ANY($2::uuid[])")},
   (SELECT count(*) FROM {{schema}}.session_scores {_OF_SESSION} AND status IN ('pending', 'in_progress')) AS open
 """

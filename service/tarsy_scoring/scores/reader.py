@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from tarsy_scoring.labels.nearby import LabelsNearby
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.scores.document import CurrentHash, document
@@ -157,7 +156,6 @@ class Reader:
         self.database = database
         self.current_hash = current_hash
         self._waiting = None if waiting is None else Recent(waiting, WAITING_S)
-        self._labels_nearby = LabelsNearby(database)
         self._known = Recent(lambda: known_to_workers(database), WAITING_S)
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
@@ -187,11 +185,6 @@ class Reader:
     async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
         documents = await self.documents([dict(r) for r in await self.database.single(statement, of)])
         return documents[0] if documents else None
-
-    async def with_labels_nearby(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The document with the labels near its total, where there are enough."""
-        nearby = await self._labels_nearby.of(document)
-        return document if nearby is None else document | {"labels_nearby": nearby}
 
     async def history(
         self,

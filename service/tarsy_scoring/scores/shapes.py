@@ -96,31 +96,6 @@ class LatestAttempt(Part):
     status: Status
 
 
-class LabelsNearby(Part):
-    """
-    What reviewers say about scores of the same criteria hash whose totals are near to this one.
-
-    Scores with a reference do not count. May be a minute old.
-    """
-
-    from_total: int = Field(ge=0, le=100)
-    to_total: int = Field(ge=0, le=100)
-    labelled: int = Field(ge=10, description="Labelled scores with a total in this range.")
-    right: Count = Field(description="Those whose label is in `band`.")
-    band: str = Field(description="Id of the highest band of the criteria.")
-    share: Share = Field(
-        description="Share of right ones; with `is_drawn` an estimate for all such scores, weighted by the draw."
-    )
-    share_low: Share = Field(description="Lower end of its interval of 95 % (Wilson).")
-    share_high: Share
-    is_drawn: bool = Field(
-        description="True: only scores drawn for review count. False: too few were drawn, so people chose them."
-    )
-    is_of_judge: bool = Field(
-        description="False: too few labels on scores of this judge, so others' scores count as well."
-    )
-
-
 class MissingTool(Part):
     """A tool that would have closed a gap in the evidence."""
 

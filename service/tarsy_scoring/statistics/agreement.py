@@ -7,7 +7,7 @@ A number that the input does not support is None with a reason.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -42,54 +42,6 @@ class Estimate:
     def half_width(self) -> float | None:
         """Half of the interval's width; None without an interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-
-# --- agreement over bands ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Confusion:
-    """Counts of pairs of categories: rows are categories of the label, columns those of the judge."""
-
-    categories: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
-
-    @property
-    def n(self) -> int:
-        """Number of pairs."""
-        return sum(map(sum, self.counts))
-
-    @property
-    def agreeing(self) -> int:
-        """Pairs in which label and judge agree."""
-        return sum(row[i] for i, row in enumerate(self.counts))
-
-    @property
-    def judge_higher(self) -> int:
-        """Pairs in which the judge's category is above the label's."""
-        return sum(sum(row[i + 1 :]) for i, row in enumerate(self.counts))
-
-    @property
-    def judge_lower(self) -> int:
-        """Pairs in which the judge's category is below the label's."""
-        return sum(sum(row[:i]) for i, row in enumerate(self.counts))
-
-
-def confusion(rows: Iterable[tuple[str, str]], categories: Sequence[str]) -> Confusion:
-    """Count pairs of (label, judge). `categories` are all possible ones, lowest first."""
-    seen = Counter(rows)
-    return Confusion(tuple(categories), tuple(tuple(seen[a, b] for b in categories) for a in categories))
-
-
-HALF_WIDTH = 0.10  # half the width of the interval of kappa for which labels are collected
-
-
-@dataclass(frozen=True, slots=True)
-class LabelsNeeded:
-    """Total number of labels needed; None when it cannot be computed, with the reason."""
-
-    total: int | None
-    reason: str | None = None
 
 
 # --- a judge against itself ----------------------------------------------------------------------------

@@ -280,7 +280,7 @@ class CompareQuery(Parameters):
 
 
 class ReviewQuery(Parameters):
-    """Filters of the review queue."""
+    """Filters of the review list."""
 
     criteria: OptionalWord = Field(None, description="Only scores under criteria of this name.")
 

@@ -9,13 +9,14 @@ from builders import Scoring, policy
 from stored import NOON, store_score
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import Selection
-from tarsy_scoring.labels.judgements import scores_by_judge, scores_by_label
+from tarsy_scoring.labels.labels import scores_by_judge
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.export import Chosen, export_scores
 from tarsy_scoring.scores.session_list import Filters, list_sessions
+from tarsy_scoring.studies.stored_scores import scores_by_label
 
 LATEST, SAME_TIME, OLDER = (UUID(int=n) for n in (2, 3, 1))
 SESSION = {"labels": {"guidance": "v1"}}

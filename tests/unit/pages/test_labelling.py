@@ -1,12 +1,12 @@
-"""Labels, trust cards and the review queue on pages."""
+"""Labels, trust cards and the review list on pages."""
 
 import re
 from datetime import UTC, datetime
 from typing import get_args
 
-from tarsy_scoring.labels.calibration import Calibration, Label, LabelledScore, calibrate
+from tarsy_scoring.labels.calibration import Label, LabelledScore, TrustCard, calibrate
+from tarsy_scoring.labels.review import Reason
 from tarsy_scoring.scores.bands import bands_of
-from tarsy_scoring.statistics.sampling import Reason
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.rendering import page
 
@@ -15,7 +15,7 @@ BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
-def card(labels: int) -> Calibration:
+def card(labels: int) -> TrustCard:
     """A trust card of a judge that is right on three of four labels."""
     said = [("wrong", 20.0), ("correct", 80.0), ("partial", 50.0), ("partial", 70.0)]
     given = [(Label(f"s-{n}", said[n % 4][0]), said[n % 4][1]) for n in range(labels)]
@@ -39,7 +39,7 @@ def alone(**values: object) -> str:
 def test_a_card_shows_its_figures_and_the_table() -> None:
     """Kappa with its interval, the number of missing labels, and a row per band."""
     found = card(40)
-    text = shown("trust_card.html", card=found, card_id="card", known={})
+    text = shown("trust_card.html", card=found, card_id="card")
     assert found.kappa.value is not None
     assert found.kappa.low is not None
     assert f"{found.kappa.value:.2f} <span" in text
@@ -52,7 +52,7 @@ def test_a_card_shows_its_figures_and_the_table() -> None:
 def test_a_card_is_one_sentence_with_folded_figures() -> None:
     """Without labels it is folded altogether."""
     unfolded = [
-        shown("trust_card.html", card=card(labels), card_id="card", known={}).partition("<details")[0].strip()
+        shown("trust_card.html", card=card(labels), card_id="card").partition("<details")[0].strip()
         for labels in (40, 1, 0)
     ]
     assert unfolded == [
@@ -64,8 +64,8 @@ def test_a_card_is_one_sentence_with_folded_figures() -> None:
 
 def test_a_card_without_labels_says_how_many_are_needed() -> None:
     found = card(0)
-    text = shown("trust_card.html", card=found, card_id="card", known={})
-    assert "No labels count yet</summary>" in text
+    text = shown("trust_card.html", card=found, card_id="card")
+    assert "No labels yet</summary>" in text
     assert "Agreement is unknown" in text
     assert found.still_needed
     assert f"<dd>{found.still_needed}</dd>" in text
@@ -73,16 +73,15 @@ def test_a_card_without_labels_says_how_many_are_needed() -> None:
 
 
 def test_a_queue_says_why_each_score_is_in_it() -> None:
-    """A reason, a random draw, both or neither; text from sessions is escaped."""
+    """A reason, a random draw or both; text from sessions is escaped."""
     pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
     pick |= {"judge_outcome": None, "criteria": None, "scored_at": NOW, "labels": 0}
     picks = [
         pick | {"is_random": False, "reasons": list(REASONS)},
         pick | {"is_random": True, "reasons": [], "labels": 2},
         pick | {"is_random": True, "reasons": ["flag"], "labels": 2},
-        pick | {"is_random": False, "reasons": [], "labels": 2},
     ]
-    about = {"days": 7, "cards": [card(40), card(0)], "known": {}, "more_cards": True}
+    about = {"days": 7, "cards": [card(40), card(0)], "more_cards": True}
     text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
     assert all(words in text for words in REASONS.values())
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)
@@ -90,7 +89,6 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
         ", ".join(REASONS.values()),
         "random",
         f"random, {REASONS['flag']}",
-        "next in order: too few suspicious scores",
     ]
     assert text.count("none yet") == 1
     assert "<b>disk" not in text
@@ -99,10 +97,10 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
 
 
 def test_labels_show_their_author_and_content() -> None:
-    """Agreement, own outcome and number, escaped reason, and whether it counts; the form has every band."""
+    """Agreement, own outcome and number, escaped reason; the form has every band."""
     one = {"by": "alice", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
     own = one | {"by": "bob", "agrees": False, "outcome": "wrong", "number": 12.5, "reason": "<i>no</i>"}
-    given = [one | {"inclusion_probability": 0.5}, own | {"inclusion_probability": None}]
+    given = [one, own]
     about = {"labels": given, "has_more_labels": False, "outcomes": ["correct", "wrong"], "doc": {"score_id": "id"}}
     text = alone(may_score=True, **about)
     assert "agrees</span>" in text
@@ -111,6 +109,5 @@ def test_labels_show_their_author_and_content() -> None:
     assert "right: 74.499 points" in alone(may_score=False, **about | {"labels": [given[0] | {"number": 74.499}]})
     assert "right: 1 point<" in alone(may_score=False, **about | {"labels": [given[0] | {"number": 1.0}]})
     assert "&lt;i&gt;no" in text
-    assert text.count("no trust card counts it") == 1
     assert text.count("<option") == 4
     assert "<form" not in alone(may_score=False, **about)

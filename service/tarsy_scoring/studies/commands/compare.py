@@ -27,7 +27,6 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.labels.judgements import scores_by_label, session_labels
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.statistics.agreement import spread
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
@@ -35,6 +34,7 @@ from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.studies import anchors
 from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.stored_scores import scores_by_label, session_labels
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts

@@ -20,11 +20,11 @@ import click
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.labels.judgements import busy_scores, ordered_scores
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import band_of, bands_of
 from tarsy_scoring.scores.reader import Reader
+from tarsy_scoring.studies.stored_scores import busy_scores, ordered_scores
 from tarsy_scoring.wiring import open_migrated_parts
 
 POLL_S = 0.5

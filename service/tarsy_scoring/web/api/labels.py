@@ -1,20 +1,17 @@
-"""Routes of human labels: labels of a score, the review queue, and trust cards of judges."""
+"""Routes of human labels: labels of a score, the review list, and trust cards of judges."""
 
 from dataclasses import asdict
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Self, get_args
 from uuid import UUID
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tarsy_scoring.labels import labels, review
-from tarsy_scoring.labels.calibration import read_outcome
+from tarsy_scoring.labels.calibration import TrustCard, read_outcome
 from tarsy_scoring.labels.labels import NewLabel
-from tarsy_scoring.references.known_causes import KnownCauses, known_causes
-from tarsy_scoring.scores.bands import Band
-from tarsy_scoring.statistics.agreement import Confusion, Estimate, LabelsNeeded
-from tarsy_scoring.statistics.sampling import Reason
+from tarsy_scoring.labels.review import Reason
 from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
@@ -31,8 +28,6 @@ from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
 router = scoring_routes("labels")
 
 MAX_REASON = 4000
-
-Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class LabelRequest(BaseModel):
@@ -75,11 +70,7 @@ class LabelDocument(BaseModel):
     outcome: str | None
     number: Annotated[float, Field(ge=0, le=100)] | None
     reason: str | None
-    is_random: bool = Field(description="Whether the score was in the random part of the review queue.")
-    inclusion_probability: Probability | None = Field(
-        description="Probability with which the review queue contained this score; null: it did not, so the "
-        "label is kept and shown, and counts in no trust card."
-    )
+    is_random: bool = Field(description="Whether the score was in the random part of the review list.")
 
 
 class Labels(BaseModel):
@@ -89,7 +80,7 @@ class Labels(BaseModel):
 
 
 class PickDocument(BaseModel):
-    """A score in the review queue."""
+    """A score in the review list."""
 
     score_id: UUID
     session_id: str
@@ -97,9 +88,8 @@ class PickDocument(BaseModel):
     is_random: bool = Field(
         description="Whether the score was drawn at random; false: picked for its reasons."
     )
-    inclusion_probability: Probability
     reasons: list[Annotated[str, Field(examples=list(get_args(Reason)))]] = Field(
-        description="Why the score deserves a review. May be empty for a picked score, if too few scores had a reason."
+        description="Why the score deserves a review. May be empty for a random score."
     )
     chain_id: str | None
     alert_type: str | None
@@ -113,52 +103,16 @@ class PickDocument(BaseModel):
 
 
 class Review(BaseModel):
-    """The review queue: newest day first, random order within a day, the same for every reviewer."""
+    """The review list: newest day first, random order within a day, the same for every reviewer."""
 
     picks: list[PickDocument]
     to_label: int = Field(ge=0, description="Number of picks without a label.")
 
 
-class TrustCardDocument(BaseModel):
-    """Agreement of one judge (fingerprint and criteria) with human labels."""
-
-    criteria: str
-    criteria_hash: str
-    judge_fingerprint: str
-    meaning: str = Field(description="The card in a few sentences.")
-    matched: int = Field(ge=0, description="Labelled scores that count towards the figures.")
-    picked: int = Field(ge=0, description="Labelled scores outside of the review queue, which are left out.")
-    unplaced: int = Field(ge=0, description="Labelled scores whose label or total belongs to no band.")
-    disputed: int = Field(ge=0, description="Of `matched`, scores that reviewers put into different bands.")
-    kappa: Estimate = Field(description="Quadratically weighted, with its interval of 95 %.")
-    spearman: Estimate
-    spearman_over: Literal["numbers", "bands"]
-    mean_difference: Estimate = Field(
-        description="Mean of total minus number; above 0 the judge is more lenient than reviewers."
-    )
-    bands: list[Band]
-    confusion: Confusion = Field(
-        description="Counts: rows are bands of the labels, columns are bands of the judge."
-    )
-    shares: list[list[float]] = Field(
-        description="The same as shares, weighted to all scores that the labels represent."
-    )
-    needed: LabelsNeeded = Field(
-        description="Total number of labels until the interval of kappa is within 0.1."
-    )
-    still_needed: int | None
-    is_supposed: bool = Field(description="Whether `needed` was computed from an assumed kappa.")
-    known_causes: KnownCauses | None = Field(
-        None,
-        description="Sessions that were also judged against a reference, and those whose two judgements are in the "
-        "same band. They are no labels and no random sample; null: there are none.",
-    )
-
-
 class TrustCards(BaseModel):
     """Trust cards, most labels first."""
 
-    cards: list[TrustCardDocument]
+    cards: list[TrustCard]
 
 
 # --- labels --------------------------------------------------------------------------------------------
@@ -235,7 +189,7 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
     return kept
 
 
-# --- the review queue and trust cards -------------------------------------------------------------------
+# --- the review list and trust cards -------------------------------------------------------------------
 
 
 @router.get("/review", summary="Read which scores to review", responses={200: {"model": Review}})
@@ -243,37 +197,24 @@ async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQue
     """
     Scores of the last seven days to label.
 
-    For each day and judge some scores are drawn at random. Others are picked because they look suspicious:
-    first those with which a second opinion disagrees, then those near the edge of a band, flagged, with
-    distant samples, or with a contradiction. Label from the top: labels of only the suspicious ones would
-    bias the agreement figures.
+    Of each day some scores are random. Others are picked because they look suspicious: first those with which
+    a second opinion disagrees, then those with contradictions, flags or distant samples. Label from the top:
+    labels of only the suspicious ones would bias the agreement figures.
     """
-    found = await review.queue(context_of(request).analytics.database, query.criteria)
+    found = await review.read_review(context_of(request).analytics.database, query.criteria)
     return json_answer(asdict(found))
 
 
 @router.get(
     "/trust",
     summary="Read trust cards of judges",
-    responses={200: {"model": TrustCards}},
 )
-async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery, Query()]) -> Response:
+async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery, Query()]) -> TrustCards:
     """
     The trust card of each judge with labels: how well its scores agree with the labels.
 
-    The same labels give the same card, to the last digit.
+    Kappa is weighted by the square of the distance between bands, with its interval of 95 %. All labels of
+    people count; `by_source` has the same for scores that were random and for the others.
     """
     database = context_of(request).analytics.database
-    found = await labels.trust_cards(database, query.criteria, query.fingerprint)
-    known = await known_causes(database, query.criteria, query.fingerprint)
-    cards = [
-        asdict(card)
-        | {
-            "unplaced": len(card.unplaced),
-            "known_causes": known.get((card.criteria_hash, card.judge_fingerprint)),
-        }
-        for card in found
-    ]
-    return json_answer(
-        {"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]}
-    )
+    return TrustCards(cards=await labels.trust_cards(database, query.criteria, query.fingerprint))

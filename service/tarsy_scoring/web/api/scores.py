@@ -201,7 +201,7 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     if document is None:
         advice = "if the source has the session, POST to this address to request one"
         raise Problem(404, "No score", f"no score of a session {session_id} is stored: {advice}")
-    return json_answer(await reader.with_labels_nearby(document))
+    return json_answer(document)
 
 
 @router.get(
@@ -243,7 +243,7 @@ async def read_history(
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
     """One score, whatever its status and purpose."""
     document = await _score(request, score_id)
-    return json_answer(await context_of(request).reader.with_labels_nearby(document))
+    return json_answer(document)
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""Labels on the pages: the form and the trust card of a score, and the review queue."""
+"""Labels on the pages: the form and the trust card of a score, and the review list."""
 
 import asyncio
 import re
@@ -11,8 +11,6 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.labels import labels, review
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.references.known_causes import known_causes
-from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
@@ -31,14 +29,10 @@ AGREES, OUTCOME = "agrees", "outcome:"
 
 @router.get("/review")
 async def review_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The scores of the review queue, and the trust cards of the judges that gave them."""
-    begin_to_load()
+    """The scores of the review list, and the trust cards of the judges that gave them."""
     database = context_of(request).analytics.database
-    found = await review.queue(database)
-    *cards, known = await asyncio.gather(
-        *(labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]),
-        known_causes(database),
-    )
+    found = await review.read_review(database)
+    cards = [await labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]]
     return await asyncio.to_thread(
         page,
         "review.html",
@@ -46,7 +40,6 @@ async def review_page(request: Request, _: Analysing) -> HTMLResponse:
         found=found,
         days=review.DAYS,
         cards=cards,
-        known=known,
         more_cards=len(found.judges) > CARDS_SHOWN,
     )
 
@@ -100,7 +93,6 @@ async def label_values(context: AppContext, document: Mapping[str, Any] | None) 
         "has_more_labels": False,
         "outcomes": [],
         "card": None,
-        "known": {},
     }
     if document is None or document["status"] != "completed" or document["total_score"] is None:
         return nothing
@@ -126,10 +118,6 @@ async def _card_in_time(
     database = context.analytics.database
     try:
         async with asyncio.timeout(CARD_S):
-            card, known = await asyncio.gather(
-                labels.trust_card_of(database, criteria, criteria_hash, fingerprint),
-                known_causes(database, criteria, fingerprint),
-            )
-            return {"card": card, "known": known}
+            return {"card": await labels.trust_card_of(database, criteria, criteria_hash, fingerprint)}
     except (DatabaseAway, TimeoutError):
-        return {"card": None, "known": {}}
+        return {"card": None}

@@ -88,7 +88,6 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
     if document is None:
         return {"doc": None, "turns": (), "can_label": False}
     reader, database, score_id = context.reader, context.reader.database, document["score_id"]
-    document = await reader.with_labels_nearby(dict(document))
     criteria, criteria_hash = document["criteria"], document["criteria_hash"]
     turns, requested_by, judged_against, judged, labels = await asyncio.gather(
         reader.replies(score_id),

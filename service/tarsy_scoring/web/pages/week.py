@@ -21,7 +21,6 @@ from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.missing_tools.decisions import read_decisions
 from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.scores.reader import Holds
-from tarsy_scoring.statistics.loading import begin_to_load
 from tarsy_scoring.studies.drift_report import CAUSES, in_points
 from tarsy_scoring.studies.findings import Finding, read_findings
 from tarsy_scoring.web.access import Analysing
@@ -50,12 +49,7 @@ class Held:
 
 @router.get("/week")
 async def week_page(request: Request, _: Analysing) -> HTMLResponse:
-    """
-    The last seven days of every chain, today included, and what waits for a person.
-
-    Makes the draws of the review queue that are due, like the page of reviews, so that their number is right.
-    """
-    begin_to_load()
+    """The last seven days of every chain, today included, and what waits for a person."""
     context = context_of(request)
     database, today = context.analytics.database, datetime.now(UTC).date()
     right_from = {criteria.name: bands_of(criteria.bands)[-1].low for criteria in context.registry}
@@ -63,7 +57,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     changes = await read_changes(database, week, (await read_decisions(database)).merge)
     failed = await read_failed(database, datetime.combine(week.since, time(), UTC))
     waiting = await read_waiting(database)
-    picks = await review.queue(database)
+    picks = await review.read_review(database)
     pauses = await read_pauses(database)
     letters = await newest_letters(database, None, 1)
     findings = await read_findings(

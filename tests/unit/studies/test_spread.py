@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of, bands_of
-from tarsy_scoring.statistics.agreement import confusion, flip_rate, spread
+from tarsy_scoring.statistics.agreement import flip_rate, spread
 
 OUTCOME_BANDS = bands_of({"correct": (60, 100), "wrong": (0, 34), "partial": (35, 59)})
 
@@ -44,10 +44,3 @@ def test_spread_equals_that_worked_by_hand() -> None:
     assert found.standard_deviation == pytest.approx(math.sqrt((25 + 25 + 1 + 1) / 3))
     assert (spread([]).width, spread([]).reason) == (None, "there is no judgement")
     assert (spread([60]).lowest, spread([60]).width, spread([60]).reason) == (60, None, "one judgement has no spread")
-
-
-def test_confusion_has_a_row_per_label() -> None:
-    found = confusion([("a", "a"), ("a", "c"), ("a", "b"), ("c", "b")], ("a", "b", "c"))
-
-    assert found.counts == ((1, 1, 1), (0, 0, 0), (0, 1, 0))
-    assert (found.n, found.agreeing, found.judge_higher, found.judge_lower) == (4, 1, 2, 1)

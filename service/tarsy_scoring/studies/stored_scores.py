@@ -1,5 +1,5 @@
 """
-Reads stored scores for the commands that compare versions, criteria and judges.
+Reads stored scores for the commands that compare versions and order judgements.
 """
 
 from collections.abc import Sequence
@@ -7,11 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.labels.calibration import LabelledScore
-from tarsy_scoring.labels.labels import labelled_score
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.scores.bands import Band, bands_of
-from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, latest_of
+from tarsy_scoring.scores.latest import latest_of
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.statistics.comparison import ScoredSession
 
@@ -38,18 +35,6 @@ SESSION_LABELS = """
 SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m.labels) AS label
 GROUP BY label ORDER BY label
 """
-
-# For each of these sessions and each judge that scored it without a reference, the latest score with a total.
-SCORES_BY_JUDGE = f"""
-SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
-       session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
-FROM {{schema}}.session_scores s
-WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL AND reference IS NULL
-  AND ($2::text IS NULL OR criteria = $2)
-ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
-"""
-
-ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
 
 ORDERED = """
 SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.waiting_for_text,
@@ -88,25 +73,6 @@ async def session_labels(database: Database) -> dict[str, int]:
     """Count the sessions that carry each label. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(SESSION_LABELS)))
     return {r["label"]: r["sessions"] for r in rows}
-
-
-async def scores_by_judge(
-    database: Database, sessions: Sequence[str], criteria: str | None
-) -> list[LabelledScore]:
-    """
-    For each of these sessions and each judge that scored it, the latest production score with a total.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_JUDGE), sessions, criteria))
-    return [labelled_score(dict(r)) for r in rows]
-
-
-async def known_criteria(database: Database) -> tuple[set[str], dict[str, tuple[Band, ...]]]:
-    """Names, and bands by hash, of all criteria that ever judged, configured or not. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(ALL_CRITERIA)))
-    return {r["name"] for r in rows}, {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 
 async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:

@@ -1,0 +1,127 @@
+"""
+How far a judge agrees with labels: one weighted kappa, its interval, and how many labels it takes.
+
+Source:
+    Kappa with quadratic weights and its large-sample standard error: J. L. Fleiss, J. Cohen, B. S. Everitt,
+    Psychological Bulletin 72 (1969), 323-327.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+Z = 1.96  # of a confidence of 95 %
+FEWEST_FOR_AN_INTERVAL = 10
+HALF_WIDTH = 0.1  # of the interval for which labels are collected
+FIRST_PLAN = 150  # labels for it, where kappa is about 0.6 in three bands; until labels can tell
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Counts of pairs of bands: rows are bands of the label, columns those of the judge."""
+
+    categories: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def n(self) -> int:
+        """Number of pairs."""
+        return sum(map(sum, self.counts))
+
+    @property
+    def agreeing(self) -> int:
+        """Pairs in which label and judge agree."""
+        return sum(row[i] for i, row in enumerate(self.counts))
+
+    @property
+    def judge_higher(self) -> int:
+        """Pairs in which the judge's band is above the label's."""
+        return sum(sum(row[i + 1 :]) for i, row in enumerate(self.counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Kappa:
+    """
+    Agreement beyond chance, by the square of the distance between bands.
+
+    A number that the labels do not support is None, and `reason` says why.
+
+    Args:
+        low, high: Ends of the interval of 95 %.
+        n: Number of labelled scores.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    reason: str | None = None
+
+
+def confusion(pairs: Iterable[tuple[str, str]], categories: Sequence[str]) -> Confusion:
+    """Count pairs of (label, judge). `categories` are all possible ones, lowest first."""
+    seen = Counter(pairs)
+    return Confusion(tuple(categories), tuple(tuple(seen[a, b] for b in categories) for a in categories))
+
+
+def kappa_of(table: Confusion) -> Kappa:
+    """The kappa of a table; its interval from `FEWEST_FOR_AN_INTERVAL` pairs on."""
+    n, rows = table.n, [sum(row) for row in table.counts]
+    columns = [sum(column) for column in zip(*table.counts, strict=True)]
+    if n == 0:
+        return Kappa(None, None, None, 0, "there is no label")
+    if any(sum(map(bool, side)) < 2 for side in (rows, columns)):
+        return Kappa(None, None, None, n, "agreement beyond chance needs labels and judgements in two bands")
+    size = len(rows)
+    places = [(i, j) for i in range(size) for j in range(size)]
+    weight = {(i, j): 1 - ((i - j) / (size - 1)) ** 2 for i, j in places}
+    share = {(i, j): table.counts[i][j] / n for i, j in places}
+    observed = math.fsum(weight[p] * share[p] for p in places)
+    expected = math.fsum(weight[i, j] * rows[i] * columns[j] / n**2 for i, j in places)
+    value = (observed - expected) / (1 - expected)
+    if n < FEWEST_FOR_AN_INTERVAL:
+        few = f"{n} labels are too few for an interval; it takes {FEWEST_FOR_AN_INTERVAL}"
+        return Kappa(value, None, None, n, few)
+    by_row = [math.fsum(weight[i, j] * columns[j] / n for j in range(size)) for i in range(size)]
+    by_column = [math.fsum(weight[i, j] * rows[i] / n for i in range(size)) for j in range(size)]
+    spread = math.fsum(
+        share[i, j] * (weight[i, j] - (by_row[i] + by_column[j]) * (1 - value)) ** 2 for i, j in places
+    )
+    variance = max(0.0, spread - (value - expected * (1 - value)) ** 2) / (n * (1 - expected) ** 2)
+    if variance < 1e-12:
+        return Kappa(value, None, None, n, "the labels leave no error to measure")
+    reach = Z * math.sqrt(variance)
+    return Kappa(value, max(-1.0, value - reach), min(1.0, value + reach), n)
+
+
+def labels_needed(kappa: Kappa) -> int:
+    """How many labels, chosen alike, give an interval of kappa within `HALF_WIDTH` to either side."""
+    if kappa.value is None or kappa.low is None or kappa.high is None:
+        return FIRST_PLAN
+    reach = max(kappa.value - kappa.low, kappa.high - kappa.value)  # an end may be cut at 1
+    return max(FEWEST_FOR_AN_INTERVAL, math.ceil(kappa.n * (reach / HALF_WIDTH) ** 2 * (1 - 1e-9)))
+
+
+def in_words(kappa: Kappa, table: Confusion) -> str:
+    """The agreement in a few plain sentences."""
+    return " ".join(_sentences(kappa, table))
+
+
+def _sentences(kappa: Kappa, table: Confusion) -> Iterator[str]:
+    if kappa.value is None:
+        yield f"Agreement is unknown: {kappa.reason}."
+    elif kappa.low is None or kappa.high is None:
+        yield f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
+    else:
+        chance = " This is no better than chance." if kappa.low <= 0 else ""
+        yield f"The weighted kappa is {kappa.value:.2f} (95 % interval {kappa.low:.2f} to {kappa.high:.2f}).{chance}"
+    if differing := table.n - table.agreeing:
+        higher = table.judge_higher
+        yield (
+            f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of them "
+            f"and lower on {differing - higher}."
+        )
+    lacking = labels_needed(kappa) - kappa.n
+    if lacking > 0:
+        yield f"About {lacking} more labels would bring the interval within {HALF_WIDTH:.1f} to either side."

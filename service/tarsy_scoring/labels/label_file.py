@@ -1,0 +1,100 @@
+"""Reads labels from a CSV file."""
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.labels.calibration import Label, read_outcome
+from tarsy_scoring.scores.bands import DEFAULT_BANDS
+
+Field = Literal["session_id", "outcome", "number", "labeller", "selection"]
+# Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a
+# total of 0-100, and benchmarks also give one to undecided outcomes.
+COLUMNS: Mapping[Field, tuple[str, ...]] = {
+    "session_id": ("session_id",),
+    "outcome": ("outcome", "quality_rating"),
+    "number": ("number",),
+    "labeller": ("labeller", "basis"),
+    "selection": ("selection",),
+}
+
+
+def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
+    """
+    Read labels from a CSV file with a header, one per line, in UTF-8.
+
+    Every line has a `session_id` and an `outcome` (a word of `OUTCOME_WORDS` or a band's id; empty or
+    `unknown`: undecided), a `number` of 0-100, or both. `selection` is `random` (the default) or `picked`.
+    Other columns are not read.
+
+    Args:
+        band_ids: Ids of bands that an outcome may name, in addition to those of `DEFAULT_BANDS`.
+
+    Raises:
+        ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
+    """
+    known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
+    labels = list[Label]()
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
+        columns = _find_columns(reader.fieldnames or (), path)
+        for line in reader:
+            if None in line or None in line.values():
+                raise ValueError("its number of fields differs from that of the header")
+            labels.append(_label({what: line[name].strip() for what, name in columns.items()}, known_bands))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
+        raise ConfigurationError(f"cannot read {path}: {why}") from error
+    except (ValueError, csv.Error) as error:
+        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
+    numbers = [label.number for label in labels if label.number is not None]
+    if numbers and 0 < max(numbers) <= 1:
+        raise ConfigurationError(
+            f"{path}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
+        )
+    return labels
+
+
+def _find_columns(header: Sequence[str], where: Path) -> dict[Field, str]:
+    by_name = {name.strip().casefold(): name for name in header}
+    found: dict[Field, str] = {}
+    for what, usual in COLUMNS.items():
+        if (name := next((name for name in usual if name in by_name), None)) is not None:
+            found[what] = by_name[name]
+    if "session_id" not in found or not found.keys() & {"outcome", "number"}:
+        raise ConfigurationError(
+            f"{where} needs the columns 'session_id' and 'outcome' or 'number' (it has: {', '.join(header)})"
+        )
+    return found
+
+
+def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
+    session_id = cells["session_id"]
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise ValueError(f"{session_id[:80]!r} is not a session id")
+    selection = cells.get("selection", "").casefold()
+    if selection not in ("", "random", "picked"):
+        raise ValueError(f"the selection is {selection[:80]!r}; it can be 'random' or 'picked'")
+    return Label(
+        session_id,
+        read_outcome(cells.get("outcome", ""), band_ids),
+        _number(cells.get("number", "")),
+        cells.get("labeller") or None,
+        "picked" if selection == "picked" else "random",
+    )
+
+
+def _number(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} is not a number") from None
+    if not 0 <= number <= 100:
+        raise ValueError(f"the number is {text[:80]}; it must be 0-100")
+    return number

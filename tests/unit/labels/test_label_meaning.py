@@ -1,0 +1,63 @@
+"""What a label of a reviewer means: its band and its number."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.labels.calibration import band_of_label
+from tarsy_scoring.labels.labels import contradicted, label_of
+from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, bands_of
+
+BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
+
+
+def row(score: int = 0, total: int = 70, by: str = "ada", **columns: Any) -> dict[str, Any]:
+    return {
+        "score_id": uuid.UUID(int=score),
+        "session_id": str(uuid.UUID(int=score)),
+        "labelled_by": by,
+        "agrees": None,
+        "outcome": None,
+        "number": None,
+        "is_random": True,
+        "total_score": total,
+        "judge_outcome": None,
+        "criteria": "methodology",
+        "criteria_hash": "hash-1",
+        "judge_fingerprint": "judge-1",
+    } | columns
+
+
+@pytest.mark.parametrize(
+    ("said", "band", "number"),
+    [
+        pytest.param({"agrees": True}, "correct", 70, id="agrees-with-the-band-of-the-total"),
+        pytest.param({"agrees": True, "judge_outcome": "wrong"}, "wrong", 70, id="agrees-with-the-stated-band"),
+        pytest.param({"outcome": "wrong"}, "wrong", None, id="own-outcome"),
+        pytest.param({"outcome": "correct", "number": 95}, "correct", 95, id="own-number"),
+        pytest.param({"number": 20}, "wrong", 20, id="a-number-has-a-band"),
+        pytest.param({"agrees": True, "total_score": 55}, None, 55, id="agrees-with-a-total-between-bands"),
+    ],
+)
+def test_a_label_gives_band_and_number(said: dict[str, Any], band: str | None, number: float | None) -> None:
+    label = label_of(row(**said), BANDS)
+
+    assert (band_of_label(label, BANDS), label.number) == (band, number)
+
+
+@pytest.mark.parametrize(
+    ("word", "bands", "expected"),
+    [
+        pytest.param("correct", BANDS, {60, 75, 100}, id="highest-band"),
+        pytest.param("wrong", BANDS, {0, 20, 49}, id="lowest-band"),
+        pytest.param("partially_accurate", BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="no-such-band"),
+        pytest.param("correct", DEFAULT_BANDS, {50, 55, 60, 75, 100}, id="a-word-without-bands"),
+        pytest.param("wrong", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60}, id="the-other-end"),
+        pytest.param("partially_accurate", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="the-middle"),
+        pytest.param("50-74", DEFAULT_BANDS, {50, 55, 60}, id="a-default-band-by-its-name"),
+    ],
+)
+def test_a_number_must_not_contradict_its_outcome(word: str, bands: tuple[Band, ...], expected: set[int]) -> None:
+    """It must be in the outcome's band; without bands of the criteria, not in the opposite one."""
+    assert {n for n in (0, 20, 49, 50, 55, 60, 75, 100) if contradicted(word, n, bands) is None} == expected
