@@ -4,10 +4,11 @@ The command line. Exit status 0: success; 1: failure; 2: wrong use.
 A foreseeable error prints one sentence on stderr, never a traceback.
 """
 
-import gc
+import re
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, cast
+from importlib.resources import files
+from typing import NoReturn, cast
 
 import click
 
@@ -16,70 +17,26 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.config.studies_extra import has_studies
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 # The commands under the headings of the help. A command `name` is the function `name` of the module
-# `commands.name`, imported when it is called. The first sentence of its help stands here as well, so that a
-# list of the commands imports none of them. It fits beside the name in 80 columns.
-LAB_COMMANDS = {
+# `commands.name`, imported when it is called.
+LAB_SUMMARIES = {
     "demo": "Run the whole service here and score ten example sessions.",
     "stack": "Start PostgreSQL, a broker and a scripted judge to try it.",
 }
-STUDIES = {
-    "anchors": "Sessions that every judge judges, to detect a changed judge.",
-    "compare": "Compare two versions of the agents, or two criteria.",
-    "consistency": "Have one session judged several times and show the spread.",
-    "tool-needs": "Let a model read which tools scores miss, with quotes.",
-    "judge-bench": "Measure how well judges tell right conclusions from wrong.",
-}
-HEADINGS = {
-    "Run the service": LAB_COMMANDS
-    | {
-        "migrate": "Create the tables, or migrate them to the newest revision.",
-        "worker": "Take in requests, judge and publish events, until SIGTERM.",
-        "api": "Serve the HTTP API, WebSocket and pages, until SIGTERM.",
-        "bridge": "Announce ended sessions of a TARSy database, until SIGTERM.",
-    },
-    "Score sessions": {
-        "score": "Score one session file; needs neither Kafka nor a database.",
-        "backfill": "Request scores of finished sessions that were never scored.",
-    },
-    "Ask again": {
-        "rescore": "Request new scores of sessions, by name or by selection.",
-    },
-    "Look at scores": {
-        "export": "Write scores to standard output, newest first.",
-        "report": "Documents that summarise many scores.",
-        "calibrate": "Measure how well the judge agrees with labels.",
-        "criteria": "List, show, compare and validate criteria of the judge.",
-        "tools": "Missing tools: which names are one tool, and their states.",
-    },
-    "Manage": {
-        "check-config": "Show the settings in force and report errors in them.",
-        "doctor": "Check database, brokers, topics, source and judge.",
-        "notify": "Send a test message to a webhook or a channel.",
-        "pause": "Stop judging: everything, or the chain or provider named.",
-        "resume": "Lift pauses: all, or those of the chain or provider named.",
-        "dead-letters": "List, show and replay messages that could not be processed.",
-        "tokens": "Bearer tokens of the API.",
-        "erase": "Remove sessions from every table, with scores and requests.",
-        "prune": "Delete expired rows.",
-    },
-    "Rarely needed": {
-        "completion": "Print the script that completes commands in bash, zsh or fish.",
-        "insights": "Publish rolling figures of every chain, until SIGTERM.",
-        "rollups": "Daily counts of scores that pages and reports read.",
-    },
+LAB = tuple(LAB_SUMMARIES)
+STUDIES = ("anchors", "compare", "consistency", "tool-needs", "judge-bench")
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "Run the service": (*LAB, "migrate", "worker", "api", "bridge"),
+    "Score sessions": ("score", "backfill", "rescore"),
+    "Look at scores": ("export", "report", "calibrate", "criteria", "tools"),
+    "Manage": (
+        *("check-config", "doctor", "notify", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
+        *("insights", "rollups"),
+    ),
 }
 if has_studies():
     HEADINGS["Study judges and agents"] = STUDIES
-COMMANDS = {
-    name: summary
-    for group in HEADINGS.values()
-    for name, summary in group.items()
-    if name not in LAB_COMMANDS
-}
+COMMANDS = [name for names in HEADINGS.values() for name in names]
 MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
 # Another distribution registers the commands of `LAB_COMMANDS` in this group. They are listed without it,
 # too.
@@ -89,9 +46,6 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 def main() -> NoReturn:
     """Run a command and end the process with its status."""
-    # With Python's own thresholds the collector walks what has been imported again and again: a tenth of a
-    # start.
-    gc.set_threshold(100_000, 20, 20)
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -110,8 +64,6 @@ def main() -> NoReturn:
         status = _complain_of_group(group)
     except _foreseeable() as error:
         status = _complain(str(error), FAILED)
-    finally:
-        gc.freeze()  # or the end of the process walks all objects: a tenth of a short command
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -148,35 +100,37 @@ class CommandsOnDemand(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""
-        return [name for commands in HEADINGS.values() for name in commands]
+        return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands under their headings, each with its whole summary."""
-        width = max(map(len, self.list_commands(ctx)))
-        for heading, commands in HEADINGS.items():
+        for heading, names in HEADINGS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
-        """The commands that begin so, from the list and not from their modules, and then options."""
-        from click.shell_completion import CompletionItem
-
-        commands = {name: summary for listed in HEADINGS.values() for name, summary in listed.items()}
-        items = [
-            CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)
-        ]
-        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+                formatter.write_dl([(name.ljust(12), _summary(name)) for name in names])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None if there is none of that name."""
-        if cmd_name in LAB_COMMANDS:
+        if cmd_name in LAB:
             return _lab_command(cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        room = "studies.commands" if cmd_name in STUDIES else "commands"
-        module = import_module(f"tarsy_scoring.{room}.{MODULE_OF.get(name, name)}")
-        return cast(click.Command, getattr(module, name))
+        return cast(click.Command, getattr(import_module(_module_of(cmd_name)), cmd_name.replace("-", "_")))
+
+
+def _module_of(command: str) -> str:
+    name = command.replace("-", "_")
+    room = "studies.commands" if command in STUDIES else "commands"
+    return f"tarsy_scoring.{room}.{MODULE_OF.get(name, name)}"
+
+
+def _summary(command: str) -> str:
+    """First sentence of the command's docstring, read from its file: importing all commands would take a second."""
+    if command in LAB:
+        return LAB_SUMMARIES[command]
+    package, _, module = _module_of(command).rpartition(".")
+    text = files(package).joinpath(f"{module}.py").read_text("utf-8")
+    found = re.search(rf'def {command.replace("-", "_")}\(.*?"""\s*(.+?\.)\s', text, re.DOTALL)
+    return found[1] if found else ""
 
 
 def _lab_command(name: str) -> click.Command:

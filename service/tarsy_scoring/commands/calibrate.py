@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tarsy_scoring.commands.completion import criteria_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     json_option,
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
-@click.option(
-    "--criteria", shell_complete=criteria_names, metavar="NAME", help="Only scores under these criteria."
-)
+@click.option("--criteria", metavar="NAME", help="Only scores under these criteria.")
 @json_option
 def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
     """

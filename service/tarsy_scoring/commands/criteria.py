@@ -11,7 +11,6 @@ from typing import Any
 import click
 import yaml
 
-from tarsy_scoring.commands.completion import criteria_names
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json, print_text
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -75,7 +74,9 @@ def list_criteria(as_json: bool) -> None:
 
 
 @criteria.command("show")
-@click.argument("name", shell_complete=criteria_names)
+@click.argument(
+    "name",
+)
 @click.option(
     "--prompt", "only_prompt", is_flag=True, help="The messages that open the conversation, without evidence."
 )

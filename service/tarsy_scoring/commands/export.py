@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     audited,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl."
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
 @click.option(
     "--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this."
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 @click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
 @click.option(
     "--criteria",
-    shell_complete=criteria_names,
     metavar="NAME",
     help="Only scores under criteria of this name.",
 )

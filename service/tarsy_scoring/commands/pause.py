@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tarsy_scoring.commands.completion import chain_names, provider_names
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
@@ -28,14 +27,12 @@ SEEN = "workers see it within seconds"
 @click.command()
 @click.option(
     "--chain",
-    shell_complete=chain_names,
     type=not_blank,
     metavar="NAME",
     help="Only the scores of this chain.",
 )
 @click.option(
     "--provider",
-    shell_complete=provider_names,
     metavar="NAME",
     help="Only calls of this provider; with --chain, only for that chain.",
 )
@@ -78,14 +75,12 @@ def pause(
 @click.command()
 @click.option(
     "--chain",
-    shell_complete=chain_names,
     type=not_blank,
     metavar="NAME",
     help="Every pause of this chain, also those of one provider for it.",
 )
 @click.option(
     "--provider",
-    shell_complete=provider_names,
     metavar="NAME",
     help="Every pause of this provider, also those for one chain.",
 )

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.analytics.approaches import MOST_READ, read_approaches
-from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import (
     json_option,
     moment,
@@ -31,7 +30,7 @@ def report() -> None:
 @click.option(
     "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches."
 )
@@ -67,7 +66,7 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
     metavar="TIME",
     help="Only scores completed since (RFC 3339, or a date). Default: all time; the page shows 90 days.",
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--sort",
     type=click.Choice(["sessions", "points_lost"]),

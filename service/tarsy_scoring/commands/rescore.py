@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     asker,
@@ -70,12 +69,9 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
     metavar="TIME",
     help="Only scores created since then (RFC 3339, or a date), whenever their session ended.",
 )
-@click.option(
-    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
-)
+@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option(
     "--criteria",
-    shell_complete=criteria_names,
     metavar="NAME",
     help="Score under these criteria instead of the chain's.",
 )
@@ -207,9 +203,7 @@ def _warn_of_lost_sessions(why_unknown: Exception) -> None:
     required=True,
     help="Sessions that ended since then (RFC 3339, or a date).",
 )
-@click.option(
-    "--chain", shell_complete=chain_names, type=not_blank, metavar="NAME", help="Only sessions of this chain."
-)
+@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option(
     "--all",
     "takes_all",

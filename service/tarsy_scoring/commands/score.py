@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import FAILED, asker, counted, plain, print_json, print_text, run, usd
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; call no model.")
 @click.option(
     "--chain",
-    shell_complete=chain_names,
     metavar="NAME",
     help="Use the settings of this chain instead of the session's own.",
 )

@@ -7,7 +7,6 @@ from typing import TypeVar, cast
 import click
 
 from tarsy_scoring.analytics.analytics import Selection
-from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import asker, counted, json_option, moment, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
@@ -27,7 +26,7 @@ def tools() -> None:
 @click.option(
     "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option("--limit", type=click.IntRange(1, 2000), default=50, show_default=True, help="Number of tools.")
 @json_option
 def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
 from tarsy_scoring.commands.shared import (
     asker,
@@ -49,9 +48,7 @@ def anchors() -> None:
     metavar="N",
     help="Draw N sessions of the last 90 days at random.",
 )
-@click.option(
-    "--chain", shell_complete=chain_names, metavar="NAME", help="With --sample: only sessions of this chain."
-)
+@click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
 @click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
 @json_option
 def add(sessions: list[str], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:

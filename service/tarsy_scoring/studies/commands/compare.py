@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from tarsy_scoring.commands.completion import chain_names, criteria_names
 from tarsy_scoring.commands.shared import (
     counted,
     json_option,
@@ -74,9 +73,7 @@ class Pair:
 @click.option(
     "--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A."
 )
-@click.option(
-    "--chain", shell_complete=chain_names, metavar="NAME", help="With --label: only sessions of this chain."
-)
+@click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option(
     "--since",
     type=moment,
@@ -88,7 +85,6 @@ class Pair:
 )
 @click.option(
     "--criteria",
-    shell_complete=criteria_names,
     nargs=2,
     metavar="A B",
     help="Judge the sessions under both; a difference is B minus A.",

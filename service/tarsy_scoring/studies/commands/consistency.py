@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import click
 
-from tarsy_scoring.commands.completion import criteria_names
 from tarsy_scoring.commands.shared import (
     json_option,
     print_json,
@@ -33,7 +32,6 @@ from tarsy_scoring.studies.commands.texts import print_study
 )
 @click.option(
     "--criteria",
-    shell_complete=criteria_names,
     metavar="NAME",
     help="Judge under these criteria instead of the chain's.",
 )

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tarsy_scoring.commands.completion import criteria_names, provider_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     counted,
@@ -81,7 +80,6 @@ class Bench:
 @click.option(
     "--criteria",
     "criteria_names",
-    shell_complete=criteria_names,
     multiple=True,
     required=True,
     metavar="NAME...",
@@ -89,7 +87,6 @@ class Bench:
 )
 @click.option(
     "--providers",
-    shell_complete=provider_names,
     multiple=True,
     metavar="NAME...",
     help="Providers to ask; default: the first one of `defaults`.",

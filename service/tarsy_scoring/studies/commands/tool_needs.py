@@ -7,7 +7,6 @@ import click
 from rich.console import Console
 
 from tarsy_scoring.analytics.analytics import Selection
-from tarsy_scoring.commands.completion import chain_names
 from tarsy_scoring.commands.shared import (
     FAILED,
     FiniteRange,
@@ -26,7 +25,7 @@ from tarsy_scoring.wiring import Parts
 @click.option(
     "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
 )
-@click.option("--chain", shell_complete=chain_names, metavar="NAME", help="Only scores of this chain.")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--max-usd",
     type=FiniteRange(0, min_open=True),
