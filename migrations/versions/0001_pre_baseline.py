@@ -379,8 +379,6 @@ CREATE TABLE provider_states (
   provider      text PRIMARY KEY,
   token_factor  double precision NOT NULL DEFAULT 1 CHECK (token_factor >= 1),
   token_model   text,                              -- whose replies the factor was learned from
-  second_turn_model  text,
-  second_turn_shares double precision[] NOT NULL DEFAULT '{}',
   -- The circuit. Failures are stored as the ids of their calls, so that a failure reported twice counts once.
   failed_calls  uuid[] NOT NULL DEFAULT '{}',
   kind          text CHECK (kind IN ('circuit', 'key', 'quota')),  -- what opened it; null: closed

@@ -1,7 +1,6 @@
 """Every way an endpoint may answer, played by the scripted judge, and how each ends the attempt."""
 
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -148,25 +147,3 @@ async def test_a_wrong_key_stops_the_next_score_before_it_calls(service: Service
 
     assert (finished.outcome, finished.fields["waiting_for"]) == ("put_back", "key")
     assert service.judge.calls == calls
-
-
-async def test_a_second_turn_waits_for_money_and_then_reserves_what_such_turns_use(service: Service) -> None:
-    """Waiting is no error. Once second turns of the model are known, the same money suffices."""
-    finished, row = await service.attempt("tight")
-    waiting = await service.parts.reader.score(row["score_id"])
-
-    assert waiting is not None
-    assert finished.outcome == "put_back"
-    assert [waiting[name] for name in ("status", "waiting_for", "error_kind", "error_message")] == [
-        *("pending", "budget", None, None),
-    ]
-    left = r"the daily budget of chain 'tight' has 7\.\d{4} of 8\.05 USD left"
-    assert re.match(f"{left}, and the second turn reserves 8.0000 USD: ", waiting["waiting_for_text"])
-    known = "('main', 'scripted-judge', '{.1,.2,.1,.1,.1}')"
-    learn = f"INSERT INTO provider_states (provider, second_turn_model, second_turn_shares) VALUES {known}"
-    for sql in (learn, MAKE_DUE):
-        await service.parts.database.fetch(sql)
-    await service.scorer.limits.refresh()
-    (claimed,) = await service.parts.leases.claim_due(uuid.uuid4(), 1, 60)
-
-    assert (await service.scorer.attempt(claimed)).outcome == "completed"

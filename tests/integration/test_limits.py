@@ -5,7 +5,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -565,29 +565,6 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
     whose = "all chains" if chain_id == "free" else f"chain {chain_id or ''!r}"
     says = f"the daily budget of {whose} has 0.0500 of {3 if chain_id == 'free' else 2}.0 USD left"
     assert hold == (("budget", f"{says}: the next UTC day has a new budget") if held else None)
-
-
-async def test_second_turns_of_a_fleet_are_learned_from(url: str) -> None:
-    """
-    Every process reserves for them what they have used, also after a restart; other calls reserve their bound.
-    Without a budget only the first ones are learned from.
-    """
-    second = replace(call_of(usd=1.0), is_second_turn=True)
-    async with open_fleet(url, settings_of()) as fleet:
-        for n, cost_usd in enumerate([0.2] * 5 + [0.9]):
-            await fleet.refresh()
-            permit = await fleet.member(n).admit(second)
-            await fleet.member(n).settle(permit, Result(cost_usd=cost_usd, read_tokens=900))
-
-    async with open_fleet(url, settings_of(daily_usd=10)) as restarted:
-        await restarted.refresh()
-        permit = await restarted.one.admit(second)
-        assert await restarted.day() == (Decimal("0.2"), Decimal("0.2"))
-        await restarted.one.settle(permit, Result(cost_usd=0.3, read_tokens=900))
-        await restarted.one.admit(second)
-        assert await restarted.day() == (Decimal("0.6"), Decimal("0.3"))
-        await restarted.one.admit(call_of(usd=1.0))
-        assert await restarted.day() == (Decimal("1.6"), Decimal("1.3"))
 
 
 async def test_budget_shares_have_every_named_or_charged_chain(url: str) -> None:

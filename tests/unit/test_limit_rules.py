@@ -34,7 +34,6 @@ from tarsy_scoring.limits.rules import (
     refusal_of,
     state_after,
 )
-from tarsy_scoring.limits.second_turns import reservation_usd, second_turn_share, with_share
 from tarsy_scoring.postgres.database import Database
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -388,17 +387,6 @@ def test_a_call_beyond_the_budget_waits_for_other_calls_or_midnight() -> None:
         assert least <= due_s <= most, row
 
 
-def test_a_second_turn_tries_again_before_the_next_day() -> None:
-    """Others may teach meanwhile that it costs less."""
-    for is_second_turn, least, most in ((True, 720, 1080), (False, DAY_LEFT_S + 1, DAY_LEFT_S + 60)):
-        call = replace(CALL, is_second_turn=is_second_turn)
-        days = locked_days(budget_of(None), budget_of("0.005"))
-        answer = days.decide(Permit(uuid.uuid4(), call, call.most_usd, is_charged=True))
-
-        assert isinstance(answer, BudgetExhausted)
-        assert least <= answer.due_s <= most
-
-
 def test_calls_of_one_transaction_share_the_budgets() -> None:
     """Each reserves in the budget of all chains and in that of its own, in both or in neither."""
     everyone, chain = budget_of("1"), budget_of("0.05")
@@ -408,45 +396,6 @@ def test_calls_of_one_transaction_share_the_budgets() -> None:
 
     assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
     assert everyone.added == chain.added == sum(charge[-1] for charge in locked.charges) == Decimal("0.04")
-
-
-def test_a_second_turn_reserves_what_such_turns_have_used() -> None:
-    """The highest share of the last turns of its model, once there are some; else, as any call, its upper bound."""
-    second = replace(CALL, most_usd=0.2, is_second_turn=True)
-    learned = replace(WELL, second_turn_model="judge-1", second_turn_shares=(0.1, 0.3, 0.2, 0.1, 0.2))
-    table = [
-        (second, learned, "judge-1", 0.2 * 0.3),
-        (second, replace(learned, second_turn_shares=(0.1, 0.3, 0.2, 2.5, 0.2)), "judge-1", 0.2),
-        (second, replace(learned, second_turn_shares=(0.1,) * 4), "judge-1", 0.2),
-        (second, learned, "judge-2", 0.2),
-        (second, None, "judge-1", 0.2),
-        (replace(second, is_second_turn=False), learned, "judge-1", 0.2),
-        (replace(second, most_usd=None), learned, "judge-1", None),
-    ]
-    for call, state, model, usd in table:
-        assert reservation_usd(call, state, model) == usd
-
-
-def test_the_costs_of_the_last_second_turns_are_kept() -> None:
-    """Those that were answered and have a price; a new model starts over."""
-    second = replace(CALL, most_usd=0.2, is_second_turn=True)
-    answered = Result(cost_usd=0.05, read_tokens=900)
-    table = [
-        (second, answered, 0.25),
-        (second, replace(answered, cost_usd=0.05001), 0.251),
-        (CALL, answered, None),
-        (second, replace(answered, cost_usd=None), None),
-        (second, replace(answered, read_tokens=None), None),
-        (replace(second, most_usd=None), answered, None),
-    ]
-    for call, result, share in table:
-        assert second_turn_share(call, result) == share
-
-    state = WELL
-    for n in range(25):
-        state = with_share(state, "judge-1", n / 100)
-    assert state.second_turn_shares == tuple(n / 100 for n in range(5, 25))
-    assert with_share(state, "judge-2", 0.5).second_turn_shares == (0.5,)
 
 
 def test_a_budget_combines_its_row_with_the_settings() -> None:

@@ -41,7 +41,6 @@ from tarsy_scoring.limits.rules import (
     refusal_of,
     state_after,
 )
-from tarsy_scoring.limits.second_turns import is_learned, reservation_usd, second_turn_share, with_share
 from tarsy_scoring.limits.spent_budgets import SpentBudget, spent_budgets
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
@@ -246,7 +245,7 @@ class Limits:
         permit = Permit(
             uuid.uuid4(),
             call,
-            usd=reservation_usd(call, state, provider.model),
+            usd=call.most_usd,
             is_probe=state is not None and state.kind is not None,
             is_counted=provider.requests_per_minute is not None or provider.tokens_per_minute is not None,
             is_charged=self._has_budget(self._settings.chain(call.chain_id)),
@@ -295,18 +294,9 @@ class Limits:
         state = self._states.get(permit.call.provider) or ProviderState(permit.call.provider)
         if permit.is_probe or result.failed or result.opens:
             return True
-        if self._share(permit, result, state) is not None:
-            return True
         if result.blocked_s is not None and state.blocked_for_s(self._now()) + MOMENT_S < result.blocked_s:
             return True
         return not result.is_refused and state.kind is None and bool(state.failed_calls)
-
-    def _share(self, permit: Permit, result: Result, state: ProviderState) -> float | None:
-        """What a second turn teaches about the cost of others. Without a budget only the first ones teach."""
-        model = self._providers[permit.call.provider].model
-        if permit.is_charged or not is_learned(state, model):
-            return second_turn_share(permit.call, result)
-        return None
 
     def _corrects_token_count(self, permit: Permit, result: Result) -> bool:
         has_limit = self._providers[permit.call.provider].tokens_per_minute is not None
@@ -360,10 +350,9 @@ class Limits:
                 await self._tables.lock_providers(connection, locked, {p.call.provider for p, _ in changing})
                 for permit, result in changing:
                     state = locked.states[permit.call.provider]
-                    state = state_after(state, permit.permit_id, result, state.read_at)
-                    if (share := self._share(permit, result, state)) is not None:
-                        state = with_share(state, self._providers[state.provider].model, share)
-                    locked.states[state.provider] = state
+                    locked.states[state.provider] = state_after(
+                        state, permit.permit_id, result, state.read_at
+                    )
                 await self._tables.save(connection, locked)
             await self._tables.correct(connection, corrected)
             await self._tables.settle(connection, charged)

@@ -28,8 +28,7 @@ SAVE_PROVIDERS = """
 UPDATE {schema}.provider_states p SET
   failed_calls = v.failed_calls, kind = v.kind, open_until = v.open_until, cool_down_s = v.cool_down_s,
   reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until,
-  first_in_line = v.first_in_line, in_line_since = v.in_line_since, in_line_until = v.in_line_until,
-  second_turn_model = v.second_turn_model, second_turn_shares = v.second_turn_shares
+  first_in_line = v.first_in_line, in_line_since = v.in_line_since, in_line_until = v.in_line_until
 FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
 """
 

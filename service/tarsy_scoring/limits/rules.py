@@ -40,7 +40,6 @@ SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
 NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
-LEARNED_DUE_S = 900.0  # a second turn waits so long for what others teach about its cost
 
 # --- records -------------------------------------------------------------------------------------------
 
@@ -53,7 +52,6 @@ class Call:
     Args:
         tokens: Estimated input plus reserved output.
         most_usd: Upper bound of its cost; None where prices are unknown.
-        is_second_turn: It asks for the missing tools, in the conversation that gave the score.
     """
 
     provider: str
@@ -61,7 +59,6 @@ class Call:
     score_id: UUID
     tokens: int
     most_usd: float | None
-    is_second_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +182,14 @@ class ProviderState:
     """
     Shared state of a provider. Its circuit is closed while `kind` is None.
 
-    `token_factor` belongs to the model `token_model`, which may differ from the model configured now, and
-    `second_turn_shares` to `second_turn_model`: cost of its latest second turns, each as a share of the
-    call's upper bound, oldest first. `read_at` is the time of the database's clock when the state was read or
-    locked.
+    `token_factor` belongs to the model `token_model`, which may differ from the model configured now. `read_at`
+    is the time of the database's clock when the state was read or locked.
     """
 
     provider: str
     read_at: datetime = NEVER
     token_factor: float = 1.0
     token_model: str | None = None
-    second_turn_model: str | None = None
-    second_turn_shares: tuple[float, ...] = ()
     failed_calls: tuple[UUID, ...] = ()
     kind: Kind | None = None
     open_until: datetime | None = None
@@ -213,9 +206,7 @@ class ProviderState:
     def of(cls, row: Any) -> "ProviderState":
         """Build it from its row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(
-            **columns | {name: tuple(columns[name]) for name in ("failed_calls", "second_turn_shares")}
-        )
+        return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
 
     def shut_for_s(self, now: datetime) -> float:
         """Seconds until its circuit admits a probe; 0 if it is closed or half open."""
@@ -387,11 +378,8 @@ class LockedState:
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
             for budget in budgets:
-                budget.is_spent |= not (permit.call.is_second_turn or budget.may_have_later(usd))
-            if permit.call.is_second_turn:
-                due_s = min(due_s, LEARNED_DUE_S * random.uniform(0.8, 1.2))  # noqa: S311
-        turn = "second turn" if permit.call.is_second_turn else "call"
-        return BudgetExhausted(f"{lacking.state()}, and the {turn} reserves {usd:.4f} USD: {hope}", due_s)
+                budget.is_spent |= not budget.may_have_later(usd)
+        return BudgetExhausted(f"{lacking.state()}, and the call reserves {usd:.4f} USD: {hope}", due_s)
 
     def _admit(self, permit: Permit) -> Permit:
         call, state = permit.call, self.states.get(permit.call.provider)

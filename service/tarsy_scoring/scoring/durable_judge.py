@@ -25,7 +25,6 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext
 
-SECOND_TURN: TurnKind = "missing_tools"
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "analysis": "analyzing_methodology",
     "reminder": "analyzing_methodology",
@@ -140,7 +139,7 @@ class DurableAsk:
     async def _ask_in_time(self, question: Question) -> Turn:
         factor = self.limits.token_factor(self.provider)
         client = self.clients[self.provider]
-        permits = ScorePermits(self.limits, self.attempt.claimed, question.kind)
+        permits = ScorePermits(self.limits, self.attempt.claimed)
         try:
             async with asyncio.timeout_at(self.give_up_at):
                 return await client.ask(
@@ -163,17 +162,14 @@ class DurableAsk:
 
 @dataclass(frozen=True, slots=True)
 class ScorePermits:
-    """The limits of the fleet for the calls of one turn; see `ask.client.Permits`."""
+    """The limits of the fleet for the calls of one score; see `ask.client.Permits`."""
 
     limits: Limits
     claimed: ClaimedScore
-    kind: TurnKind
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        call = Call(
-            provider, self.claimed.chain_id, self.claimed.score_id, tokens, most_usd, self.kind == SECOND_TURN
-        )
-        return await self.limits.admit(call)
+        chain_id, score_id = self.claimed.chain_id, self.claimed.score_id
+        return await self.limits.admit(Call(provider, chain_id, score_id, tokens, most_usd))
 
     async def settle(self, permit: Permit, **result: Any) -> None:
         await self.limits.settle(permit, Result(**result))

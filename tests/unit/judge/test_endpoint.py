@@ -13,6 +13,7 @@ from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, Outcome
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
 FORMAT = ReplyFormat("verdict", {"type": "object"})
 QUESTION = FittedQuestion(
@@ -30,12 +31,10 @@ class Server:
         self.takes: tuple[str, ...] = ("text",)
         self.takes_system = True
         self.requests: list[dict[str, Any]] = []
-        self.read_bytes = 0
 
     def answer(self, asked: httpx2.Request) -> httpx2.Response:
         request = json.loads(asked.content)
         self.requests.append(request)
-        self.read_bytes = len(asked.content)
         if not self.takes_system and request["messages"][0]["role"] == "system":
             return httpx2.Response(400, json=NO_SYSTEM)
         is_taken = form_of(request) in self.takes
@@ -131,24 +130,22 @@ class RecordingPermits:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_over_window"),
-    [pytest.param("word " * 100, False, id="a-token-per-byte"), pytest.param("word " * 2000, True, id="the-window")],
+    ("text", "most_read"),
+    [
+        pytest.param("word " * 100, 2 * estimate_tokens("word " * 100), id="twice-the-estimate"),
+        pytest.param("word " * 2600, 4_000, id="the-window"),
+    ],
 )
-async def test_the_most_that_a_call_may_cost_is_a_token_per_byte(
-    server: Server, text: str, is_over_window: bool
-) -> None:
-    """At most the window is counted; an estimate of tokens could be too low for a budget."""
+async def test_the_most_that_a_call_may_cost(server: Server, text: str, most_read: int) -> None:
+    """An estimate of tokens alone could be too low for a budget."""
     prices = {"input": 1.0, "output": 0.0}
     provider = ProviderSettings.model_validate(
         {"model": "m", "context_window_tokens": 4_000, "max_reply_tokens": 500, "prices_usd_per_million_tokens": prices}
     )
-    client, permits = (
-        JudgeClient("main", provider, None, transport=httpx2.MockTransport(server.answer)),
-        RecordingPermits(),
-    )
+    network, permits = httpx2.MockTransport(server.answer), RecordingPermits()
+    client = JudgeClient("main", provider, None, transport=network)
 
     await client.ask(Question("analysis", [Message("user", text)]), clock=AttemptClock(5), permits=permits)
     await client.close()
 
-    assert (server.read_bytes > 4_000) is is_over_window
-    assert permits.most_usd == pytest.approx((4_000 if is_over_window else server.read_bytes) / 1e6)
+    assert permits.most_usd == pytest.approx(most_read / 1e6)

@@ -217,8 +217,9 @@ class JudgeClient:
         """Obtain a permit; a pause that ends soon enough is slept through."""
         most_usd = None
         if self.prices.are_known:
-            # An upper bound: a token has at least one byte, and the model reads at most its window.
-            most_read = min(len(to_json(request)), self.settings.context_window_tokens)
+            # A token has at least one byte, estimates are right within a factor of 2, and the model reads at
+            # most its window.
+            most_read = min(len(to_json(request)), 2 * fitted.tokens, self.settings.context_window_tokens)
             most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
         while True:
             try:
