@@ -103,13 +103,13 @@ def test_text_that_is_no_quotation_is_not_checked(analysis: str) -> None:
 
 
 @table
-def test_a_command_that_is_only_suggested_is_no_citation(analysis: str) -> None:
+def test_commands_and_suggested_code_are_no_citations(analysis: str) -> None:
     assert check(analysis) == NONE
 
 
 @table
 def test_text_claimed_as_evidence_is_still_checked(analysis: str, checked: int, held: int) -> None:
-    """The last word that suggests or claims decides, quotation marks always claim, and ids always count."""
+    """The last word that suggests or claims decides about code, quotation marks always claim, and ids always count."""
     assert check(analysis) == Grounding(checked, held)
 
 

@@ -35,10 +35,10 @@ def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
     least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at
     the ends are ignored. Words and numbers must be whole. `...` matches anything in the same entry. Code
-    after a word about an omitted step (``It should have run `kubectl logs web-1 --previous` ``) is a
-    suggestion and no citation, unless a word of evidence comes in between (`... that E4 shows ...`). So is a
-    command in any quotation marks, also before such words (`"kubectl logs web-1" was never attempted`). An id
-    without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
+    after a word about an omitted step (``It should have read `the second log` ``) is a suggestion and no
+    citation, unless a word of evidence comes in between (`... that E4 shows ...`). Commands are never
+    citations: judges write those that ran and those that they miss alike. An id without an entry that the
+    evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
 
     Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
     The first 20 different citations that do not hold are given, with at most 300 characters of a quotation.
@@ -119,8 +119,7 @@ _TOKENS = (
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion affect code and the few commands in quotation marks. In a text without code the search
-# for them would take most of the time.
+# Words of suggestion affect code. In a text without code the search for them would take most of the time.
 _TOKEN = re.compile(_TOKENS)
 _TOKEN_AROUND_CODE = re.compile(
     rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
@@ -131,26 +130,10 @@ _COMMAND = re.compile(
     r"|gcloud|az|terraform|systemctl|journalctl|dmesg|grep|ls|ps|df|du|netstat|nslookup|tcpdump|traceroute)\s+\S"
     r"|(?:\$ )?[a-z][\w./-]*+\s(?:[^\n]*\s)?--?[A-Za-z]"
 )
-# In front of a command. A word for running it claims that it was run, unless the sentence denies it before.
-_BEFORE_COMMAND = re.compile(
-    rf"(?<![\w-])(?i:(?P<suggests>{_SUGGESTS}|available for|open to)|(?P<claims>{_CLAIMS})"
-    rf"|(?P<runs>ran|runs?|running|executed|issued|called|sent|used|tried|applied|repeated)|(?P<owns>\w+['’]s(?=\W*$)))"
-    rf"(?![\w-])|(?P<id>{_ID})"
-)
-# Behind a command; the first match decides.
-_DONE = r"(?:attempted|asked|tried|run|used|issued|called|executed|considered|checked|made)"
-_BEHIND_COMMAND = re.compile(
-    r"(?<![\w-])(?:(?P<suggests>(?:would|could|should|might) have(?! been)|would have been"
-    rf"|(?:should|could) have been {_DONE}|(?:was|were) (?:never|not) {_DONE}"
-    r"|(?:is|was|were|left|stayed) (?:open|available|unused|at hand|missing))"
-    rf"|which|that|but|it|this|so|because|{_CLAIMS})(?![\w-])|{_ID}|[.!?;:]\s|\n"
-)
-_AROUND_COMMAND = 150  # characters that are searched for these words
 _QUOTATIONS = ("straight", "curved", "angled", "code")
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
 _NUMBERS = re.compile(_NUMBER)
 _CAPITAL_NEXT = re.compile(r"\s+(?!E[0-9])[A-Z]")
-_ITEM_NEXT = re.compile(r"\s{1,20}(?:[-*+•]|[0-9]{1,3}[.)])\s")
 
 
 def _citations(analysis: str, shown: "_Shown") -> Iterator[_Citation]:
@@ -168,23 +151,22 @@ def _citations(analysis: str, shown: "_Shown") -> Iterator[_Citation]:
 
 def _sentences(analysis: str) -> Iterator[_Sentence]:
     text = without_invisible(analysis)
-    sentence, items_suggest = _Sentence(), False
+    sentence = _Sentence()
     for token in _tokens(text):
         kind = token.lastgroup or ""
         if kind == "id":
             sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
         elif kind in ("suggests", "claims"):
             sentence.suggests = kind == "suggests"
-        elif kind in _QUOTATIONS and not _is_suggested(token, sentence):
+        elif kind in _QUOTATIONS and not (
+            (kind == "code" and sentence.suggests) or _COMMAND.match(token[kind])
+        ):
             sentence.quotations.append(token[kind])
         if not _ends_sentence(token, sentence):
             continue
         sentence.end = token.end()
         yield sentence
-        ends_line = token[0].startswith("\n")
-        if ends_line:
-            items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
-        sentence = _Sentence(token.end(), suggests=items_suggest and ends_line)
+        sentence = _Sentence(token.end())
     sentence.end = len(text)
     yield sentence
 
@@ -209,32 +191,11 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
             yield token
 
 
-def _is_suggested(token: re.Match[str], sentence: _Sentence) -> bool:
-    """Whether a quotation is code behind a word of suggestion, or a command that its sentence suggests."""
-    kind = token.lastgroup or ""
-    is_command = _COMMAND.match(token[kind]) is not None
-    if sentence.suggests or not is_command:
-        return sentence.suggests and (is_command or kind == "code")
-    text, start, end = token.string, token.start(), token.end()
-    said = ""
-    for word in _BEFORE_COMMAND.finditer(text, max(sentence.start, start - _AROUND_COMMAND), start):
-        if word.lastgroup in ("suggests", "claims") or not said:
-            said = word.lastgroup or ""
-    behind = None if said else _BEHIND_COMMAND.search(text, end, end + _AROUND_COMMAND)
-    return said == "suggests" or (behind is not None and behind.lastgroup == "suggests")
-
-
 def _ends_sentence(token: re.Match[str], sentence: _Sentence) -> bool:
     kind = token.lastgroup or ""
     if kind not in _QUOTATIONS or (kind == "code" and sentence.suggests):
         return kind == "end"
     return token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(token.string, token.end()) is not None
-
-
-def _leads_on(text: str, end: int, suggests: bool, items_suggest: bool) -> bool:
-    """Whether the line that ends here leads in to suggested items (`It never ran:`), or is one of them."""
-    leads_in = suggests and text[max(end - 6, 0) : end].rstrip(" \t*_").endswith(":")
-    return (leads_in or items_suggest) and _ITEM_NEXT.match(text, end) is not None
 
 
 def _is_quotation(token: re.Match[str]) -> bool:
