@@ -14,6 +14,7 @@ worker=${WORKER_USER:-scoring-worker}
 api=${API_USER:-scoring-api}
 bridge=${BRIDGE_USER:-scoring-bridge}
 insights=${INSIGHTS_USER:-scoring-insights}
+notify=${NOTIFY_USER:-scoring-notify}
 operator=${OPERATOR_USER:-scoring-operator}
 completed=${SCORING_TOPIC_SESSION_COMPLETED:-session-completed}
 requested=${SCORING_TOPIC_RESCORE_REQUESTED:-rescore-requested}
@@ -34,5 +35,7 @@ allow "$api" Read --topic "$events" --topic "$figures"
 allow "$bridge" Write --topic "$completed"
 allow "$insights" Read --topic "$events" --group "$group-insights"
 allow "$insights" Write --topic "$figures"
+allow "$notify" Read --topic "$events"
+allow "$notify" Read --group "$group-notify-" --resource-pattern-type prefixed
 allow "$operator" Read --topic "$letters"
 allow "$operator" Write --topic "$completed" --topic "$requested"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarsy_scoring.config.chains import DEFAULT_BASE_URL, ChainSettings, Config, ProviderSettings
-from tarsy_scoring.config.destinations import DestinationSettings
+from tarsy_scoring.config.notifications import TARGET_TYPES
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 
 HEAD = """\
@@ -114,10 +114,12 @@ def _yaml() -> Iterator[str]:
     yield _table("key", _keys(ProviderSettings))
     yield "### `defaults` and `chains.NAME`: how sessions are scored\n"
     yield _table("key", _keys(ChainSettings))
-    yield "### `destinations.NAME`: a receiver\n"
-    yield _table("key", _keys(DestinationSettings))
+    yield "### `notifications.NAME`: a target\n"
+    for name, model in TARGET_TYPES.items():
+        yield f"`type: {name}`\n"
+        yield _table("key", (row for row in _keys(model) if row[0] != "type"))
     yield "### The rest\n"
-    yield _table("key", _keys(Config, skip=("providers", "defaults", "chains", "destinations")))
+    yield _table("key", _keys(Config, skip=("providers", "defaults", "chains", "notifications")))
 
 
 def _keys(

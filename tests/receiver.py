@@ -1,4 +1,4 @@
-"""A server that records what destinations get, and answers as a test wants."""
+"""A server that records what targets of notifications get, and answers as a test wants."""
 
 import asyncio
 import json

@@ -324,27 +324,7 @@ CREATE TABLE relay_floor (
   next_entry bigint NOT NULL DEFAULT 0,
   next_xid   xid8 NOT NULL DEFAULT '0'
 );
-INSERT INTO relay_floor DEFAULT VALUES;
-
--- What to notify of, beside scoring events. Ids grow in the order of commits: one lock is held to add
--- rows.
-CREATE TABLE notices (
-  notice_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  event_id   uuid NOT NULL UNIQUE,
-  type       text NOT NULL CHECK (type IN ('drift', 'budget_spent')),
-  chain_id   text,                      -- null: all chains
-  details    jsonb NOT NULL,
-  noticed_at timestamptz NOT NULL DEFAULT now()
-);
-
--- Up to which scoring event and which notice a destination has everything, and which process delivers to it.
-CREATE TABLE delivery_bookmarks (
-  destination      text PRIMARY KEY,
-  position         bigint NOT NULL,
-  notice_id        bigint NOT NULL,
-  lease_owner      uuid,
-  lease_expires_at timestamptz NOT NULL DEFAULT '-infinity'
-)
+INSERT INTO relay_floor DEFAULT VALUES
 """
 
 DEAD_LETTERS = """
@@ -425,7 +405,6 @@ CREATE TABLE budget_days (
   charged_usd  numeric NOT NULL DEFAULT 0,  -- settled cost, and the maxima of reservations not settled yet
   reserved_usd numeric NOT NULL DEFAULT 0,  -- those maxima alone
   reserved_at  timestamptz,                 -- time of the newest reservation not settled yet
-  spent_at     timestamptz,                 -- when a call was first refused until the next day
   PRIMARY KEY (day, scope, chain_id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
 

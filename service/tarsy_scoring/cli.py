@@ -26,11 +26,11 @@ LAB_SUMMARIES = {
 LAB = tuple(LAB_SUMMARIES)
 STUDIES = ("anchors", "compare", "consistency", "tool-needs", "judge-bench")
 HEADINGS: dict[str, tuple[str, ...]] = {
-    "Run the service": (*LAB, "migrate", "worker", "api", "bridge"),
+    "Run the service": (*LAB, "migrate", "worker", "api", "bridge", "notify"),
     "Score sessions": ("score", "backfill", "rescore"),
     "Look at scores": ("export", "report", "calibrate", "criteria", "tools"),
     "Manage": (
-        *("check-config", "doctor", "notify", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
+        *("check-config", "doctor", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
         *("insights", "rollups"),
     ),
 }

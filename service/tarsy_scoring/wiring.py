@@ -33,6 +33,7 @@ from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.scores.reader import Reader
+from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -188,8 +189,8 @@ def setting_errors(
     if settings.kafka_bootstrap_servers:
         checks.append(partial(check_login, settings))
     errors = errors_of(*checks)
-    if "relay" in roles:
-        errors += _errors_of_receivers(settings, environ)
+    if "relay" in roles and settings.write_back:
+        errors += errors_of(partial(open_write_back_tarsy, settings))
     if "judging" in roles:
         errors += _errors_of_judging(settings, environ)
     return errors + _errors_of_criteria(settings)
@@ -207,12 +208,6 @@ def warn_of_settings(settings: Settings, roles: tuple[Role, ...], environ: Mappi
         for name, provider in config.providers.items():
             if _is_in_clear(provider.base_url):  # sessions and keys can be read on the way
                 log.warning("settings.judge_in_clear", provider=name, advice="use https")
-    if "relay" in roles and config.destinations:
-        from tarsy_scoring.deliveries.destinations import addresses
-
-        for name, address in addresses(settings, environ).items():
-            if _is_in_clear(address):
-                log.warning("settings.destination_in_clear", destination=name, advice="use https")
     registry = load_criteria(config.criteria_dirs)
     for where, chain in config.named_chains.items():
         if advice := second_opinion_advice(chain, registry.get(chain.criteria)):
@@ -240,20 +235,6 @@ def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | Non
             f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
         )
     return None
-
-
-def _errors_of_receivers(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
-    """Addresses and secrets of the write-back and of destinations that are missing or cannot be used."""
-    errors: list[ConfigurationError] = []
-    if settings.write_back:
-        from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
-
-        errors += errors_of(partial(open_write_back_tarsy, settings))
-    if settings.config.destinations:
-        from tarsy_scoring.deliveries.destinations import destination_errors
-
-        errors += destination_errors(settings, environ)
-    return errors
 
 
 def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:

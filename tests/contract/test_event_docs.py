@@ -173,12 +173,12 @@ def test_example_file_is_accepted_without_a_warning(
 
 
 def test_example_file_has_every_key() -> None:
-    """Those of destinations in comments, because a destination whose variable is not set ends the start."""
+    """Those of targets in comments, because a target whose variable is not set ends the start."""
     text = EXAMPLE.read_text("utf-8")
     comments = re.findall(r"(\w+):", "".join(re.findall(r"#.*", text)))
 
     wanted = {key for key in keys_of(Config) if not key.startswith("chains.")}  # the same as below `defaults`
-    commented = {key for key in wanted if key.startswith("destinations.")}
+    commented = {key for key in wanted if key.startswith("notifications.")}
 
     assert len(wanted) > 40
     assert wanted - commented - keys_in(yaml.safe_load(text)) == set()

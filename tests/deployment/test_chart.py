@@ -194,7 +194,7 @@ def test_metrics_are_scraped_from_a_port_of_their_own(charts: dict[str, Objects]
         for service in chart.of("Service")
         if [port["name"] for port in service["spec"]["ports"]] == ["metrics"]
     ]
-    assert sorted(scraped) == ["api", "bridge", "insights", "intake", "worker"]
+    assert sorted(scraped) == ["api", "bridge", "insights", "intake", "notify", "worker"]
     for item, _, container in chart.containers():
         if "ports" in container:
             host = variables(container)["SCORING_METRICS_HOST"]["value"]

@@ -109,4 +109,4 @@ def test_every_pod_has_placement_values(charts: dict[str, Objects]) -> None:
         assert "nodeAffinity" in spec["affinity"]
         assert template["metadata"]["annotations"]["example.com/team"] == "sre"
         assert {"name": "more", "mountPath": "/more", "readOnly": True} in spec["containers"][0]["volumeMounts"]
-    assert placed == {"intake", "worker", "api", "bridge", "insights", "migrations", "prune", "test"}
+    assert placed == {"intake", "worker", "api", "bridge", "insights", "notify", "migrations", "prune", "test"}

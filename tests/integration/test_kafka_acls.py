@@ -69,7 +69,7 @@ def rules(folder: Path, environ: dict[str, str]) -> Iterator[tuple[str, str, str
     subprocess.run(command, check=True, env={"PATH": os.environ["PATH"]} | given, timeout=30)
     begins = re.compile(
         r"--bootstrap-server kafka:9093 --command-config admin\.properties --add "
-        r"--allow-principal User:(\S+) --operation (\w+)((?: --(?:topic|group) \S+)+)"
+        r"--allow-principal User:(\S+) --operation (\w+)((?: --(?:topic|group) \S+)+)(?: --resource-pattern-type prefixed)?"
     )
     for line in calls.read_text().splitlines():
         call = begins.fullmatch(line)

@@ -234,36 +234,6 @@ async def test_a_call_refused_by_a_spent_budget_waits_for_the_next_day(url: str)
     assert 0 < refused.due_s - left_s < 3_600
 
 
-async def test_a_budget_is_spent_once_a_call_waits_for_the_next_day(url: str) -> None:
-    """Half of it may be left: what counts is that a call no longer fits. A call that may fit later spends nothing."""
-    async with open_fleet(url, settings_of(daily_usd=9, small={"daily_budget_usd": 1})) as fleet:
-        running = await fleet.one.admit(call_of("small", usd=0.5))
-        assert isinstance(await refusal(fleet.one, call_of("small", usd=0.6)), BudgetExhausted)
-        assert await fleet.one.spent_budgets() == []
-
-        await fleet.one.settle(running, Result(cost_usd=0.5))
-        assert isinstance(await refusal(fleet.one, call_of("small", usd=0.6)), BudgetExhausted)
-        for member in fleet.members:
-            [spent] = await member.spent_budgets()
-            assert (spent.chain_id, spent.limit_usd) == ("small", 1)
-
-        await fleet.rows("UPDATE budget_days SET day = day - 1")
-        assert len(await fleet.one.spent_budgets()) == 1  # it may have been spent just before midnight
-        await fleet.rows("UPDATE budget_days SET day = day - 1")
-        assert await fleet.one.spent_budgets() == []
-
-
-async def test_a_budget_is_spent_without_a_refusal_if_the_cheapest_call_does_not_fit(url: str) -> None:
-    """Workers claim no score then, so no call is refused."""
-    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
-        running = await fleet.one.admit(call_of(usd=0.95))
-        assert await fleet.one.spent_budgets() == []
-
-        await fleet.one.settle(running, Result(cost_usd=0.95))
-        [spent] = await fleet.one.spent_budgets()
-        assert spent.chain_id is None
-
-
 async def test_a_call_is_charged_its_maximum_until_its_cost_is_known(url: str) -> None:
     """The first known cost stays; the charge of the chain and that of all chains are equal."""
     table: list[tuple[list[float | None], str, str]] = [

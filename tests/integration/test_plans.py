@@ -11,8 +11,7 @@ import pytest
 from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
-from tarsy_scoring.deliveries import tables as deliveries
-from tarsy_scoring.limits import fleet, spent_budgets
+from tarsy_scoring.limits import fleet
 from tarsy_scoring.limits import ledger as tables
 from tarsy_scoring.live import stored
 from tarsy_scoring.outbox import outbox
@@ -173,7 +172,6 @@ STATEMENTS = {
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_position"),
     "raise-entry": (outbox.RAISE_ENTRY, "71700", "scoring_events_unplaced"),
     "name-stages": (write_back.NAME_STAGES, f"{SCORES}, {PHASES}", "session_scores_pkey"),
-    "deliver-scores": (deliveries.SCORES, "'oncall', 100", "scoring_events_position"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_position"),
     "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_position"),
     "gateway-newer": (stored.NEWER, "71000, 71700, 1000", "scoring_events_position"),
@@ -205,8 +203,6 @@ STATEMENTS = {
     "change-days": (tables.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
     "settle-charges": (tables.SETTLE_CHARGES, f"{CALLS}, {NUMBERS}", "budget_charges_pkey"),
     "known-calls": (tables.KNOWN_CALLS, CALLS, "budget_charges_pkey"),
-    "mark-spent": (tables.MARK_SPENT, DAYS, "budget_days_pkey"),
-    "recent-budgets": (spent_budgets.RECENT, "", "budget_days_pkey"),
     "today": (fleet.TODAY, "", "budget_days_pkey"),
     "learn-factor": (fleet.LEARN_FACTOR, "'provider-7', 'm', 1.5, 1.0", "provider_states_pkey"),
 }

@@ -405,7 +405,6 @@ def test_a_budget_combines_its_row_with_the_settings() -> None:
         "scope": "chain",
         "chain_id": "kubernetes",
         "day_left_s": 60.0,
-        "spent_at": None,
         "reserved_for_s": 0.0,
     }
     whole |= {"charged_usd": Decimal(1), "reserved_usd": Decimal(0)}

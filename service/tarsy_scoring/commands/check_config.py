@@ -99,9 +99,9 @@ def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any
     provider = ProviderSettings().model_dump(mode="json")
     named = {
         "providers": {name: _changes(one, provider) for name, one in config["providers"].items()},
-        "destinations": {
+        "notifications": {
             name: _masked(one.model_dump(mode="json", exclude_defaults=True))
-            for name, one in settings.config.destinations.items()
+            for name, one in settings.config.notifications.items()
         },
         "chains": {name: _changes(chain, config["defaults"]) for name, chain in config["chains"].items()},
     }

@@ -1,54 +1,100 @@
-"""`notify`: sends a test message to a destination."""
+"""`notify`: sends notifications about scores, or a test message."""
 
+import asyncio
 import os
 import sys
-import uuid
-from datetime import UTC, datetime
 
 import click
+import structlog
 
 from tarsy_scoring.commands.shared import FAILED, plain, run, settings_of_environment
 from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.kafka.security import check_login
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.telemetry.health import Health
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.metrics_server import serve_metrics
+from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
+
+log = structlog.get_logger()
 
 
 @click.command()
-@click.argument("destination")
-def notify(destination: str) -> None:
+@click.option("--test", metavar="TARGET", help="Send a test message to this target, and end.")
+def notify(test: str | None) -> None:
     """
-    Send a test message to a webhook or a channel.
+    Send notifications about scores, until SIGTERM.
 
-    DESTINATION is a name below `destinations` in the file of SCORING_CONFIG. The message has the type `test`,
-    and is signed like others. Needs no database. A destination of the type langfuse takes scores only, so it
-    gets no test. Exit status 1 if the message was not taken.
+    Reads scoring events and sends messages to the targets below `notifications` in the file of
+    SCORING_CONFIG: signed webhooks, the services of apprise (Slack, Teams, mail and others) and Langfuse.
+    Needs no database. Serves /metrics, /healthz and /readyz on SCORING_METRICS_PORT. Needs the extra
+    `notifications`: pip install 'tarsy-scoring[notifications]'.
+
+    --test ends with status 1 if the message was not taken.
     """
-    from tarsy_scoring.deliveries.destinations import open_destinations
-    from tarsy_scoring.deliveries.notices import Notice
-    from tarsy_scoring.deliveries.sender import DestinationAway, MessageRefused
-
     settings = settings_of_environment()
-    configured = settings.config.destinations
-    if destination not in configured:
-        has_file = bool(os.environ.get("SCORING_CONFIG"))
-        nothing = "; the file has no `destinations`" if has_file else "; SCORING_CONFIG names no file"
-        known = suggest(destination, configured) if configured else nothing
-        raise click.UsageError(f"no destination is called {destination!r}{known}")
-    if configured[destination].type == "langfuse":
-        raise click.UsageError(
-            "a destination of the type langfuse takes scores only, and a test would stay among them"
+    require_apprise()
+    if test is not None:
+        _send_test(settings, test)
+        return
+    settings.require_kafka()
+    check_login(settings)
+    if not settings.config.notifications:
+        raise ConfigurationError(
+            "the file of SCORING_CONFIG has no `notifications`: there is nothing to send to"
         )
-    [found] = open_destinations(settings, os.environ, [destination])
-    notice = Notice(str(uuid.uuid4()), "test", datetime.now(UTC), None, {}, {})
+    run(run_until_signalled(lambda stopping: run_notifier(settings, stopping)))
 
-    async def send() -> None:
-        try:
-            for message in found.messages([notice]):
-                await found.sender.send(message)
-        finally:
-            await found.sender.close()
 
+def require_apprise() -> None:
+    """Require apprise. Raises: ConfigurationError: names the command that installs it."""
     try:
-        run(send())
-    except (DestinationAway, MessageRefused) as error:
-        click.echo(plain(f"{destination} did not take the message: {error}"), err=True)
+        import apprise  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            "notify needs apprise, which is not installed; run: pip install 'tarsy-scoring[notifications]'"
+        ) from error
+
+
+def _send_test(settings: Settings, name: str) -> None:
+    from tarsy_scoring.notifications.targets import MessageRefused, TargetAway, open_target
+
+    targets = settings.config.notifications
+    if name not in targets:
+        raise click.UsageError(f"no target is called {name!r}{suggest(name, targets)}")
+    try:
+        open_target(name, settings, os.environ).send(None)
+    except (TargetAway, MessageRefused) as error:
+        click.echo(plain(f"{name} did not take the message: {error}"), err=True)
         sys.exit(FAILED)
-    click.echo(f"{destination} has taken the message")
+    click.echo(f"{name} has taken the message")
+
+
+async def run_notifier(settings: Settings, stopping: asyncio.Event) -> None:
+    """
+    Send notifications until `stopping`.
+
+    Raises:
+        ConfigurationError: An address or a secret is missing.
+        StartRefused: The topic is missing, or the brokers refuse us.
+    """
+    from tarsy_scoring.notifications.loop import Notifier
+    from tarsy_scoring.notifications.targets import open_target
+
+    metrics = Metrics(settings.config.chains)
+    metrics.begin("notify")
+    targets = {name: open_target(name, settings, os.environ) for name in settings.config.notifications}
+    notifier = Notifier(settings, targets, metrics)
+    health = Health("the brokers have not answered yet")
+
+    async def lacking() -> str | None:
+        return notifier.lacking
+
+    async with serve_metrics(settings, metrics.registry, health) as port:
+        log.info("service.starting", roles=["notify"], metrics_port=port)
+        if await unless_stopped(ensure_topics(settings, [settings.topic_scoring_events]), stopping):
+            health.add(lacking)
+            await notifier.run(stopping)
+    log.info("service.stopped")

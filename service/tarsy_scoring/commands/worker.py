@@ -18,8 +18,6 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.studies_extra import load_studies
-from tarsy_scoring.deliveries.destinations import open_destinations
-from tarsy_scoring.deliveries.loop import Deliveries
 from tarsy_scoring.errors import TimelineUnavailable
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.ask.client import create_clients
@@ -163,10 +161,6 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         ending = [kafka]
         if write_back is not None:
             ending.append(service.create_task(write_back.run(judged)))
-        if "relay" in roles and parts.settings.config.destinations:
-            destinations = open_destinations(parts.settings, os.environ)
-            deliveries = Deliveries(parts.settings, parts.database, parts.limits, destinations, parts.metrics)
-            ending.append(service.create_task(deliveries.run(judged)))
         if "relay" in roles:
             ending += map(service.create_task, _studies(parts, stopping))
             ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))

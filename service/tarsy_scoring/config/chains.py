@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tarsy_scoring.config.destinations import DestinationName, DestinationSettings
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate
+from tarsy_scoring.config.notifications import TargetName, TargetSettings
 from tarsy_scoring.config.values import (
     FindingPattern,
     Frozen,
@@ -219,7 +219,7 @@ class Config(Frozen):
     """Overrides per chain."""
     budget: BudgetSettings = BudgetSettings()
     """`{daily_usd}`: over all chains."""
-    destinations: dict[DestinationName, DestinationSettings] = Field(default_factory=dict)
+    notifications: dict[TargetName, TargetSettings] = Field(default_factory=dict)
     """Where notifications and scores are sent, by name."""
     agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(default_factory=dict)
     """Prices of the models of the agents by model name, for the cost of sessions."""

@@ -1,6 +1,6 @@
 """Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.gates import GATE_TYPES
+from tarsy_scoring.config.notifications import TARGET_TYPES
 
 
 def explain(error: ValidationError, spell: Callable[[str], str] | None = None, where: str = "") -> str:
@@ -24,14 +25,14 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
         parts = [str(p) for p in fault["loc"] if p != "[key]"]
         if spell and parts:
             parts[0] = spell(parts[0])
-        gate_type = _index_of_gate_type(parts)
-        key = ".".join(part for index, part in enumerate(parts) if index != gate_type)
+        tag, types = _union_at(parts)
+        key = ".".join(part for index, part in enumerate(parts) if index != tag)
         if fault["type"] == "extra_forbidden":
             line = f"{key}: no such key{suggest(parts[-1], _keys_beside(parts))}"
         elif fault["type"] == "union_tag_invalid":
-            line = f"{key}.type: no such gate{suggest(fault['ctx']['tag'], GATE_TYPES)}"
+            line = f"{key}.type: no such type{suggest(fault['ctx']['tag'], types)}"
         elif fault["type"] == "union_tag_not_found":
-            line = f"{key}.type: Field required{suggest('', GATE_TYPES)}"
+            line = f"{key}.type: Field required{suggest('', types)}"
         else:
             line = f"{key}: {reason_of(fault)}" if key else reason_of(fault)
         lines.append(f"{where}: {line}" if where else line)
@@ -53,17 +54,23 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"
 
 
-def _index_of_gate_type(parts: list[str]) -> int | None:
-    """Position of the gate type in the path of a fault; None if the fault is not inside of a gate."""
-    # pydantic inserts the type behind the index of the gate, where the YAML has no key.
+def _union_at(parts: list[str]) -> tuple[int | None, Mapping[str, type[BaseModel]]]:
+    """
+    Position of the type of a gate or a target in the path of a fault (None: the path has none), and all types.
+    """
+    # pydantic inserts the type behind the index of the gate or the name of the target, where the YAML has no key.
+    if parts[:1] == ["notifications"]:
+        return (2 if len(parts) > 2 else None), TARGET_TYPES
     chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
-    return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
+    is_gate = chain and len(parts) > chain + 2 and parts[chain] == "gates"
+    return (chain + 2 if chain and is_gate else None), GATE_TYPES
 
 
 def _keys_beside(parts: list[str]) -> Iterable[str]:
     """The keys that the YAML allows where an unknown one stands."""
-    if (gate_type := _index_of_gate_type(parts)) is not None:
-        return GATE_TYPES[parts[gate_type]].model_fields
+    tag, types = _union_at(parts)
+    if tag is not None:
+        return types[parts[tag]].model_fields
     model: type[BaseModel] = Config
     for part in parts[:-1]:
         # A part that is no field is a name in a mapping, such as that of a chain.

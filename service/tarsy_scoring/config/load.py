@@ -16,6 +16,7 @@ from pydantic_settings import EnvSettingsSource
 
 from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.config.explain import explain, suggest
+from tarsy_scoring.config.notifications import secret_variables
 from tarsy_scoring.config.secrets import WatchedSecret
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.config.yaml_file import read_yaml
@@ -70,7 +71,7 @@ def _secrets_in_files(environ: Mapping[str, str]) -> dict[str, str]:
 def _unknown_variables(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Variables with our prefix that neither we nor the file know: misspelt, or those of another program."""
     keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
-    keys |= {name for d in config.destinations.values() for name in (d.url_env, d.secret_env) if name}
+    keys |= {variable for target in config.notifications.values() for variable in secret_variables(target)}
     known = {*_VARIABLES, *keys, *(f"{key}_FILE" for key in keys)}
     return tuple(sorted(name for name in environ if name.startswith(_PREFIX) and name not in known))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from tarsy_scoring.config.notifications import secret_variables
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 
@@ -21,12 +22,8 @@ def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tup
             yield f"providers.{name}.api_key_file", provider.api_key_file
         elif provider.api_key_env is not None:
             variables.append(provider.api_key_env + "_FILE")
-    for name, destination in settings.config.destinations.items():
-        for key in ("url", "secret"):
-            if (path := getattr(destination, f"{key}_file")) is not None:
-                yield f"destinations.{name}.{key}_file", path
-            elif (variable := getattr(destination, f"{key}_env")) is not None:
-                variables.append(f"{variable}_FILE")
+    for target in settings.config.notifications.values():
+        variables += [f"{variable}_FILE" for variable in secret_variables(target)]
     yield from ((v, Path(environ[v])) for v in dict.fromkeys(variables) if environ.get(v))
     for field in FIELDS:
         if (path := getattr(settings, field)) is not None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import structlog
 
@@ -63,22 +62,16 @@ def read_api_key(
     return _read_secret(f"{where}.api_key", wanted.api_key_file, wanted.api_key_env or "", environ, advice)
 
 
-def read_destination_secret(
-    settings: Settings,
-    destination: str,
-    key: Literal["url", "secret"],
-    environ: Mapping[str, str] | None = None,
-) -> Secret:
+def read_target_secret(where: str, variable: str, environ: Mapping[str, str]) -> Callable[[], str]:
     """
-    The address of a destination, or its secret; watched where it is in a file.
+    Return a function that gives the address or a secret of a notification target.
 
     Raises:
-        SettingMissing: The variable is not set.
+        SettingMissing: Neither the variable nor `*_FILE` is set.
         ConfigurationError: The file cannot be read.
     """
-    wanted = settings.config.destinations[destination]
-    file, variable = getattr(wanted, f"{key}_file"), getattr(wanted, f"{key}_env")
-    return _read_secret(f"destinations.{destination}.{key}", file, variable, environ)
+    secret = _read_secret(where, None, variable, environ)
+    return secret.current if isinstance(secret, WatchedSecret) else lambda: secret
 
 
 def _read_secret(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -79,11 +79,24 @@ class Consumer:
 
     While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
     After a cancellation of either, `stop` is the only call allowed.
+
+    Args:
+        group: Default: the group of the settings.
+        begin: Where a group without a committed offset begins.
     """
 
-    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        topics: Sequence[str],
+        *,
+        group: str | None = None,
+        begin: Literal["earliest", "latest"] = "earliest",
+    ) -> None:
         self._settings = settings
         self._topics = topics
+        self._group = group or settings.kafka_group
+        self._begin = begin
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: PartitionReader | None = None
         self._retry_at_s: dict[TopicPartition, float] = {}  # of partitions that cannot be read
@@ -115,9 +128,9 @@ class Consumer:
             consumer = AIOKafkaConsumer(
                 *self._topics,
                 **self._options,
-                group_id=self._settings.kafka_group,
+                group_id=self._group,
                 enable_auto_commit=False,
-                auto_offset_reset="earliest",
+                auto_offset_reset=self._begin,
                 session_timeout_ms=timeout_ms,
                 heartbeat_interval_ms=max(200, min(3000, timeout_ms // 5)),
                 max_poll_interval_ms=NO_POLL_WATCHDOG_MS,
@@ -127,7 +140,7 @@ class Consumer:
             except BrokerAway as error:
                 await wait_out(error, "intake")
             except KafkaError as error:
-                group, brokers = self._settings.kafka_group, self._settings.require_kafka()
+                group, brokers = self._group, self._settings.require_kafka()
                 raise StartRefused(f"cannot join the group {group!r} at {brokers}: {error!r}") from error
             else:
                 self._consumer, self._reader, self.is_served = consumer, PartitionReader(consumer), True

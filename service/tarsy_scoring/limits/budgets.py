@@ -27,9 +27,7 @@ class DayBudget:
         reserved: The unsettled part of `charged`.
         is_moving: Whether running calls may still release part of their reservation.
         whose: The owner, in words for messages.
-        was_spent: Whether a call was refused until the next day before.
         added: USD reserved in this transaction, in addition to `charged`.
-        is_spent: Whether a call is refused until the next day in this transaction.
     """
 
     day: date
@@ -39,9 +37,7 @@ class DayBudget:
     reserved: Decimal
     is_moving: bool
     whose: str
-    was_spent: bool = False
     added: Decimal = Decimal()
-    is_spent: bool = False
 
     @classmethod
     def of(cls, row: Mapping[str, Any], settings: Settings) -> "DayBudget":
@@ -59,7 +55,6 @@ class DayBudget:
             reserved=row["reserved_usd"],
             is_moving=row["reserved_for_s"] is not None and row["reserved_for_s"] < longest_s,
             whose=whose,
-            was_spent=row["spent_at"] is not None,
         )
 
     @property

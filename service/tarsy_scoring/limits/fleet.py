@@ -41,7 +41,6 @@ from tarsy_scoring.limits.rules import (
     refusal_of,
     state_after,
 )
-from tarsy_scoring.limits.spent_budgets import SpentBudget, spent_budgets
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import Connection, Database
@@ -192,10 +191,6 @@ class Limits:
             for key, limit in limits.items()
             if limit is not None
         }
-
-    async def spent_budgets(self) -> list[SpentBudget]:
-        """See `spent_budgets.spent_budgets`."""
-        return await spent_budgets(self._database, self._settings, self._least_usd)
 
     # --- pauses ------------------------------------------------------------------------------------------
 

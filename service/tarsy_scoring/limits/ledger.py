@@ -82,12 +82,6 @@ FROM unnest($1::date[], $2::text[], $3::text[], $4::numeric[], $5::numeric[])
 WHERE d.day = c.day AND d.scope = c.scope AND d.chain_id = c.chain_id
 """
 
-MARK_SPENT = """
-UPDATE {schema}.budget_days d SET spent_at = now()
-FROM unnest($1::date[], $2::text[], $3::text[]) AS s(day, scope, chain_id)
-WHERE d.day = s.day AND d.scope = s.scope AND d.chain_id = s.chain_id AND d.spent_at IS NULL
-"""
-
 ADD_CHARGES = """
 INSERT INTO {schema}.budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
 SELECT * FROM unnest($1::uuid[], $2::date[], $3::text[], $4::text[], $5::uuid[], $6::numeric[])
@@ -166,8 +160,6 @@ class LimitTables:
         await self.save(connection, locked)
         if locked.calls:
             await connection.execute(self._database.sql(ADD_CALLS), *_columns(locked.calls))
-        if spent := [(b.day, *key) for key, b in locked.budgets.items() if b.is_spent and not b.was_spent]:
-            await connection.execute(self._database.sql(MARK_SPENT), *_columns(spent))
         if locked.charges:
             await connection.execute(self._database.sql(ADD_CHARGES), *_columns(locked.charges))
             changes = {(p.day, *key): (p.added, p.added) for key, p in locked.budgets.items() if p.added}

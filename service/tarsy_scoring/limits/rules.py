@@ -377,8 +377,6 @@ class LockedState:
             due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
-            for budget in budgets:
-                budget.is_spent |= not budget.may_have_later(usd)
         return BudgetExhausted(f"{lacking.state()}, and the call reserves {usd:.4f} USD: {hope}", due_s)
 
     def _admit(self, permit: Permit) -> Permit:

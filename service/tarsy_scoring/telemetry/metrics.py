@@ -106,9 +106,8 @@ class Metrics:
     events_cut: Counter
     write_backs: Counter
     write_back_backlog: Gauge
-    deliveries: Counter
-    delivery_backlog: Gauge
-    destination_away: Gauge
+    notifications: Counter
+    notification_target_away: Gauge
 
     # --- the WebSocket gateway ---
 

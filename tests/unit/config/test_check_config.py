@@ -186,7 +186,7 @@ def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name, raising=False)
     nothing = CliRunner().invoke(check_config)
     (tmp_path / "mine.yaml").write_text(
-        "chains: {k: {pass_threshold: 60}}\ndestinations: {team: {type: slack, url_env: HOOK}}", encoding="utf-8"
+        "chains: {k: {pass_threshold: 60}}\nnotifications: {team: {type: apprise, url_env: HOOK}}", encoding="utf-8"
     )
     monkeypatch.setenv("SCORING_CONFIG", str(tmp_path / "mine.yaml"))
     brief, document = CliRunner().invoke(check_config), json.loads(CliRunner().invoke(check_config, ["--json"]).stdout)
@@ -200,7 +200,6 @@ def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needed = (
         "SCORING_DATABASE_URL",
         "SCORING_KAFKA_BOOTSTRAP_SERVERS",
-        "HOOK",
         "SCORING_TIMELINE_SOURCE",
         "OPENAI_API_KEY",
     )
@@ -214,20 +213,16 @@ def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_everything_that_is_wrong_is_named_at_once(run: Run) -> None:
     """What is not set is no part of that."""
     unknown = {"chains": {name: {"criteria": "investigaton"} for name in ("a", "b")}}
-    destinations = {"oncall": {"type": "webhook", "url_env": "HOOK", "secret_env": "KEY", "ca_file": "/nowhere"}}
-    wrong = {"HOOK": "ftp://planted7Secret", "KEY": "planted7", "SCORING_API_HOST": "0.0.0.0", "JUDGE_KEY": ""}
-    shown = run(config=CONFIG | unknown | {"destinations": destinations}, **wrong)
+    wrong = {"SCORING_API_HOST": "0.0.0.0", "JUDGE_KEY": ""}
+    shown = run(config=CONFIG | unknown, **wrong)
 
     lines = str(shown.exception).splitlines()
     assert [line.partition(":")[0] for line in lines] == [
-        *("destinations.oncall", "destinations.oncall", "destinations.oncall.ca_file"),
-        *(
-            "chains.a.criteria",
-            "chains.b.criteria",
-            "the API would listen on 0.0.0.0, beyond this machine, without access control",
-        ),
+        "chains.a.criteria",
+        "chains.b.criteria",
+        "the API would listen on 0.0.0.0, beyond this machine, without access control",
     ]
-    assert "did you mean 'investigation'?" in lines[3]
+    assert "did you mean 'investigation'?" in lines[0]
     assert PLANTED not in str(shown.exception)
 
 

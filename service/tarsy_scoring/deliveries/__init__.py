@@ -1,1 +1,0 @@
-"""Notifications and scores for other systems: webhooks, Slack and Langfuse."""

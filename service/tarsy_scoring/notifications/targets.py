@@ -1,0 +1,250 @@
+"""
+Notification targets: what each gets for a completed score, and how it is sent.
+
+A message has ids, numbers, names of the configuration and flags. It never holds text of a session or of a
+judge. Errors name the target and never its address, which may be a secret. The functions that send block:
+`loop` calls them in a thread.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import apprise
+import requests
+from pydantic_core import to_json
+
+from tarsy_scoring import __version__
+from tarsy_scoring.config.notifications import AppriseTarget, LangfuseTarget, WebhookTarget
+from tarsy_scoring.config.secrets import read_target_secret
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.events import ScoringCompleted
+
+TIMEOUT_S = 10.0  # to connect, and for each read
+LEAST_SECRET = 16  # characters of the key of signatures
+TEST = "A test of tarsy-scoring: notifications reach this target"
+# These say nothing about one message: address, secret or access is wrong, so every message waits until it is
+# corrected. Other statuses from 400 to 499 refuse one message for good.
+OF_EVERY_MESSAGE = {401, 402, 403, 404, 405, 407, 408, 410, 421, 425, 429}
+_FIELDS = (
+    "session_id",
+    "score_id",
+    "total_score",
+    "outcome",
+    "criteria",
+    "criteria_hash",
+    "judge_fingerprint",
+    "flags",
+    "has_reference",
+)
+_UNUSUAL = re.compile(r"[^\w .:/=+-]")  # anything that a chat may read as markup, a link or a mention
+logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its errors quote addresses, which may be secrets
+
+
+class TargetAway(Exception):
+    """The target takes no message right now, or none at this address; send the same message again."""
+
+
+class MessageRefused(Exception):
+    """The target refuses this message for good; others may be taken."""
+
+
+class Target(Protocol):
+    """A target of the configuration, ready to send to; connects to nothing before its first message."""
+
+    def wants(self, event: ScoringCompleted) -> bool:
+        """Whether something is sent about this score."""
+        ...
+
+    def send(self, event: ScoringCompleted | None) -> None:
+        """
+        Send a message about the score; None: a test message.
+
+        Raises:
+            TargetAway: It may or may not have arrived; send it again.
+            MessageRefused: Sending it again is useless.
+        """
+        ...
+
+
+def open_target(name: str, settings: Settings, environ: Mapping[str, str]) -> Target:
+    """
+    A target of the configuration.
+
+    Raises:
+        SettingMissing: The variable of its address or secret is not set.
+        ConfigurationError: One of them cannot be used.
+    """
+    wanted = settings.config.notifications[name]
+    where = f"notifications.{name}"
+    match wanted:
+        case WebhookTarget():
+            url, secret = (read_target_secret(where, v, environ) for v in (wanted.url_env, wanted.secret_env))
+            if not _is_address(url()):
+                raise ConfigurationError(
+                    f"{where}: its address is no https://host/path without user and password"
+                )
+            if len(secret()) < LEAST_SECRET:
+                raise ConfigurationError(f"{where}: its secret is shorter than {LEAST_SECRET} characters")
+            return _Webhook(wanted, settings.public_url, url, secret)
+        case AppriseTarget():
+            url = read_target_secret(where, wanted.url_env, environ)
+            if not apprise.Apprise().add(url()):
+                raise ConfigurationError(f"{where}: its address is no URL that apprise knows")
+            return _Apprise(wanted, settings.public_url, url)
+        case LangfuseTarget():
+            return _Langfuse(
+                wanted, settings.public_url, read_target_secret(where, wanted.secret_env, environ)
+            )
+
+
+def signature(secret: str, at_s: int, body: bytes) -> str:
+    """HMAC-SHA256 over the time in decimal digits, a full stop and the body; hexadecimal."""
+    return hmac.new(secret.encode(), b"%d.%b" % (at_s, body), hashlib.sha256).hexdigest()
+
+
+class _Webhook:
+    def __init__(
+        self, wanted: WebhookTarget, public_url: str | None, url: Callable[[], str], secret: Callable[[], str]
+    ) -> None:
+        self._wanted, self._public_url = wanted, public_url
+        self._url, self._secret = url, secret
+
+    def wants(self, event: ScoringCompleted) -> bool:
+        return _is_low(self._wanted, event)
+
+    def send(self, event: ScoringCompleted | None) -> None:
+        document: dict[str, Any] = {"type": "test"}
+        if event is not None:
+            document = {
+                "type": "score_below",
+                "event_id": event.event_id,
+                "timestamp": event.timestamp,
+                "chain_id": event.chain_id,
+                **{name: getattr(event, name) for name in _FIELDS},
+                "url": _link(event, self._public_url),
+                "score_below": self._wanted.score_below,
+            }
+        body, at_s = to_json(document), int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "X-Scoring-Timestamp": str(at_s),
+            "X-Scoring-Signature": f"v1={signature(self._secret(), at_s, body)}",
+            "X-Scoring-Delivery": "test" if event is None else event.event_id,
+        }
+        _post(self._url(), body, headers)
+
+
+class _Apprise:
+    def __init__(self, wanted: AppriseTarget, public_url: str | None, url: Callable[[], str]) -> None:
+        self._wanted, self._public_url, self._url = wanted, public_url, url
+
+    def wants(self, event: ScoringCompleted) -> bool:
+        return _is_low(self._wanted, event)
+
+    def send(self, event: ScoringCompleted | None) -> None:
+        service = apprise.Apprise()
+        service.add(self._url())
+        text = TEST if event is None else _line(event, _link(event, self._public_url))
+        if not service.notify(body=text, body_format=apprise.NotifyFormat.TEXT):
+            raise TargetAway("apprise could not send the message")
+
+
+class _Langfuse:
+    """Two scores for each of ours; the id makes a repetition replace the score."""
+
+    def __init__(self, wanted: LangfuseTarget, public_url: str | None, secret: Callable[[], str]) -> None:
+        self._wanted, self._public_url, self._secret = wanted, public_url, secret
+
+    def wants(self, event: ScoringCompleted) -> bool:
+        is_something = event.total_score is not None or event.outcome is not None
+        return is_something and _covers(self._wanted.chains, event)
+
+    def send(self, event: ScoringCompleted | None) -> None:
+        if event is None:
+            raise MessageRefused("it takes scores only, and a test would stay among them")
+        url = _link(event, self._public_url)
+        about = {
+            name: getattr(event, name) for name in ("criteria", "criteria_hash", "judge_fingerprint", "flags")
+        }
+        trace_id = (event.labels or {}).get(self._wanted.trace_label or "")
+        common: dict[str, Any] = {"traceId": trace_id} if trace_id else {"sessionId": event.session_id}
+        common["metadata"] = about | {"chain_id": event.chain_id, "score_id": event.score_id, "url": url}
+        common |= {} if url is None else {"comment": url}
+        if event.total_score is not None:
+            total = {"id": event.score_id, "name": "tarsy_scoring.total", "value": event.total_score}
+            self._post(common | total | {"dataType": "NUMERIC"})
+        if event.outcome is not None:
+            outcome = {
+                "id": f"{event.score_id}-outcome",
+                "name": "tarsy_scoring.outcome",
+                "value": event.outcome,
+            }
+            self._post(common | outcome | {"dataType": "CATEGORICAL"})
+
+    def _post(self, score: Mapping[str, Any]) -> None:
+        login = (self._wanted.public_key, self._secret())
+        headers = {"Content-Type": "application/json"}
+        _post(f"{self._wanted.base_url.rstrip('/')}/api/public/scores", to_json(score), headers, login)
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
+    """POST without following redirects and without reading the answer. Raises: as `Target.send`."""
+    try:
+        with requests.post(
+            url,
+            data=body,
+            headers={"User-Agent": f"tarsy-scoring/{__version__}", **headers},
+            auth=login,
+            timeout=TIMEOUT_S,
+            allow_redirects=False,
+            stream=True,
+        ) as answer:
+            status = answer.status_code
+    except (requests.RequestException, ValueError) as error:
+        # Without the error's text and cause, which hold the address.
+        raise TargetAway(f"it could not be reached, or broke off ({type(error).__name__})") from None
+    if 200 <= status < 300:
+        return
+    if status in OF_EVERY_MESSAGE or not 400 <= status < 500:
+        raise TargetAway(f"it answered {status}")
+    raise MessageRefused(f"it answered {status}")
+
+
+def _is_low(wanted: WebhookTarget | AppriseTarget, event: ScoringCompleted) -> bool:
+    if not _covers(wanted.chains, event):
+        return False
+    if wanted.score_below is None:
+        return event.outcome == "fail"
+    return event.total_score is not None and event.total_score < wanted.score_below
+
+
+def _covers(chains: tuple[str, ...], event: ScoringCompleted) -> bool:
+    return event.purpose == "production" and (not chains or event.chain_id in chains)
+
+
+def _line(event: ScoringCompleted, url: str | None) -> str:
+    total = "No total" if event.total_score is None else f"Score {event.total_score} of 100"
+    outcome = f", outcome {event.outcome}" if event.outcome else ""
+    session, chain = _UNUSUAL.sub("?", event.session_id), _UNUSUAL.sub("?", event.chain_id or "(none)")
+    flags = f", flags: {', '.join(event.flags)}" if event.flags else ""
+    return f"{total}{outcome}: session {session} of chain {chain}{flags}" + (f" {url}" if url else "")
+
+
+def _link(event: ScoringCompleted, public_url: str | None) -> str | None:
+    """The page of the session; None without the address of the pages."""
+    return public_url and f"{public_url.rstrip('/')}/sessions/{quote(event.session_id, safe='')}"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return place.scheme in ("http", "https") and bool(place.hostname) and "@" not in place.netloc
+    except ValueError:
+        return False
