@@ -4,9 +4,9 @@ Replays recorded judgements without a model, and compares the report of `judge-b
     python tests/bench_replay.py [--write]              compare every set of tests/data/judge_bench
     python tests/bench_replay.py --record CACHE SET     store the judgements of a `judge-bench --cache CACHE`
 
-A set is a folder with `labels.csv`, `replies` and `expected.json`; its sessions are in its folder `sessions`, or
-else the demo's. A reply is found by session, criteria, provider and sample, not by its question: another context
-keeps the set usable. `--write` stores what was found.
+A set is a folder with `labels.csv`, `replies` and `expected.json`; its sessions are the demo's. A reply is found by
+session, criteria, provider and sample, not by its question: another context keeps the set usable. `--write` stores
+what was found.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Ask, Question, Turn
-from tarsy_scoring.statistics.known_outcomes import read_known_outcomes
 from tarsy_scoring.studies.bench import Job, Recording, Recordings, judge_all
 from tarsy_scoring.studies.commands.judge_bench import document_of, plan_all, read_bench
+from tarsy_scoring.studies.judge_bench import read_known_outcomes
 from tarsy_scoring.timeline.files import SessionFiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,8 +80,7 @@ async def replay(folder: Path) -> dict[str, Any]:
         config=Config.model_validate({"providers": providers, "defaults": {"providers": names["provider"]}})
     )
     judges = [(registry.get(criteria), name) for criteria in names["criteria"] for name in names["provider"]]
-    sessions = folder / "sessions"
-    source = SessionFiles(sessions if sessions.is_dir() else EXAMPLES)
+    source = SessionFiles(EXAMPLES)
     samples = max(one["sample"] for one in replies.recorded)
     bench = await read_bench(source.fetch_timeline, read_known_outcomes(folder / "labels.csv"), judges, samples)
     with tempfile.TemporaryDirectory() as empty:
@@ -89,8 +88,6 @@ async def replay(folder: Path) -> dict[str, Any]:
         planned = plan_all(settings, bench, recordings)
         judged = await judge_all(settings, planned, recordings, replies.ask_of)
     document = document_of(settings, bench, planned, judged)
-    for combination in document["combinations"]:
-        del combination["criteria_hash"]  # the replies stay those to the prompts of their time
     unasked = sum(map(len, replies.left.values()))
     found: dict[str, Any] = rounded(json.loads(to_json(document | {"replies_not_asked_for": unasked})))
     return found

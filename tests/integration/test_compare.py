@@ -127,7 +127,7 @@ async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: 
             FROM generate_series(1, 5000) n""")
         await connection.execute("VACUUM ANALYZE sessions, session_scores")
         statement = f"EXPLAIN (FORMAT JSON) {SCORES_BY_LABEL.format(schema='public')}"
-        [[plan]] = await connection.fetch(statement, "guidance", None, None, [], [])
+        [[plan]] = await connection.fetch(statement, "guidance", None, None)
 
     assert '"Index Name": "session_scores_' in plan
 

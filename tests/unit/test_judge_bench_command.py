@@ -156,59 +156,53 @@ def test_a_refused_judgement_has_no_score_and_is_not_asked_for_again(run: Run) -
     again = Reader()
     replayed = run(again, "--json")
 
-    [found] = json.loads(ended.stdout)["combinations"]
+    [found] = json.loads(ended.stdout)["arms"]
     assert (ended.exit_code, replayed.exit_code, again.asked) == (1, 1, [])
-    assert (found["n_unscored"], found["auc_within"]["value"]) == (4, 0.0)
-    assert found["sessions"][0]["reason"].startswith("refused: ")
+    assert (found["n_unscored"], found["auc"]) == (4, 0.0)
+    assert json.loads(ended.stdout)["misranked"][0]["reason"].startswith("refused: ")
 
 
 def test_a_session_without_events_counts_as_misranked(run: Run, tmp_path: Path) -> None:
     session_file(tmp_path / "sessions", "right-1", stages=[])
     ended = run(Reader(), "--yes", "--json")
 
-    [found] = json.loads(ended.stdout)["combinations"]
+    [found] = json.loads(ended.stdout)["arms"]
     assert (ended.exit_code, found["n_unscored"]) == (1, 1)
-    assert found["sessions"][0]["reason"].startswith("nothing_to_judge: ")
-    assert found["misranked"][0] == {"session_id": "right-1", "lost": 2.0, "pairs": 2}
-    assert found["auc_within"]["value"] == 1.5 / 4
+    wrongly = json.loads(ended.stdout)["misranked"][0]
+    assert (wrongly["session_id"], wrongly["total"], wrongly["lost"], wrongly["pairs"]) == ("right-1", None, 2.0, 2)
+    assert wrongly["reason"].startswith("nothing_to_judge: ")
+    assert found["auc"] == 1.5 / 4
 
 
 def test_the_report_holds_every_figure(run: Run) -> None:
     """By hand: right 80 and 40, wrong 20 and 40: three pairs in order and a tie, 3.5 of 4."""
     document = json.loads(run(Reader(), "--samples", "2", "--yes", "--json").stdout)
-    [found] = document["combinations"]
-    assert document["labels"] == {
-        "judged": 4,
-        "right": 2,
-        "wrong": 2,
-        "sources": 1,
-        "incidents": 4,
-        "left_out": {"partial": 1, "unknown": 1},
-        "basis": {"oracle": 4},
+    [found] = document["arms"]
+    assert document["labels"] == {"judged": 4, "incidents": 4, "left_out": {"partial": 1, "unknown": 1}}
+    assert 0 <= found.pop("auc_low") < found.pop("auc") == 0.875 < found.pop("auc_high") <= 1
+    assert found.pop("sd") == pytest.approx(25.17, abs=0.01)
+    assert found == {
+        "criteria": "investigation-outcome",
+        "provider": "main",
+        "model": "reader-1",
+        "n_right": 2,
+        "n_wrong": 2,
+        "mean_right": 60,
+        "mean_wrong": 30,
+        "lowest": 20,
+        "highest": 80,
+        "n_unscored": 0,
+        "citations_held": 1.0,
+        "cost_usd": 0.5,
+        "seconds_per_score": 3.0,
     }
-    assert (found["auc_within"]["value"], found["auc_pooled"]["value"]) == (0.875, 0.875)
-    assert (found["mean_right"], found["mean_wrong"]) == (60, 30)
-    assert (found["lowest"], found["highest"], found["distinct_totals"]) == (20, 80, 3)
-    assert found["standard_deviation"] == pytest.approx(25.17, abs=0.01)
-    assert found["sample_deviation"] == 0
-    assert found["agreement"]["value"] == pytest.approx(0.949, abs=0.001)
-    assert found["citations"] == {"checked": 8, "held": 8, "share": 1.0}
-    assert (found["cost_usd"], found["n_cost_unknown"], found["seconds"]) == (0.5, 0, 3.0)
-    assert [m["session_id"] for m in found["misranked"]] == ["right-2", "wrong-2"]
-
-
-def test_two_criteria_are_compared_at_each_provider(run: Run) -> None:
-    document = json.loads(run(Reader(), "investigation", "--providers", "main", "other", "--yes", "--json").stdout)
-    compared = [(d["first"], d["second"], d["provider"], d["within"]["value"]) for d in document["differences"]]
-    pair = ("investigation-outcome", "investigation")
-    assert compared == [(*pair, "main", 0.0), (*pair, "other", 0.0)]
+    assert [m["session_id"] for m in document["misranked"]] == ["right-2", "wrong-2"]
 
 
 def test_the_text_names_the_sessions_in_the_wrong_order(run: Run) -> None:
     lines = run(Reader(), "--yes").stdout.splitlines()
-    assert lines[0] == "4 sessions judged: 2 right, 2 wrong; 4 incidents of 1 source"
-    assert lines[1] == "left out: 1 partial, 1 unknown"
-    assert "  ranked wrongly     right-2: right, total 40, loses 0.5 of 2 pairs" in lines
+    assert lines[0] == "4 sessions judged of 4 incidents; left out: 1 partial, 1 unknown"
+    assert "  ranked wrongly  right-2: right, total 40, loses 0.5 of 2 pairs" in lines
 
 
 @pytest.mark.parametrize(("said", "asked"), [("y\n", 8), ("n\n", 0)])
@@ -238,7 +232,6 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
         ((), "session_id,outcome\nright-1,corect\n", "line 2: 'corect' is not an outcome"),
         ((), "session_id,outcome\nright-1\n", "line 2: it does not have the 2 fields of the header"),
         ((), "session_id,outcome\nright-1,correct\nright-1,wrong\n", "has an outcome already"),
-        ((), "session_id,outcome,score\nright-1,correct,high\n", "the score 'high' is not a number"),
         ((), "session_id,outcome\nright-1,partial\n", "of 1 label none is `correct` or `wrong`"),
         ((), "session_id,outcome\nright-1,correct\ngone-1,wrong\n", "does not have 1 of 2 labelled sessions (gone-1)"),
     ],

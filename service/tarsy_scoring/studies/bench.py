@@ -37,7 +37,7 @@ from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
 from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash
 from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.statistics.judge_bench import Sample
+from tarsy_scoring.studies.judge_bench import Sample
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import new_nonce

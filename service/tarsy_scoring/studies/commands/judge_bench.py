@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tarsy_scoring.commands.shared import (
     FAILED,
@@ -26,11 +25,16 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, Unscorable
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.statistics import judge_bench as statistics
-from tarsy_scoring.statistics.judge_bench import JudgedSession, Sample
-from tarsy_scoring.statistics.known_outcomes import KnownOutcome, read_known_outcomes
 from tarsy_scoring.studies.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
 from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.judge_bench import (
+    JudgedSession,
+    KnownOutcome,
+    Sample,
+    describe,
+    misranked,
+    read_known_outcomes,
+)
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -127,14 +131,14 @@ def judge_bench(
     Measure how well judges tell right conclusions from wrong.
 
     Sessions with a known outcome are judged. LABELS.csv comes first and has a header and a line per session:
-    `session_id` and `outcome` (correct, wrong; partial and unknown are left out), and optionally `source`,
-    `incident`, `score` and `basis`. Every session is judged under each criteria at each provider: --criteria
+    `session_id` and `outcome` (correct, wrong; partial and unknown are left out), and optionally `source` and
+    `incident`. Every session is judged under each criteria at each provider: --criteria
     A B --providers X Y makes four judges. The calls and their cost are shown first. Needs neither Kafka nor a
     database, and budgets do not apply.
 
     The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
-    1 is perfect, 0.5 is chance. A session without a score loses its pairs. Intervals take sessions of one
-    incident as one observation. With several criteria, the difference of each from the first is shown.
+    1 is perfect, 0.5 is chance. Sessions of one source form pairs. A session without a score loses its pairs.
+    Intervals take sessions of one incident as one observation.
 
     Each judgement is recorded as it is made, so a run that was stopped continues, and the same judgement is
     never asked for twice. Exit status 1: a session has no score.
@@ -180,13 +184,12 @@ def judge_bench(
             await live.close()
 
     bench, planned, judged = run(work())
-    with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
-        document = document_of(settings, bench, planned, judged)
+    document = document_of(settings, bench, planned, judged)
     print_json(document) if as_json else print_study("judge_bench.txt", document)
     if document["judgements"]["outstanding"]:
         n = counted(document["judgements"]["outstanding"], "judgement")
         click.echo(f"{n} could not be made now; the same command asks only for these again", err=True)
-    sys.exit(FAILED if any(c["n_unscored"] for c in document["combinations"]) else 0)
+    sys.exit(FAILED if any(arm["n_unscored"] for arm in document["arms"]) else 0)
 
 
 def _require_names(settings: Settings, criteria: Sequence[str], providers: Sequence[str]) -> None:
@@ -242,10 +245,9 @@ async def read_bench(
             f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
             "name the folder that has them with --sessions, or remove their lines"
         )
-    left_out = Counter(k.outcome for k in known)
     return Bench(
         chosen,
-        {name: left_out[name] for name in ("partial", "unknown")},
+        {name: sum(k.outcome == name for k in known) for name in ("partial", "unknown")},
         timelines,
         unreadable,
         judges,
@@ -315,29 +317,24 @@ def _is_terminal() -> bool:
 def document_of(
     settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[Judged]
 ) -> dict[str, Any]:
-    """JSON document: each combination of criteria and provider, and the differences between criteria."""
+    """JSON document: an arm for each combination of criteria and provider, and the sessions ranked wrongly."""
     by_judge = {
         key: {
             session: [j.sample for j in of_session] for session, of_session in groupby(of_judge, _session_of)
         }
         for key, of_judge in ((key, list(group)) for key, group in groupby(judged, _judge_of))
     }
-    sessions = {
-        (criteria.name, provider): _judged_sessions(bench, by_judge.get((criteria.name, provider), {}))
-        for criteria, provider in bench.judges
-    }
-    first = bench.judges[0][0].name
-    others = [(criteria.name, provider) for criteria, provider in bench.judges if criteria.name != first]
-    outcomes = Counter(k.outcome for k in bench.known)
+    arms, wrongly = list[dict[str, Any]](), list[dict[str, Any]]()
+    for criteria, provider in bench.judges:
+        arm = {"criteria": criteria.name, "provider": provider}
+        sessions = _judged_sessions(bench, by_judge.get((criteria.name, provider), {}))
+        arms.append(arm | asdict(describe(sessions)) | {"model": settings.config.providers[provider].model})
+        wrongly += [arm | asdict(one) for one in misranked(sessions)]
     return {
         "labels": {
             "judged": len(bench.known),
-            "right": outcomes["right"],
-            "wrong": outcomes["wrong"],
-            "sources": len({k.source for k in bench.known}),
             "incidents": len({(k.source, k.incident) for k in bench.known}),
             "left_out": dict(bench.left_out),
-            "basis": dict(sorted(Counter(k.basis or "not stated" for k in bench.known).items())),
         },
         "samples": bench.samples,
         "judgements": {
@@ -345,21 +342,8 @@ def document_of(
             "asked": sum(p.calls > 0 for p in planned),
             "outstanding": sum(j.is_outstanding for j in judged),
         },
-        "combinations": [
-            {
-                "criteria": criteria.name,
-                "criteria_hash": criteria.criteria_hash,
-                "provider": provider,
-                "model": settings.config.providers[provider].model,
-            }
-            | asdict(statistics.describe(sessions[criteria.name, provider]))
-            for criteria, provider in bench.judges
-        ],
-        "differences": [
-            {"first": first, "second": name, "provider": provider}
-            | asdict(statistics.difference(sessions[first, provider], sessions[name, provider]))
-            for name, provider in others
-        ],
+        "arms": arms,
+        "misranked": wrongly,
     }
 
 

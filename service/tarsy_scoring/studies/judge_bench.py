@@ -1,0 +1,258 @@
+"""
+How well one judge, a criteria at a provider, tells right conclusions from wrong ones.
+
+The area under the ROC curve (AUC) is the share of pairs, one right and one wrong session of one source, in which
+the right one has the higher total; a tie counts half. A session without a total loses all its pairs.
+
+Source:
+    AUC as a share of pairs: J. A. Hanley, B. J. McNeil, Radiology 143 (1982), 29-36. Percentile bootstrap of
+    clusters: B. Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 13. At 0 and 1, which
+    resampling cannot leave: E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212.
+"""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.labels.calibration import OUTCOME_WORDS, read_outcome
+
+Outcome = Literal["right", "partial", "wrong", "unknown"]
+
+RESAMPLES = 2_000
+FEWEST_INCIDENTS = 3
+Z = 1.96  # of a confidence of 95 %
+_SEED = 20_261_123  # the same judgements give the same interval
+_OUTCOMES: Mapping[str, Outcome] = {"highest": "right", "middle": "partial", "lowest": "wrong"}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutcome:
+    """
+    A session with the known outcome of its investigation.
+
+    Args:
+        source: Sessions of one source are comparable; empty where the file does not say.
+        incident: Sessions of one source and incident are one observation.
+    """
+
+    session_id: str
+    outcome: Outcome
+    source: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """
+    One judgement of a session.
+
+    Args:
+        total: None without a score; `reason` then says why.
+        checked, held: Citations that were checked, and those that hold.
+        cost_usd: None where it is unknown.
+        seconds: Time in which the provider answered.
+    """
+
+    total: int | None
+    reason: str | None = None
+    checked: int = 0
+    held: int = 0
+    cost_usd: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSession:
+    """A session with all samples of one judge."""
+
+    known: KnownOutcome
+    samples: Sequence[Sample]
+
+    @property
+    def total(self) -> int | None:
+        """The lower median of the samples, as in a stored score; None without any."""
+        totals = [s.total for s in self.samples if s.total is not None]
+        return statistics.median_low(totals) if totals else None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether its conclusion is right."""
+        return self.known.outcome == "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """
+    What the judgements of one judge show; None where they do not.
+
+    Args:
+        auc_low, auc_high: Ends of the interval of 95 %; None for fewer than three incidents.
+        sd: Standard deviation of the totals of sessions.
+        n_unscored: Sessions without a score, which lose all their pairs.
+        citations_held: Share of the checked citations that hold.
+        cost_usd, seconds_per_score: Means of a score.
+    """
+
+    n_right: int
+    n_wrong: int
+    auc: float | None
+    auc_low: float | None
+    auc_high: float | None
+    mean_right: float | None
+    mean_wrong: float | None
+    sd: float | None
+    lowest: int | None
+    highest: int | None
+    n_unscored: int
+    citations_held: float | None
+    cost_usd: float | None
+    seconds_per_score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Misranked:
+    """A session that loses pairs (a tie is half a lost one), or has no score, with the reason."""
+
+    session_id: str
+    outcome: Outcome
+    total: int | None
+    lost: float
+    pairs: int
+    reason: str | None
+
+
+def read_known_outcomes(path: Path) -> list[KnownOutcome]:
+    """
+    Read the outcomes of sessions, one per line, from a CSV file with a header, in UTF-8.
+
+    Every line has a `session_id` and an `outcome` (`correct`, `partial`, `wrong` and their synonyms; empty or
+    `unknown`: not known). `source` and `incident` are optional; other columns are ignored.
+
+    Raises:
+        ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
+    """
+    found: dict[str, KnownOutcome] = {}
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
+        reader.fieldnames = [name.strip().casefold() for name in reader.fieldnames or ()]
+        if missing := [name for name in ("session_id", "outcome") if name not in reader.fieldnames]:
+            raise ConfigurationError(f"{path} has no column {missing[0]!r}")
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"it does not have the {len(reader.fieldnames)} fields of the header")
+            one = _known_outcome({name: cell.strip() for name, cell in row.items()})
+            if one.session_id in found:
+                raise ValueError(
+                    f"the session {one.session_id} has an outcome already; keep one line of a session"
+                )
+            found[one.session_id] = one
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
+        raise ConfigurationError(f"cannot read {path}: {why}") from error
+    except (ValueError, csv.Error) as error:
+        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
+    return list(found.values())
+
+
+def _known_outcome(cells: Mapping[str, str]) -> KnownOutcome:
+    session_id = cells["session_id"]
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise ValueError(f"{session_id[:80]!r} is not a session id")
+    word = read_outcome(cells["outcome"], ())
+    outcome: Outcome = "unknown" if word is None else _OUTCOMES[OUTCOME_WORDS[word]]
+    return KnownOutcome(session_id, outcome, cells.get("source", ""), cells.get("incident") or session_id)
+
+
+def describe(sessions: Sequence[JudgedSession]) -> Arm:
+    """Describe the judgements of one judge. Every session has the outcome `right` or `wrong`."""
+    totals = [s.total for s in sessions if s.total is not None]
+    samples = [sample for s in sessions for sample in s.samples]
+    scored = [sample for sample in samples if sample.total is not None]
+    checked, held = sum(s.checked for s in samples), sum(s.held for s in samples)
+    return Arm(
+        sum(s.is_right for s in sessions),
+        sum(not s.is_right for s in sessions),
+        *auc(sessions),
+        mean_right=_mean([s.total for s in sessions if s.is_right and s.total is not None]),
+        mean_wrong=_mean([s.total for s in sessions if not s.is_right and s.total is not None]),
+        sd=statistics.stdev(totals) if len(totals) > 1 else None,
+        lowest=min(totals, default=None),
+        highest=max(totals, default=None),
+        n_unscored=len(sessions) - len(totals),
+        citations_held=held / checked if checked else None,
+        cost_usd=_mean([sample.cost_usd for sample in scored if sample.cost_usd is not None]),
+        seconds_per_score=_mean([sample.seconds for sample in scored]),
+    )
+
+
+def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, float | None]:
+    """The AUC with the ends of its interval: by a bootstrap of incidents, at 0 and 1 Wilson's over incidents."""
+    won, counted, right, wrong = _pairs(sessions)
+    if not counted.sum():
+        return None, None, None
+    value = float((won * counted).sum() / counted.sum())
+    incidents = list(dict.fromkeys((s.known.source, s.known.incident) for s in (*right, *wrong)))
+    n = len(incidents)
+    if n < FEWEST_INCIDENTS:
+        return value, None, None
+    if value in (0.0, 1.0):
+        reach = Z**2 / (n + Z**2)
+        return value, *((1 - reach, 1.0) if value else (0.0, reach))
+    drawn = np.random.default_rng(_SEED).multinomial(n, [1 / n] * n, size=RESAMPLES).astype(float)
+    of_right, of_wrong = (
+        drawn[:, [incidents.index((s.known.source, s.known.incident)) for s in side]]
+        for side in (right, wrong)
+    )
+    pairs = ((of_right @ counted) * of_wrong).sum(axis=1)
+    wins = ((of_right @ (won * counted)) * of_wrong).sum(axis=1)
+    low, high = np.percentile(wins[pairs > 0] / pairs[pairs > 0], [2.5, 97.5])
+    return value, float(low), float(high)
+
+
+def misranked(sessions: Sequence[JudgedSession]) -> list[Misranked]:
+    """The sessions that lose a pair or tie, or have no score, most lost pairs first."""
+    won, counted, right, wrong = _pairs(sessions)
+    lost = (1 - won) * counted
+    found = [
+        Misranked(
+            s.known.session_id,
+            s.known.outcome,
+            s.total,
+            float(of_session),
+            int(pairs),
+            None if s.total is not None else next((one.reason for one in s.samples if one.reason), None),
+        )
+        for side, axis in ((right, 1), (wrong, 0))
+        for s, of_session, pairs in zip(side, lost.sum(axis=axis), counted.sum(axis=axis), strict=True)
+        if of_session or s.total is None
+    ]
+    return sorted(found, key=lambda m: (-m.lost, m.session_id))
+
+
+def _pairs(
+    sessions: Sequence[JudgedSession],
+) -> tuple[np.ndarray, np.ndarray, list[JudgedSession], list[JudgedSession]]:
+    """Matrices of right (row) by wrong (column): 1 where the pair is won, 0.5 for a tie; 1 where it counts."""
+    right, wrong = [s for s in sessions if s.is_right], [s for s in sessions if not s.is_right]
+    shape = len(right), len(wrong)
+    won = np.array([_won(r.total, w.total) for r in right for w in wrong], dtype=float).reshape(shape)
+    same = [r.known.source == w.known.source for r in right for w in wrong]
+    return won, np.array(same, dtype=float).reshape(shape), right, wrong
+
+
+def _won(right: int | None, wrong: int | None) -> float:
+    if right is None or wrong is None:
+        return 0.0
+    return 1.0 if right > wrong else 0.5 if right == wrong else 0.0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
