@@ -35,12 +35,11 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that the service's connections execute; each of them is a round trip."""
     executed: list[str] = []
 
-    async def prepare_counted(connection: asyncpg.Connection) -> int:
-        lock_timeout_ms = await prepare_session(connection)
+    async def prepare_counted(connection: asyncpg.Connection) -> None:
+        await prepare_session(connection)
         connection.add_query_logger(
             lambda query: None if OF_DRIVER.search(query.query) else executed.append(query.query)
         )
-        return lock_timeout_ms
 
     monkeypatch.setattr("tarsy_scoring.postgres.database.prepare_session", prepare_counted)
     monkeypatch.setattr("tarsy_scoring.scores.reader.WAITING_S", 3600)

@@ -174,7 +174,7 @@ async def test_a_database_that_allows_no_connections_is_waited_for(
         await operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
         waiting = asyncio.create_task(database.persist(write))
-        with pytest.raises(DatabaseAway, match="it accepts no connections; wait until its maintenance ends"):
+        with pytest.raises(DatabaseAway, match="it accepts no connections; allow"):
             await database.once(write)
         assert not waiting.done()
         await operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
@@ -211,23 +211,6 @@ async def test_limits_do_not_stay_with_a_server_connection_of_a_pooler(database_
         "lock_timeout": "10000ms",
     } | ({"transaction_timeout": "40000ms"} if "transaction_timeout" in theirs else {})
     assert theirs == dict.fromkeys(ours, "0ms")
-
-
-async def test_a_shorter_lock_timeout_of_the_role_is_kept_and_reported_once(
-    database: Database, database_url: str
-) -> None:
-    """Other limits of role and database do not apply to transactions of the service."""
-    name = urlsplit(database_url).path.lstrip("/")
-    async with connected(database_url) as operator:
-        for limit in LIMITS[:3]:
-            await operator.execute(f"ALTER DATABASE {name} SET {limit} = '5s'")
-
-        with capture_logs() as lines:
-            await open_all(database)
-
-        inside = await database.once(limits)
-    assert [(x["event"], x["lock_timeout_ms"]) for x in lines] == [("database.short_lock_timeout", 5000)]
-    assert [inside[limit] for limit in LIMITS[:3]] == ["15000ms", "30000ms", "5000ms"]
 
 
 class Acknowledging:

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import structlog
 
-if TYPE_CHECKING:
-    from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection, Database
 
 log = structlog.get_logger()
 
@@ -80,8 +79,8 @@ def coming_from(origin: Origin) -> Iterator[None]:
 
 
 async def record(
-    database: "Database",
-    connection: "Connection",
+    database: Database,
+    connection: Connection,
     change: Change,
     *,
     by: str,
@@ -113,7 +112,7 @@ def arguments_of(
     return by, change, session_id, score_id, request_id, origin.through, origin.address, details or None
 
 
-async def note(database: "Database", change: Change, *, by: str, **details: Any) -> None:
+async def note(database: Database, change: Change, *, by: str, **details: Any) -> None:
     """Add a row for a change that follows, in a transaction of its own. Raises: DatabaseAway."""
     await database.once(lambda c: record(database, c, change, by=by, **details))
 
@@ -132,6 +131,6 @@ def log_read(what: str, *, by: str, session_id: str | None = None, score_id: UUI
     )
 
 
-async def forget_sessions(database: "Database", connection: "Connection", session_ids: Sequence[str]) -> None:
+async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:
     """Take the ids of these sessions out of the record, in the caller's transaction."""
     await connection.execute(database.sql(FORGET_SESSIONS), session_ids)

@@ -54,7 +54,7 @@ PASS_EVERY_S = 0.02
 # during it already.
 GATHER_S = 0.025
 
-Extent = Literal["whole", "without_labels", "small", "nothing"]  # how much of an event is published
+Extent = Literal["whole", "small", "nothing"]  # how much of an event is published
 
 # Fields of no fixed size, which a small event goes without. Consumers rely on those that have an empty value.
 _LARGE = ("labels", "failure_tags", "error_message", "interaction")
@@ -284,12 +284,8 @@ def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:
 
 
 def _ever_smaller(payload: dict[str, Any]) -> Iterator[tuple[Extent, dict[str, Any]]]:
-    """The payload whole, then with less and less of its content; each names the fields that it lacks."""
+    """The payload whole, then without its large fields, which it names."""
     yield "whole", payload
-    left_out: list[str] = []
-    steps: list[tuple[Extent, tuple[str, ...]]] = [("without_labels", ("labels",)), ("small", _LARGE)]
-    for how, fields in steps:
-        before, left_out = left_out, [f for f in fields if payload.get(f)]
-        if left_out != before:
-            kept = {k: v for k, v in payload.items() if k not in left_out}
-            yield how, kept | {f: _EMPTY[f] for f in left_out if f in _EMPTY} | {"left_out": left_out}
+    if left_out := [f for f in _LARGE if payload.get(f)]:
+        kept = {k: v for k, v in payload.items() if k not in left_out}
+        yield "small", kept | {f: _EMPTY[f] for f in left_out if f in _EMPTY} | {"left_out": left_out}

@@ -25,7 +25,6 @@ from tarsy_scoring.postgres.listen import listen
 from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
-    LOCK_TIMEOUT_S,
     close_pool,
     connection_of,
     connector,
@@ -162,7 +161,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
-            init=self._prepare,
+            init=prepare_session,
             reset=keep_session,
         )
 
@@ -174,20 +173,6 @@ class Database:
         would scan it while it grows.
         """
         self._limits["enable_seqscan"] = "off"
-
-    async def _prepare(self, connection: asyncpg.Connection) -> None:
-        """Prepare a new connection. A shorter lock timeout of the role or database stays in force."""
-        lock_timeout_ms = await prepare_session(connection)
-        is_shorter = 0 < lock_timeout_ms < LOCK_TIMEOUT_S * 1000
-        limit = f"{lock_timeout_ms}ms" if is_shorter else own_limits()["lock_timeout"]
-        if is_shorter and self._limits["lock_timeout"] != limit:
-            log.warning(
-                "database.short_lock_timeout",
-                lock_timeout_ms=lock_timeout_ms,
-                effect="work that waits longer for a lock is broken off and repeated",
-                advice=f"set lock_timeout of the role and of the database to 0, or to {LOCK_TIMEOUT_S:.0f} s at least",
-            )
-        self._limits["lock_timeout"] = limit
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`."""

@@ -38,8 +38,7 @@ SELECT set_config('transaction_timeout', '0', true) WHERE current_setting('trans
 # state that a session keeps: it does no harm to other clients of a pooler.
 _PREPARE = """
 SELECT set_config('tcp_keepalives_idle', '20', false), set_config('tcp_keepalives_interval', '5', false),
-  set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '40s', false),
-  (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::int
+  set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '40s', false)
 """
 
 
@@ -127,15 +126,13 @@ async def keep_session(_connection: object) -> None:
     """Reset nothing when a connection returns to the pool: transactions leave nothing in their session."""
 
 
-async def prepare_session(connection: asyncpg.Connection) -> int:
-    """
-    Prepare a new connection of our own pool; returns the lock timeout of role and database in ms, 0: none.
-    """
+async def prepare_session(connection: asyncpg.Connection) -> None:
+    """Prepare a new connection of our own pool."""
     try:
         await connection.set_type_codec(
             "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
         )
-        return int(await connection.fetchval(_PREPARE, column=4))
+        await connection.fetchval(_PREPARE)
     except BaseException:
         connection.terminate()  # otherwise the pool would wait for the server to close it
         raise

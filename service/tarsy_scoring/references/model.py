@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 from tarsy_scoring.events import GivenReference
+from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 
 _NAMESPACE = UUID(
     "5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42"
@@ -51,9 +52,6 @@ def reference_of(
         by: The sender, for a reference without `provided_by`.
         at: Time of arrival, for a reference without `provided_at`; None: now.
     """
-    # The rules of secrets take 15 MB, which a process without references saves.
-    from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
-
     masking = masking_of(extra_patterns)
     text = mask_secrets(given.text, masking)
     source_url = given.source_url and mask_secrets(given.source_url, masking)

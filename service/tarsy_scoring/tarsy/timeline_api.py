@@ -108,7 +108,8 @@ class TarsyApi:
                 self._get(_path(session_id, "timeline"), budget),
                 self._get(_path(session_id, "trace"), budget),
             )
-            self._require(_belongs_to(session, events, trace), session_id)
+            if any(event.get("session_id") not in (None, session_id) for event in events):
+                raise self._mixed_up(session_id)
             interactions = _calls(trace, "mcp_interactions")
             await _together(
                 *(
@@ -172,33 +173,26 @@ class TarsyApi:
 
     async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
-        self._require(session["id"] == session_id, session_id)
+        if session["id"] != session_id:
+            raise self._mixed_up(session_id)
         if session["status"] not in TERMINAL_STATUSES:
             raise SessionNotTerminal(
                 f"the session {session_id} has not ended: its status is {session['status']}"
             )
         return session
 
+    def _mixed_up(self, session_id: str) -> TimelineUnavailable:
+        return TimelineUnavailable(
+            f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
+            "proxy in between that mixes up answers"
+        )
+
     async def _add_tools(self, session_id: str, interaction: Row, budget: "_Budget") -> None:
         """Fetch the content of a tool list, which the trace only names."""
         detail = _row(await self._get(_path(session_id, "trace", "mcp", str(interaction["id"])), budget))
         if not detail:
             raise TypeError("it is empty")
-        self._require(detail["id"] in (None, interaction["id"]), session_id)
         interaction["available_tools"] = detail["available_tools"]
-
-    def _require(self, is_its_own: bool, session_id: str) -> None:
-        """
-        Refuse the answer if it belongs to another session; nothing of it may be used or quoted.
-
-        Raises:
-            TimelineUnavailable: The answer belongs to another session.
-        """
-        if not is_its_own:
-            raise TimelineUnavailable(
-                f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
-                "proxy in between that mixes up answers"
-            )
 
     async def _listed(self, **query: str | int) -> list[Row]:
         every: dict[str, str | int] = {
@@ -369,21 +363,14 @@ def _is_tarsys(body: bytearray) -> bool:
 
 
 def _refusal(where: str, status: int) -> TimelineUnavailable:
-    if status in (401, 403) or 300 <= status < 400:
+    if status in (401, 403, 429) or 300 <= status < 400:
         return CallerRefused(
-            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN and "
-            "that the URL is the one for programs, not the one behind a login page"
+            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN, the limit for "
+            "this caller, and that the URL is the one for programs, not the one behind a login page"
         )
-    if status == 429:
-        return CallerRefused(
-            f"TARSy's API at {where} gets too many calls (HTTP 429): raise the limit for this caller, or run fewer "
-            "workers"
-        )
-    if status == 404:
-        return TimelineUnavailable(
-            f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL"
-        )
-    return TimelineUnavailable(f"TARSy's API at {where} answered HTTP {status}")
+    return TimelineUnavailable(
+        f"TARSy's API at {where} answered HTTP {status}: check SCORING_TIMELINE_API_URL"
+    )
 
 
 # --- JSON -> rows ---------------------------------------------------------------------------------------
@@ -427,14 +414,6 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
             stage.get("id") or stage["stage_id"], stage.get("executions") or ()
         )  # the trace uses the other name
     return found
-
-
-def _belongs_to(session: Row, events: list[dict[str, Any]], trace: dict[str, Any]) -> bool:
-    """Whether these answers belong to this session; a trace, which has no session id, must share a stage."""
-    ids = {stage["id"] for stage in session["stages"] or ()}
-    traced = {stage["stage_id"] for stage in trace["stages"] or ()}
-    is_traced = not traced or bool(traced & ids)  # a stage may have been added between the calls
-    return is_traced and all(e.get("session_id") in (None, session["id"]) for e in events)
 
 
 def _calls(trace: dict[str, Any], kind: str) -> list[Row]:
