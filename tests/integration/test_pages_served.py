@@ -161,25 +161,25 @@ async def test_filters_narrow_the_list_and_stay_in_the_form(api: Api) -> None:
     await scored(api, "good-one", 82)
     await scored(api, "weak-one", 30)
 
-    page = await look(api, "/?max=49&sort=score_asc&q=we&chain=")
+    page = await look(api, "/?max_score=49&sort=score_asc&q=we&chain=")
 
     assert "weak-one" in page.text
     assert "good-one" not in page.text
-    assert page.all("input", name="max")[0]["value"] == "49"
+    assert page.all("input", name="max_score")[0]["value"] == "49"
     assert page.all("option", value="score_asc")[0].get("selected", "no") != "no"
 
 
 async def test_a_wrong_filter_is_an_error_above_the_form(api: Api) -> None:
     """The form keeps its input, and no list is shown that seems filtered."""
     await api.scoring.accept(session_completed("session-1"))
-    page = await look(api, "/?min=abc&label=x&q=%00", 422)
-    assert "Min: Input should be a valid integer" in page.text
-    assert page.all("input", name="min")[0]["value"] == "abc"
-    for address in ("/?min_score=90", "/trends?alert_type=x", "/missing-tools?day_of=ended", "/drift?sort=x"):
+    page = await look(api, "/?min_score=abc&label=x&q=%00", 422)
+    assert "Min_score: Input should be a valid integer" in page.text
+    assert page.all("input", name="min_score")[0]["value"] == "abc"
+    for address in ("/?min=90", "/trends?alert_type=x", "/missing-tools?day_of=ended", "/drift?sort=x"):
         refused = await look(api, address, 422)
-        assert "this page has no such field" in refused.text, address
+        assert "a field that this page does not have" in refused.text, address
         assert "session-1" not in refused.text
-    for address in ("/trends?day_of=ended", "/missing-tools?sort=points_lost", "/?min=&other="):
+    for address in ("/trends?day_of=ended", "/missing-tools?sort=points_lost", "/?min_score=&other="):
         await look(api, address)
 
 

@@ -8,7 +8,7 @@ same model, so that both accept the same values and refuse the same mistakes.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -41,7 +41,6 @@ Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 # Converting the first or last representable moments to another time zone overflows.
 _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def _moment(text: Any) -> datetime:
@@ -337,7 +336,7 @@ class Form(Generic[Q]):
     faults: list[str]
 
 
-def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) -> Form[Q]:
+def read_form(query_string: bytes, model: type[Q], names: Collection[str] = ()) -> Form[Q]:
     """
     Read the address of a page into a query of the API.
 
@@ -346,39 +345,32 @@ def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) ->
 
     Args:
         query_string: As received.
-        fields: Field name of the form, mapped to the parameter name of the model.
+        names: Fields of the form; empty: all of the model.
     """
+    names = names or model.model_fields
     try:
         pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
-        return Form(dict.fromkeys(fields, ""), None, ["address: the query is not UTF-8"])
-    values = dict.fromkeys(fields, "") | {name: value.strip() for name, value in pairs if name in fields}
+        return Form(dict.fromkeys(names, ""), None, ["address: the query is not UTF-8"])
+    values = dict.fromkeys(names, "") | {name: value.strip() for name, value in pairs if name in names}
     times = Counter(name for name, _ in pairs)
-    faults = [f"{name}: given more than once" for name in fields if times[name] > 1]
-    if unknown := {name for name, value in pairs if value and name not in fields}:
-        names = ", ".join(sorted(name for name in unknown if _PLAIN_NAME.fullmatch(name))) or "the address"
-        faults.append(f"{names}: this page has no such field")
-    given: dict[str, Any] = {}
-    for name, parameter in fields.items():
-        value: Any = values[name]
-        if not value:
-            continue
-        if parameter in DAYS and (value := _start_of_range(value, is_end=parameter == "until")) is None:
+    faults = [f"{name}: given more than once" for name in names if times[name] > 1]
+    if any(value and name not in names for name, value in pairs):
+        faults.append(f"the address has a field that this page does not have; it has {', '.join(names)}")
+    given: dict[str, Any] = {name: value for name, value in values.items() if value}
+    for name in given.keys() & set(DAYS):
+        given[name] = _start_of_range(given[name], is_end=name == "until")
+        if given[name] is None:
             faults.append(f"{name}: expected a day such as 2026-01-31")
-            continue
-        if parameter == "label":
-            value = ["=".join(part.strip() for part in value.split("=", 1))]
-        given[parameter] = value
+    if "label" in given:
+        given["label"] = [re.sub(r"\s*=\s*", "=", given["label"], count=1)]
     try:
         query = model.model_validate(given)
     except ValidationError as error:
-        form_names = {parameter: name for name, parameter in fields.items()}
-        messages: dict[str, str] = {}
-        for found in error.errors(include_url=False, include_input=False):
-            where = form_names.get(str(found["loc"][0]), "") if found["loc"] else ""
-            # An optional field gives one error per alternative. Keep the first: the last one is about None.
-            messages.setdefault(where, str(found["msg"]).removeprefix("Value error, "))
-        faults += [f"{where}: {message}" if where else message for where, message in messages.items()]
+        # An optional field gives one error per alternative. The last one is about None, the first one counts.
+        found = reversed(error.errors(include_url=False, include_input=False))
+        messages = {fault["loc"][:1]: str(fault["msg"]).removeprefix("Value error, ") for fault in found}
+        faults += [": ".join([*map(str, where), text]) for where, text in reversed(messages.items())]
         return Form(values, None, faults)
     return Form(values, None if faults else query, faults)
 

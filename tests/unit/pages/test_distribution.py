@@ -44,9 +44,9 @@ def test_bands_of_criteria_have_no_colours_of_badges() -> None:
 
 def test_a_band_leads_to_its_sessions() -> None:
     found = distributed(1, 0, 1)
-    assert rows(found)[0].sessions == "/?min=75&max=100&since=2026-01-01"
+    assert rows(found)[0].sessions == "/?min_score=75&max_score=100&since=2026-01-01"
     link = rows(found, chain="a&b", since="", until="2026-03-01")[2].sessions
-    assert link == "/?min=0&max=49&chain=a%26b&until=2026-03-01"
+    assert link == "/?min_score=0&max_score=49&chain=a%26b&until=2026-03-01"
 
 
 def test_categories_stand_under_their_criteria() -> None:

@@ -34,12 +34,12 @@ def period_form(**fields: str) -> PeriodForm:
 
 
 def test_empty_fields_are_no_filters() -> None:
-    found = list_form(q="", chain=" ", status="", min="", max="", label="", flag="", sort="", other="")
+    found = list_form(q="", chain=" ", status="", min_score="", max_score="", label="", flag="", sort="", other="")
     assert (found.query, found.faults) == (SessionsQuery(), [])
 
 
 def test_every_field_is_a_filter() -> None:
-    fields = {"q": "pod", "chain": "k", "status": "failed", "min": "10", "max": "49", "criteria": "c"}
+    fields = {"q": "pod", "chain": "k", "status": "failed", "min_score": "10", "max_score": "49", "criteria": "c"}
     fields |= {"label": "team = a=b", "flag": "ungrounded", "outcome": "fail", "sort": "score_asc", "cursor": "x"}
     found = list_form(**fields, since="2026-03-01", until="2026-03-01")
     assert found.query is not None
@@ -61,7 +61,14 @@ def test_every_field_is_a_filter() -> None:
 
 def test_invalid_fields_are_reported_and_kept_in_the_form() -> None:
     mistakes = [
-        *(("min", "101"), ("min", "-1"), ("max", "5.5"), ("max", "٣"), ("max", "9" * 300), ("label", "team")),
+        *(
+            ("min_score", "101"),
+            ("min_score", "-1"),
+            ("max_score", "5.5"),
+            ("max_score", "٣"),
+            ("max_score", "9" * 300),
+            ("label", "team"),
+        ),
         *(("label", "=a"), ("status", "lost"), ("sort", "random"), ("outcome", "maybe"), ("since", "yesterday")),
         *(("until", "2026-02-30"), ("until", "9999-12-31"), ("since", "0001-01-01"), ("q", "a\0b"), ("q", "x" * 256)),
     ]
@@ -70,22 +77,21 @@ def test_invalid_fields_are_reported_and_kept_in_the_form() -> None:
         assert [fault.partition(":")[0] for fault in found.faults] == [name], value
         assert found.values[name] == value
         assert found.query is None
-    assert list_form(min="60", max="40").faults == ["`min_score` must not be above `max_score`"]
+    assert list_form(min_score="60", max_score="40").faults == ["`min_score` must not be above `max_score`"]
     assert list_form(since="2026-03-02", until="2026-03-01").faults == ["`since` must be before `until`"]
 
 
 def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
     """An ignored filter would make the list look narrower than it is."""
     for query, fault in (
-        (b"min_score=90", "min_score: this page has no such field"),
-        (b"b=1&a=1&min=3", "a, b: this page has no such field"),
-        (b"%3Cb%3E=1", "the address: this page has no such field"),
+        (b"min=90", "the address has a field that this page does not have"),
         (b"label=a%3Db&label=a%3Dc", "label: given more than once"),
         (b"label=a%3Db&label=", "label: given more than once"),
         (b"q=%FF", "address: the query is not UTF-8"),
         (b"q=%ED%A0%80", "address: the query is not UTF-8"),
     ):
-        assert read_list_form(query).faults == [fault], query
+        [found] = read_list_form(query).faults
+        assert found.startswith(fault), query
 
 
 # --- pages across sessions -----------------------------------------------------------------------------
@@ -124,7 +130,8 @@ def test_the_first_option_is_the_default() -> None:
 
 
 def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
-    assert read_period_form(b"day_of=ended", TODAY, SORT).faults == ["day_of: this page has no such field"]
+    [fault] = read_period_form(b"day_of=ended", TODAY, SORT).faults
+    assert fault.endswith("it has chain, criteria, since, until, sort")
     assert [fault.partition(":")[0] for fault in period_form(sort="beauty", since="soon").faults] == ["since", "sort"]
     assert read_period_form(b"\xff", TODAY).faults == ["address: the query is not UTF-8"]
 

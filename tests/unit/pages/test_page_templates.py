@@ -375,11 +375,11 @@ def test_rows_of_the_list_show_the_newest_attempt_and_the_score() -> None:
 
 def test_a_list_reflects_its_form() -> None:
     """Folded filters open if one is set, links omit empty fields, and a searched id may be looked up."""
-    assert '<details class="rarer" id="rarer">' in list_page(b"q=a&chain=k&min=1&sort=newest")
+    assert '<details class="rarer" id="rarer">' in list_page(b"q=a&chain=k&min_score=1&sort=newest")
     assert '<details class="rarer" id="rarer" open>' in list_page(b"label=a%3Db")
-    assert 'href="/?q=a+b%26c&amp;cursor=next"' in list_page(b"q=a+b%26c&min=")
+    assert 'href="/?q=a+b%26c&amp;cursor=next"' in list_page(b"q=a+b%26c&min_score=")
     assert "look up the session session-1 at" in list_page(b"q=session-1")
-    for query in (b"q=two+words", b"q=..%2Fx", b"chain=k", b"q=session-1&min=x"):
+    for query in (b"q=two+words", b"q=..%2Fx", b"chain=k", b"q=session-1&min_score=x"):
         assert "look up the session" not in list_page(query)
     assert "No sessions yet" in list_page(b"sort=newest")
 

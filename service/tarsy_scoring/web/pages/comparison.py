@@ -19,7 +19,6 @@ from tarsy_scoring.web.queries import CompareQuery, read_form
 
 router = APIRouter(include_in_schema=False)
 
-FIELDS = {name: name for name in CompareQuery.model_fields}
 Document = Mapping[str, Any]
 
 
@@ -62,7 +61,7 @@ async def compare_page(request: Request, caller: Reading) -> HTMLResponse:
         Problem: 404, one of them does not exist; 400, they are of different sessions; 422, a malformed
             address.
     """
-    form = read_form(request.scope["query_string"], CompareQuery, FIELDS)
+    form = read_form(request.scope["query_string"], CompareQuery)
     if form.query is None:
         advice = "the address needs the ids of two scores, as in /scores/compare?a=ID&b=ID"
         raise Problem(422, "Malformed address", f"{advice}: {'; '.join(form.faults)}")

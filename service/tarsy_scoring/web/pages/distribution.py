@@ -102,7 +102,9 @@ def band_rows(found: Distribution, form: PeriodForm, *, is_default: bool) -> lis
         limits = f"{band.low} to {band.high}"
         name = limits if is_default else band.band.replace("_", " ")
         tone: Tone = tone_of(band.low) if is_default else OUTCOMES.get(band.band, "plain")
-        sought = {"min": band.low, "max": band.high} | {n: form.values[n] for n in FIELDS if form.values[n]}
+        sought = {"min_score": band.low, "max_score": band.high} | {
+            n: form.values[n] for n in FIELDS if form.values[n]
+        }
         share, length = band.count / max(count, 1), band.count / max(most, 1)
         return BandRow(name, limits, band.count, share, length, tone, f"/?{urlencode(sought)}")
 

@@ -110,7 +110,7 @@ def read_period_form(query_string: bytes, today: date, *choices: Choice) -> Peri
         query_string = query_string + b"&" + first if query_string else first
     names = (*FIELDS, *(choice.name for choice in choices))
     model = choices[0].model if choices else SelectionQuery
-    form = read_form(query_string, model, {name: name for name in names})
+    form = read_form(query_string, model, names)
     chosen = [(choice, form.values[choice.name] or next(iter(choice.options))) for choice in choices]
     values = {name: form.values[name] for name in FIELDS}
     return PeriodForm(values, (form.query or SelectionQuery()).selection(), chosen, form.faults)

@@ -25,11 +25,7 @@ PAGE_SIZE = 50  # half of the channels that a client may follow, and a page foll
 FOLDED = ("criteria", "outcome", "since", "until", "label", "flag")  # behind "More filters" unless one is set
 OUTCOMES = {"pass": "passed", "fail": "did not pass"}
 SORTS = {"newest": "newest first", "score_asc": "worst first", "score_desc": "best first"}
-# Name of each field of the form, and of its parameter in the API.
-FIELDS = {name: name for name in ("q", "chain", "status", *FOLDED, "sort", "cursor")} | {
-    "min": "min_score",
-    "max": "max_score",
-}
+FIELDS = ("q", "chain", "status", "min_score", "max_score", *FOLDED, "sort", "cursor")
 
 
 @router.get("/")

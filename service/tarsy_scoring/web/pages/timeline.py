@@ -25,7 +25,6 @@ from tarsy_scoring.web.queries import TimelineQuery, read_form
 
 router = APIRouter(include_in_schema=False)
 
-FIELDS = {name: name for name in TimelineQuery.model_fields}
 SHOWN = {
     "": "everything",
     "errors": "what failed",
@@ -45,7 +44,7 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
             address; 503, the source cannot be read.
     """
     context = context_of(request)
-    form = read_form(request.scope["query_string"], TimelineQuery, FIELDS)
+    form = read_form(request.scope["query_string"], TimelineQuery)
     if form.query is None:
         raise Problem(422, "Malformed address", "; ".join(form.faults))
     document = await _marking_score(context, session_id, form.query.score)
