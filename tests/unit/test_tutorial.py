@@ -11,7 +11,7 @@ from tarsy_scoring.cli import cli
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text("utf-8")
 FILES = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
 QUOTED = re.compile(r"```console\n\$ tarsy-scoring (.+?)\n(.*?)```", re.DOTALL)
-NEED_SERVERS = ("score my-session.json", "compare --label guidance")
+NEEDS_JUDGE = "score my-session.json"
 
 
 @pytest.fixture
@@ -20,14 +20,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in FILES.findall(PAGE):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
-    (tmp_path / "sessions").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCORING_CONFIG", "config.yaml")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("command", "shown"), [quote for quote in QUOTED.findall(PAGE) if quote[0] not in NEED_SERVERS]
+    ("command", "shown"), [quote for quote in QUOTED.findall(PAGE) if quote[0] != NEEDS_JUDGE]
 )
 def test_shown_output_is_printed(folder: Path, command: str, shown: str) -> None:
     ended = CliRunner().invoke(cli, command.split())
@@ -35,14 +34,3 @@ def test_shown_output_is_printed(folder: Path, command: str, shown: str) -> None
     assert ended.exit_code == 0, ended.output
     for piece in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE):
         assert piece.strip() in ended.output
-
-
-def test_written_sessions_have_both_versions_and_are_judged_by_the_chain(folder: Path) -> None:
-    program = compile((folder / "make_sessions.py").read_text("utf-8"), "make_sessions.py", "exec")
-    exec(program, {})
-
-    for version, failed in (("v1", 1), ("v2", 0)):
-        ended = CliRunner().invoke(cli, ["score", f"sessions/checkout-{version}-2.json", "--no-judge"])
-        assert ended.exit_code == 0, ended.output
-        assert "outcome: pass" in ended.output
-        assert f"{failed} failed" in ended.output
