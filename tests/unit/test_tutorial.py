@@ -25,9 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"), [quote for quote in QUOTED.findall(PAGE) if quote[0] != NEEDS_JUDGE]
-)
+@pytest.mark.parametrize(("command", "shown"), [quote for quote in QUOTED.findall(PAGE) if quote[0] != NEEDS_JUDGE])
 def test_shown_output_is_printed(folder: Path, command: str, shown: str) -> None:
     ended = CliRunner().invoke(cli, command.split())
 

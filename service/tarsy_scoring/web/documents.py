@@ -1,7 +1,7 @@
 """
 The documents of the API as models, for JSON Schema and OpenAPI. The service builds its answers from rows.
 
-The fields of a score are declared in `queue/score_fields`, the shapes of its parts in `queue/score_parts`.
+`scores/fields` declares the fields of a score, `scores/shapes` the shapes of their parts.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from tarsy_scoring.scores.fields import SCORE_FIELDS
 from tarsy_scoring.scores.shapes import Part
 
 
-class Fault(BaseModel):
+class RequestFault(BaseModel):
     """One fault of a request and its place, without the value."""
 
     loc: list[str | int]
@@ -27,7 +27,7 @@ class ProblemDocument(BaseModel):
     status: int = Field(ge=400, le=599)
     detail: str = Field(description="What happened, why, and what would help.")
     instance: str = Field(description="This occurrence; ends in the request id, which the log has as well.")
-    errors: list[Fault] | None = Field(None, description="Only with 422: the faults of the request.")
+    errors: list[RequestFault] | None = Field(None, description="Only with 422: the faults of the request.")
 
 
 def _score_fields() -> dict[str, Any]:

@@ -19,8 +19,9 @@ _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = """\
 Scores of automated incident investigations: request them, read them, analyse them.
 
-Every refusal and failure is a problem document (RFC 9457, `application/problem+json`), and at TARSy's own addresses JSON
-with a `message`. docs/api.md describes access; where tokens are configured, send `Authorization: Bearer TOKEN`.
+Every refusal and failure is a problem document (RFC 9457, `application/problem+json`), and at TARSy's own
+addresses JSON with a `message`. docs/api.md describes access; where tokens are configured, send
+`Authorization: Bearer TOKEN`.
 """
 _BEARER = {"type": "http", "scheme": "bearer", "description": "Needed where SCORING_API_TOKENS_FILE is set."}
 _RETRY_AFTER = {
@@ -78,19 +79,22 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
     shared = {} if path in PROBES else _ANY_ANSWER
     if shared and method not in UNCHANGING_METHODS:
         shared = shared | _ANSWER_TO_A_CHANGE
-    answers = {status: dict(answer) for status, answer in declared.items()}
-    for status, description in shared.items():
-        answer = answers.setdefault(status, {"description": description})
-        if "HTTPValidationError" in str(answer.get("content")):
-            answers[status] = {"description": description}  # the framework's own shape, which is never sent
-    media_type, model = (MEDIA_TYPE, "ProblemDocument")
-    if is_tarsys_path(path):
-        media_type, model = ("application/json", "TarsyError")
-    problem = {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
-    for status, answer in answers.items():
-        # The middleware answers a shared status with a problem, whatever the route declares.
-        if status >= "400" and (status in shared or not answer.get("content")):
-            answer["content"] = answer.get("content", {}) | problem
-        if status in ("429", "503"):
-            answer.setdefault("headers", _RETRY_AFTER)
+    # FastAPI declares a 422 in a shape of its own, which is never sent.
+    own = {s: a for s, a in declared.items() if "HTTPValidationError" not in str(a.get("content"))}
+    answers: dict[str, Any] = {status: {"description": text} for status, text in shared.items()} | own
+    for status in sorted(answers):
+        if status >= "400":
+            # The middleware answers a shared status with a problem, whatever the route declares.
+            answers[status] = _refusal(answers[status], status, path, is_shared=status in shared)
     return dict(sorted(answers.items()))
+
+
+def _refusal(answer: dict[str, Any], status: str, path: str, *, is_shared: bool) -> dict[str, Any]:
+    content = answer.get("content", {})
+    if is_shared or not content:
+        media_type, model = MEDIA_TYPE, "ProblemDocument"
+        if is_tarsys_path(path):
+            media_type, model = "application/json", "TarsyError"
+        content = content | {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
+    headers = {"headers": _RETRY_AFTER} if status in ("429", "503") else {}
+    return headers | answer | {"content": content}

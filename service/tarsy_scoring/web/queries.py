@@ -8,7 +8,7 @@ same model, so that both accept the same values and refuse the same mistakes.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -353,26 +353,44 @@ def read_form(query_string: bytes, model: type[Q], names: Collection[str] = ()) 
     except ValueError:
         return Form(dict.fromkeys(names, ""), None, ["address: the query is not UTF-8"])
     values = dict.fromkeys(names, "") | {name: value.strip() for name, value in pairs if name in names}
+    given, wrong_days = _as_parameters(values)
+    faults = [*_misread(pairs, names), *wrong_days]
+    try:
+        query = model.model_validate(given)
+    except ValidationError as error:
+        return Form(values, None, [*faults, *_in_sentences(error)])
+    return Form(values, None if faults else query, faults)
+
+
+def _misread(pairs: Sequence[tuple[str, str]], names: Collection[str]) -> Iterator[str]:
+    """Errors for fields that the page would ignore."""
     times = Counter(name for name, _ in pairs)
-    faults = [f"{name}: given more than once" for name in names if times[name] > 1]
+    yield from (f"{name}: given more than once" for name in names if times[name] > 1)
     if any(value and name not in names for name, value in pairs):
-        faults.append(f"the address has a field that this page does not have; it has {', '.join(names)}")
+        yield f"the address has a field that this page does not have; it has {', '.join(names)}"
+
+
+def _as_parameters(values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The fields that are not empty as parameters of the API, and errors for days that do not exist."""
     given: dict[str, Any] = {name: value for name, value in values.items() if value}
-    for name in given.keys() & set(DAYS):
+    faults = []
+    for name in [name for name in DAYS if name in given]:
         given[name] = _start_of_range(given[name], is_end=name == "until")
         if given[name] is None:
             faults.append(f"{name}: expected a day such as 2026-01-31")
     if "label" in given:
         given["label"] = [re.sub(r"\s*=\s*", "=", given["label"], count=1)]
-    try:
-        query = model.model_validate(given)
-    except ValidationError as error:
-        # An optional field gives one error per alternative. The last one is about None, the first one counts.
-        found = reversed(error.errors(include_url=False, include_input=False))
-        messages = {fault["loc"][:1]: str(fault["msg"]).removeprefix("Value error, ") for fault in found}
-        faults += [": ".join([*map(str, where), text]) for where, text in reversed(messages.items())]
-        return Form(values, None, faults)
-    return Form(values, None if faults else query, faults)
+    return given, faults
+
+
+def _in_sentences(error: ValidationError) -> Iterator[str]:
+    """One error per field."""
+    # An optional field gives one error per alternative. The last one is about None, the first one counts.
+    messages: dict[tuple[str | int, ...], str] = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        messages.setdefault(fault["loc"][:1], str(fault["msg"]).removeprefix("Value error, "))
+    for where, message in messages.items():
+        yield ": ".join([*map(str, where), message])
 
 
 def _start_of_range(day: str, *, is_end: bool) -> str | None:

@@ -33,7 +33,7 @@ from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.score_view import in_order
-from tarsy_scoring.web.pages.session import ShownSession, Unreadable
+from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession
 from tarsy_scoring.web.pages.trends import chain_rows
 from tarsy_scoring.web.queries import read_form
 
@@ -174,12 +174,12 @@ def shown(template: str, **values: Any) -> str:
 
 
 def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = True) -> dict[str, Any]:
-    shown = ShownSession("completed", None, None, "a pod restarts", "out of memory", is_cut=True)
+    shown = SessionTexts("completed", None, None, "a pod restarts", "out of memory", is_cut=True)
     return {
         "session_id": "session-1",
         "doc": score_view.with_order(document, content),
         "session": shown if is_readable else None,
-        "unreadable": None if is_readable else Unreadable("away"),
+        "unreadable": None if is_readable else UnreadableSession("away"),
         "timeline": "/sessions/session-1/timeline?" if is_readable else "",
         "info": score_view.session_facts({"labels": {"team": "edge"}}, shown),
         "history": score_view.with_changes([document, document]),
@@ -284,7 +284,7 @@ def test_hostile_text_in_every_field_stays_text() -> None:
     """This holds for text of alert, agent, judge, event and requester."""
     reference = FULL["reference"] | {"provided_by": EVIL, "source_url": f"https://tickets.example/{EVIL}"}
     values = score_values(evil(FULL) | {"reference": reference}, CONTENT)
-    values |= {"session": ShownSession(EVIL, EVIL, EVIL, EVIL, EVIL, is_cut=False)}
+    values |= {"session": SessionTexts(EVIL, EVIL, EVIL, EVIL, EVIL, is_cut=False)}
     values |= {"info": score_view.session_facts({"labels": {EVIL: EVIL}}, values["session"])}
     values |= {"judged_against": EVIL, "newest_reference": reference | {"provided_at": NOW}}
     words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)

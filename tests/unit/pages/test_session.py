@@ -11,7 +11,7 @@ from fakes import FakeSessions
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.pages import session as module
-from tarsy_scoring.web.pages.session import MAX_TEXT_CHARACTERS, ShownSession, Unreadable, read_session
+from tarsy_scoring.web.pages.session import MAX_TEXT_CHARACTERS, SessionTexts, UnreadableSession, read_session
 from tarsy_scoring.web.places import Places
 
 
@@ -20,9 +20,9 @@ def context(source: Any, places: Places | None = None) -> Any:
     return SimpleNamespace(settings=settings, source=source, session_reads=places or Places(1))
 
 
-async def shown(**changes: Any) -> ShownSession:
+async def shown(**changes: Any) -> SessionTexts:
     found = await read_session(context(FakeSessions(one=a_timeline(**changes))), "one")
-    assert isinstance(found, ShownSession)
+    assert isinstance(found, SessionTexts)
     return found
 
 
@@ -61,7 +61,7 @@ async def test_a_long_text_is_cut_and_says_so() -> None:
 async def test_a_session_that_cannot_be_read_says_why(source: Any, is_gone: bool) -> None:
     """The page of its score is shown all the same."""
     found = await read_session(context(source), "one")
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableSession)
     assert found.is_gone is is_gone
 
 
@@ -91,10 +91,10 @@ async def test_few_sessions_are_in_memory_at_once() -> None:
     source.go_on.set()
     found = await asyncio.gather(*asked)
 
-    assert isinstance(refused, Unreadable)
+    assert isinstance(refused, UnreadableSession)
     assert "too many sessions" in refused.reason
     assert source.most == 2
-    assert sum(isinstance(session, ShownSession) for session in found) == 5
+    assert sum(isinstance(session, SessionTexts) for session in found) == 5
 
 
 async def test_a_page_waits_for_a_place_as_long_as_for_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +104,5 @@ async def test_a_page_waits_for_a_place_as_long_as_for_the_source(monkeypatch: p
     found = await asyncio.gather(*(read_session(held, "one") for _ in range(2)))
     source.go_on.set()
 
-    assert [type(session) for session in found] == [Unreadable, Unreadable]
-    assert isinstance(await read_session(held, "one"), ShownSession), "the place is free again"
+    assert [type(session) for session in found] == [UnreadableSession, UnreadableSession]
+    assert isinstance(await read_session(held, "one"), SessionTexts), "the place is free again"

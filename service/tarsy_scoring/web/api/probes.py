@@ -22,7 +22,7 @@ LAST = {"Connection": "close"}
 router = APIRouter(tags=["probes"], generate_unique_id_function=operation_id)
 
 
-class Health(BaseModel):
+class ProbeAnswer(BaseModel):
     """State of the process."""
 
     status: Literal["running", "ready", "not ready"]
@@ -32,7 +32,7 @@ class Health(BaseModel):
 @router.get(
     "/healthz",
     summary="Whether the process runs",
-    responses={200: {"model": Health, "description": "It runs."}},
+    responses={200: {"model": ProbeAnswer, "description": "It runs."}},
 )
 async def healthz() -> Response:
     """200 while the process answers. Needs no access."""
@@ -43,8 +43,8 @@ async def healthz() -> Response:
     "/readyz",
     summary="Whether requests can be answered",
     responses={
-        200: {"model": Health, "description": "The database answers."},
-        503: {"model": Health, "description": "The database does not answer."},
+        200: {"model": ProbeAnswer, "description": "The database answers."},
+        503: {"model": ProbeAnswer, "description": "The database does not answer."},
     },
 )
 async def readyz(request: Request) -> Response:

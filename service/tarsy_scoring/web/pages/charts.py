@@ -50,7 +50,7 @@ def by_judge(days: Iterable[D]) -> dict[str, list[D]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JudgeLine:
     """
     The days of one judge in a picture.
 
@@ -103,11 +103,11 @@ def trend_picture(points: Sequence[TrendPoint], title: str) -> Markup:
 
 def _line(
     number: int, days: Sequence[TrendPoint], place: Callable[[date], float], height: Callable[[float], float]
-) -> Line:
+) -> JudgeLine:
     dots = [(place(d.day), height(d.average), _tooltip(number, d)) for d in days]
     highest = [(place(d.day), height(d.maximum)) for d in days]
     lowest = [(place(d.day), height(d.minimum)) for d in reversed(days)]
-    return Line(number, dots[0][0] if number > 1 else None, dots, [*highest, *lowest])
+    return JudgeLine(number, dots[0][0] if number > 1 else None, dots, [*highest, *lowest])
 
 
 def _tooltip(number: int, day: TrendPoint) -> str:

@@ -134,12 +134,13 @@ def category_rows(found: Distribution, registry: Iterable[Criteria]) -> list[tup
     in_bands = [{(c.criteria, c.category): c.average for c in b.categories} for b in reversed(found.bands)]
     by_criteria: defaultdict[str, dict[str, CategoryRow]] = defaultdict(dict)
     for one in found.categories:
-        most = known.get(one.criteria or "", {}).get(one.category)
-        if most is not None and one.average > most:
-            most = None  # earlier criteria of that name allowed more points
+        name = one.criteria or ""
+        most = known.get(name, {}).get(one.category, 0.0)
         by_band = [averages.get((one.criteria, one.category)) for averages in in_bands]
-        row = CategoryRow(one.category, one.average, one.count, most, by_band)
-        by_criteria[one.criteria or ""][one.category] = row
+        # Earlier criteria of that name may have allowed more points.
+        shown_most = most if one.average <= most else None
+        row = CategoryRow(one.category, one.average, one.count, shown_most, by_band)
+        by_criteria[name][one.category] = row
     return [
         (name, list(in_order(rows, known.get(name, {})).values()))
         for name, rows in sorted(by_criteria.items())

@@ -11,7 +11,7 @@ from tarsy_scoring.scores.reader import references_of
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.pages import labelling
-from tarsy_scoring.web.pages.session import ShownSession, Unreadable, read_session
+from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession, read_session
 from tarsy_scoring.web.problems import Problem
 
 T = TypeVar("T")
@@ -44,12 +44,12 @@ async def score_values(context: AppContext, session_id: str, document: Document 
     )
     if document is None:
         _require_readable(context, session_id, session)
-    shown = session if isinstance(session, ShownSession) else None
+    shown = session if isinstance(session, SessionTexts) else None
     score = f"score={document['score_id']}&" if document else ""
     return {
         "session_id": session_id,
         "session": shown,
-        "unreadable": session if isinstance(session, Unreadable) else None,
+        "unreadable": session if isinstance(session, UnreadableSession) else None,
         "info": session_facts(row or {}, shown),
         "timeline": f"/sessions/{session_id}/timeline?{score}" if shown else "",
         "newest": next(iter(production or ()), None),
@@ -63,9 +63,11 @@ async def score_values(context: AppContext, session_id: str, document: Document 
     }
 
 
-def _require_readable(context: AppContext, session_id: str, session: ShownSession | Unreadable) -> None:
+def _require_readable(
+    context: AppContext, session_id: str, session: SessionTexts | UnreadableSession
+) -> None:
     """Refuse the page of a session that has neither a score nor a timeline. Raises: Problem: 404, 503."""
-    if isinstance(session, ShownSession) or session.is_running:
+    if isinstance(session, SessionTexts) or session.is_running:
         return
     if session.is_gone or context.source is None:
         raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
@@ -73,7 +75,7 @@ def _require_readable(context: AppContext, session_id: str, session: ShownSessio
     raise Problem(503, "Session not readable", detail)
 
 
-def session_facts(row: Mapping[str, Any], session: ShownSession | None) -> dict[str, Any]:
+def session_facts(row: Mapping[str, Any], session: SessionTexts | None) -> dict[str, Any]:
     """Alert type, chain, labels and status of a session: from a row of its scores, else from the source."""
     return {
         "alert_type": row.get("alert_type") or (session and session.alert_type),
@@ -106,9 +108,16 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
         "current_hash": context.policy.current_hash(criteria, document["chain_id"]),
         "meaning_of_total": known.meaning if known else None,
         "meanings": known.failure_vocabulary if known else {},
+        **judged_by(content),
+        **labels,
+    }
+
+
+def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """`max_points` per category and `weights` per rubric item of stored criteria."""
+    return {
         "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
         "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
-        **labels,
     }
 
 

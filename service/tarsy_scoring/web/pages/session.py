@@ -24,7 +24,7 @@ AWAY = "reload the page shortly; if it stays so, an operator should look at the 
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSession:
+class SessionTexts:
     """The parts of a session that the page of a score shows, and whether it shows the texts in full."""
 
     status: str
@@ -36,7 +36,7 @@ class ShownSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableSession:
     """
     Why a session cannot be shown, and what its reader can do.
 
@@ -50,22 +50,24 @@ class Unreadable:
     may_return: bool = False
 
 
-async def read_session(context: AppContext, session_id: str) -> ShownSession | Unreadable:
+async def read_session(context: AppContext, session_id: str) -> SessionTexts | UnreadableSession:
     """Read what the page of a score shows. A failure of the source is a result, not an exception."""
     masking = masking_of(context.settings.config.masking.extra_patterns)
 
-    def show(timeline: Timeline) -> ShownSession:
+    def show(timeline: Timeline) -> SessionTexts:
         texts = [mask_secrets(text, masking) for text in (timeline.alert_data, timeline.final_analysis or "")]
         alert, analysis = (text[:MAX_TEXT_CHARACTERS] for text in texts)
         is_cut = max(map(len, texts)) > MAX_TEXT_CHARACTERS
-        return ShownSession(
+        return SessionTexts(
             timeline.status, timeline.chain_id, timeline.alert_type, alert, analysis, is_cut=is_cut
         )
 
     return await read_with(show, context, session_id)
 
 
-async def read_with(work: Callable[[Timeline], T], context: AppContext, session_id: str) -> T | Unreadable:
+async def read_with(
+    work: Callable[[Timeline], T], context: AppContext, session_id: str
+) -> T | UnreadableSession:
     """
     The result of `work`, done in a thread on the timeline that the source has now.
 
@@ -73,7 +75,7 @@ async def read_with(work: Callable[[Timeline], T], context: AppContext, session_
     """
     source = context.source
     if source is None:
-        return Unreadable(
+        return UnreadableSession(
             "this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it"
         )
     try:
@@ -82,12 +84,16 @@ async def read_with(work: Callable[[Timeline], T], context: AppContext, session_
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
             return await asyncio.to_thread(work, timeline)
     except NoPlace:
-        return Unreadable("too many sessions are being shown now", "reload the page shortly", may_return=True)
+        return UnreadableSession(
+            "too many sessions are being shown now", "reload the page shortly", may_return=True
+        )
     except SessionNotFound:
-        return Unreadable("the source no longer has the session", is_gone=True)
+        return UnreadableSession("the source no longer has the session", is_gone=True)
     except SessionNotTerminal as error:
-        return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # the text names the status
+        return UnreadableSession(
+            str(error)[:MAX_REASON_CHARACTERS], is_running=True
+        )  # the text names the status
     except SessionTooLarge as error:
-        return Unreadable(str(error))
+        return UnreadableSession(str(error))
     except (TimelineUnavailable, TimeoutError):
-        return Unreadable("the timeline source cannot be read now", AWAY, may_return=True)
+        return UnreadableSession("the timeline source cannot be read now", AWAY, may_return=True)

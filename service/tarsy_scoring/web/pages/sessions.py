@@ -66,17 +66,15 @@ def list_values(
 ) -> dict[str, Any]:
     """Values of `sessions.html` about its form and its list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
-    flags = {flag for session in found.sessions if session.score for flag in session.score.flags}
-    # The source may know a session that the list does not.
-    may_be_session = not faults and SESSION_ID_PATTERN.fullmatch(form.values["q"])
+    sought = form.values["q"]  # the source may know a session that the list does not
     return {
         "form": form,
         "faults": faults,
         "sessions": found.sessions,
-        "explained": {flag: meaning for flag, meaning in words.FLAGS.items() if flag in flags},
+        "explained": _explained(found),
         "is_narrowed": bool(kept.keys() - {"sort"}),
         "shows_folded": bool(kept.keys() & set(FOLDED)),
-        "sought_session": form.values["q"] if may_be_session else None,
+        "sought_session": sought if SESSION_ID_PATTERN.fullmatch(sought) else None,
         "is_continued": bool(form.values["cursor"]),
         "first_query": urlencode(kept),
         "next_query": urlencode(kept | {"cursor": found.next_cursor}) if found.next_cursor else None,
@@ -84,3 +82,9 @@ def list_values(
         "outcomes": OUTCOMES,
         "new_key": uuid4,
     }
+
+
+def _explained(found: SessionPage) -> dict[str, str]:
+    """The flags on the page with their meanings."""
+    flags = {flag for session in found.sessions if session.score for flag in session.score.flags}
+    return {flag: meaning for flag, meaning in words.FLAGS.items() if flag in flags}

@@ -18,7 +18,7 @@ from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.pages.session import Unreadable, read_with
+from tarsy_scoring.web.pages.session import UnreadableSession, read_with
 from tarsy_scoring.web.pages.timeline_view import ShownTimeline, marks_of, show_timeline
 from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.queries import TimelineQuery, read_form
@@ -104,12 +104,12 @@ async def _read(
         return show_timeline(shown, query, marks_of(document), cut, extra_patterns)
 
     found = await read_with(show, context, session_id)
-    if isinstance(found, Unreadable):
+    if isinstance(found, UnreadableSession):
         raise _unreadable(session_id, found, has_score=document is not None)
     return found
 
 
-def _unreadable(session_id: str, found: Unreadable, *, has_score: bool) -> Problem:
+def _unreadable(session_id: str, found: UnreadableSession, *, has_score: bool) -> Problem:
     """Why there is no timeline, and what the reader can do."""
     kept = "; its scores and their analyses are kept: the page of the session shows them" if has_score else ""
     if found.is_running:

@@ -6,7 +6,8 @@ A page holds a part of the entries, and of each the beginning and the end, so it
 session.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -45,6 +46,11 @@ class Marks:
     sentences: list[tuple[str, str]] = field(default_factory=list)
     failed: list[Mapping[str, Any]] = field(default_factory=list)
     quoted_elsewhere: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def say(self, place: str, sentence: str) -> None:
+        """Keep a sentence that cites the entry, unless there are enough."""
+        if len(self.sentences) < MAX_SENTENCES and (place, sentence) not in self.sentences:
+            self.sentences.append((place, sentence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +164,24 @@ def show_timeline(
         first=start + 1 if of_page else 0,
         matching=len(matching),
         total=len(facts),
-        previous_at=matching[max(0, start - ENTRIES_SHOWN)] if start else None,
-        next_at=matching[start + ENTRIES_SHOWN] if start + ENTRIES_SHOWN < len(matching) else None,
-        agents=list(dict.fromkeys(_choice(one.agent) for one in facts.values() if one.agent))[:MAX_CHOICES],
+        previous_at=next(iter(matching[max(0, start - ENTRIES_SHOWN) : start]), None),
+        next_at=next(iter(matching[start + ENTRIES_SHOWN :]), None),
+        agents=_agents(facts),
         tools=_tools(facts),
-        cited=[entry for entry in facts if entry in marks][:MAX_IDS],
-        not_there=sorted(marks.keys() - facts.keys(), key=lambda entry: int(entry[1:]))[:MAX_IDS],
-        suspicious=[entry for entry in facts if entry in suspicious][:MAX_IDS],
+        cited=_listed(facts, marks),
+        not_there=_listed(sorted(marks, key=lambda entry: int(entry[1:])), marks.keys() - facts.keys()),
+        suspicious=_listed(facts, suspicious),
         not_shown=rendering.not_shown[:MAX_NOT_SHOWN],
         is_at_missing=query.at is not None and query.at not in of_page,
     )
+
+
+def _listed(entries: Iterable[str], wanted: Collection[str]) -> list[str]:
+    return [entry for entry in entries if entry in wanted][:MAX_IDS]
+
+
+def _agents(facts: Mapping[str, EntryFacts]) -> list[str]:
+    return list(dict.fromkeys(_choice(one.agent) for one in facts.values() if one.agent))[:MAX_CHOICES]
 
 
 def _choice(name: str) -> str:
@@ -229,28 +243,25 @@ def marks_of(document: Mapping[str, Any] | None) -> dict[str, Marks]:
     """By entry id, what a score says about the entry. Empty without a score."""
     if document is None:
         return {}
-    marks: dict[str, Marks] = {}
+    marks: defaultdict[str, Marks] = defaultdict(Marks)
     for place, text in _texts_of(document):
-        for ids, sentence in citing_sentences(legible(text)[:MAX_CHARACTERS]) if text else ():
-            said = place, sentence[:MAX_SENTENCE_CHARACTERS]
+        for ids, sentence in citing_sentences(legible(text)[:MAX_CHARACTERS]):
             for entry in ids:
-                sentences = marks.setdefault(entry, Marks()).sentences
-                if len(sentences) < MAX_SENTENCES and said not in sentences:
-                    sentences.append(said)
+                marks[entry].say(place, sentence[:MAX_SENTENCE_CHARACTERS])
     for citation in (document["grounding"] or {}).get("failed", ()):
-        entries = citation["entry"].split(", ") if citation["entry"] else []
-        for entry in entries:
-            marks.setdefault(entry, Marks()).failed.append(citation)
+        entries = (citation["entry"] or "").split(", ")
+        for entry in filter(None, entries):
+            marks[entry].failed.append(citation)
         if (found_in := citation["found_in"]) and found_in not in entries:
-            marks.setdefault(found_in, Marks()).quoted_elsewhere.append(citation)
-    return marks
+            marks[found_in].quoted_elsewhere.append(citation)
+    return dict(marks)
 
 
-def _texts_of(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _texts_of(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The texts of a score that may cite entries, each with the part of the score that it belongs to."""
-    yield "Analysis", document["score_analysis"]  # a rubric's issues and highlights are its analysis
+    yield "Analysis", document["score_analysis"] or ""  # a rubric's issues and highlights are its analysis
     for tool in document["missing_tools"]:
         yield "Missing tools", tool["rationale"]
-    yield "Missing tools", document["missing_tools_analysis"]
+    yield "Missing tools", document["missing_tools_analysis"] or ""
     for approach in document["alternative_approaches"]:
         yield "Other approaches", approach["description"]

@@ -88,13 +88,10 @@ def badge(
         return Badge("busy", in_words(PHASES, phase), is_busy=True)
     if status == "pending":
         return Badge("queued", STATUSES["pending"], more=in_words(WAITING_FOR, waiting_for or ""))
-    if status is None or status == "not_scored":
-        return Badge("none", STATUSES["not_scored"])
-    if error_kind == NOTHING_TO_JUDGE:
-        return Badge("plain", STATUSES[NOTHING_TO_JUDGE])
+    state = NOTHING_TO_JUDGE if error_kind == NOTHING_TO_JUDGE else status or "not_scored"
     # A completed score without a judge has no total.
-    look = "plain" if status == "completed" else "ended"
-    return Badge(look, in_words(STATUSES, status))
+    looks = {"not_scored": "none", NOTHING_TO_JUDGE: "plain", "completed": "plain"}
+    return Badge(looks.get(state, "ended"), in_words(STATUSES, state))
 
 
 def badge_of(document: Mapping[str, Any]) -> Badge:
