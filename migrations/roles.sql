@@ -21,12 +21,12 @@ DECLARE
   owner text := (SELECT tableowner FROM pg_tables WHERE schemaname = place AND tablename = 'session_scores');
   name text;
   -- What the API writes: requests, scores that it makes or cancels, their events, labels and review lists, decisions about
-  -- missing tools, kept answers, rates of callers, and who changed what.
+  -- missing tools, kept answers, and who changed what.
   changed_by_api text[] := ARRAY[
-    'caller_rates', 'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
+    'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
     'tool_states'];
   added_by_api text[] := ARRAY['changes', 'score_labels', 'scoring_events'];
-  emptied_by_api text[] := ARRAY['caller_rates', 'kept_answers'];
+  emptied_by_api text[] := ARRAY['kept_answers'];
 BEGIN
   IF owner IS NULL THEN
     RAISE EXCEPTION 'schema % has no table session_scores: run tarsy-scoring migrate first, and set search_path', place;

@@ -421,12 +421,6 @@ CREATE TABLE budget_charges (
 ) WITH (fillfactor = 70);
 CREATE INDEX budget_charges_of_day ON budget_charges (day, chain_id);
 CREATE INDEX budget_charges_of_score ON budget_charges (score_id);
-
--- Changing requests per minute and caller. Unlogged: a crash may forget the callers of the last minute.
-CREATE UNLOGGED TABLE caller_rates (
-  caller  text PRIMARY KEY,
-  full_at timestamptz NOT NULL  -- when the caller may make a whole minute's changes at once again
-)
 """
 
 PEOPLE = """

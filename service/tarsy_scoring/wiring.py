@@ -37,7 +37,7 @@ from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.web.addresses import is_loopback
+from tarsy_scoring.web.edge.addresses import is_loopback
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
 from tarsy_scoring.web.app import application
-from tarsy_scoring.web.middleware import PROBES
+from tarsy_scoring.web.edge.middleware import PROBES
 
 DOCUMENT: dict[str, Any] = json.loads((SCHEMAS / "openapi.json").read_text("utf-8"))
 MODELS: dict[str, Any] = DOCUMENT["components"]["schemas"]

@@ -29,9 +29,9 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
-from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.edge.access import Access
+from tarsy_scoring.web.edge.host_check import Hosts
 from tarsy_scoring.web.server import LONGEST_STOP_S
-from tarsy_scoring.web.sites import Hosts
 from tarsy_scoring.wiring import check_settings
 from tarsy_scoring_lab.recorded_replies import example_sessions
 from tarsy_scoring_lab.scripted_judge import MODEL

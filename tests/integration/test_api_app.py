@@ -26,10 +26,10 @@ from processes import Process
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.web import middleware, problems
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.problems import MEDIA_TYPE
+from tarsy_scoring.web.edge import middleware, problems
+from tarsy_scoring.web.edge.problems import MEDIA_TYPE
 from tarsy_scoring.web.server import address_of, listen, serve
 from tarsy_scoring.wiring import open_parts
 

@@ -15,10 +15,10 @@ from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.telemetry import http_server
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import middleware
-from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.middleware import Lifecycle, RequestMiddleware
-from tarsy_scoring.web.problems import add_problem_handlers
+from tarsy_scoring.web.edge import middleware
+from tarsy_scoring.web.edge.access import Access
+from tarsy_scoring.web.edge.middleware import Lifecycle, RequestMiddleware
+from tarsy_scoring.web.edge.problems import add_problem_handlers
 from tarsy_scoring.web.server import listen, serve
 
 ENOUGH_S = 20.0

@@ -12,10 +12,10 @@ import pytest
 from fastapi import FastAPI
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.web import middleware
 from tarsy_scoring.web.api import probes
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge import middleware
 from tarsy_scoring.wiring import open_parts
 
 ENOUGH_S = 20.0

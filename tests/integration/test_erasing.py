@@ -144,7 +144,6 @@ async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
         await scoring.rows(statement, claimed.score_id, name)
     await scoring.rows("UPDATE changes SET address = '192.0.2.7' WHERE changed_by = $1", name)
     for statement in (
-        "INSERT INTO caller_rates VALUES ($1, now())",
         "INSERT INTO tool_states (tool, tool_key, state, since, said_by) VALUES ('logs', 'logs', 'planned', now(), $1)",
         "INSERT INTO tool_merges (name, name_key, tool, decided_by) VALUES ('Logs', 'logs', 'logs', $1)",
         "INSERT INTO pauses (chain_id, paused_by) VALUES ('chain of ' || md5($1), $1)",

@@ -15,9 +15,9 @@ from stored import store_score
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge.access import Access
 
 SCORE = uuid.UUID(int=7)
 API = "/api/v1/scoring"

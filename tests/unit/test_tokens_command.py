@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tarsy_scoring.cli import cli
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.tokens import utc_today
+from tarsy_scoring.web.edge.tokens import utc_today
 
 DIGEST = "5f16a6a3d7f8d3e1b0a2c4e6f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2"
 

@@ -19,9 +19,9 @@ from tarsy_scoring.telemetry.metrics_server import serve_metrics
 from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.web.server import address_of, listen, serve
 from tarsy_scoring.wiring import Parts, check_settings, open_parts, require_migrated
 

@@ -76,7 +76,7 @@ def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[st
     Raises:
         ConfigurationError: Naming all that is wrong, one in a line.
     """
-    from tarsy_scoring.web.access import Access
+    from tarsy_scoring.web.edge.access import Access
 
     errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
         *setting_errors(settings, ROLES, environ),

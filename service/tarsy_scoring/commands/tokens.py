@@ -20,7 +20,7 @@ def list_tokens(as_json: bool) -> None:
     Reads SCORING_API_TOKENS_FILE. The state is `valid`, `expires soon` (within 14 days) or `expired`. Digests
     are not shown.
     """
-    from tarsy_scoring.web.tokens import TokensFile, utc_today
+    from tarsy_scoring.web.edge.tokens import TokensFile, utc_today
 
     path = settings_of_environment().api_tokens_file
     if path is None:

@@ -100,7 +100,7 @@ PLACES = (
     Place("erasures", "erasure_id", _NUMBER, "erased_by"),
 )
 
-SHORT_LIVED = ("kept_answers", "caller_rates")  # rows of a caller that exist for a day, or a minute
+SHORT_LIVED = ("kept_answers",)  # rows of a caller that exist for a day
 COUNT_SHORT_LIVED = "SELECT count(*) AS rows FROM {{schema}}.{table} WHERE caller = $1"
 REMOVE_SHORT_LIVED = """
 WITH gone AS (DELETE FROM {{schema}}.{table} WHERE caller = $1 RETURNING 1) SELECT count(*) AS rows FROM gone

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from tarsy_scoring.studies.drift_report import DriftReport, read_report
 from tarsy_scoring.studies.findings import MOST_SHOWN
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.queries import OptionalMoment, OptionalWord, Parameters
 
 router = scoring_routes("analytics", "/analytics")

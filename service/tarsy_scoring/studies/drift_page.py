@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.studies.drift_report import CAUSES, STATES, DriftReport, in_points, read_report
 from tarsy_scoring.studies.findings import Finding
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.charts import trend_view
 from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 from tarsy_scoring.web.pages.words import Tone

@@ -7,13 +7,12 @@ from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
 from tarsy_scoring.web import api, pages
-from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.api.probes import database_look
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.middleware import Lifecycle, RequestMiddleware
+from tarsy_scoring.web.edge.access import Access
+from tarsy_scoring.web.edge.middleware import Lifecycle, RequestMiddleware
+from tarsy_scoring.web.edge.problems import REFUSALS, Problem, add_problem_handlers
 from tarsy_scoring.web.openapi import openapi_document
-from tarsy_scoring.web.problems import REFUSALS, Problem, add_problem_handlers
-from tarsy_scoring.web.rates import FleetRates
 
 
 def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
@@ -31,9 +30,8 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     app.state.database_look = database_look(context)
     access = access or Access(context.settings)
     app.state.lifecycle = Lifecycle(access=access)
-    rates = FleetRates(context.inbox.database, context.settings.api_rate_per_minute)
     app.add_middleware(
-        RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle, rates=rates
+        RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle
     )
     return app
 

@@ -1,12 +1,11 @@
-"""The two objects that routes share: the parts of the service (`AppContext`) and the caller of a request."""
+"""The parts of the service that routes share."""
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import cast
 
 from starlette.requests import HTTPConnection
 
-from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.gateway import Gateway
@@ -16,14 +15,8 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
-from tarsy_scoring.web.places import Places
+from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 
-if TYPE_CHECKING:
-    from tarsy_scoring.web.tokens import Token
-
-Scope = Literal["read", "score"]
-ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
-READ_ONLY: frozenset[Scope] = frozenset({"read"})
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
 # Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while
 # it is read, masked and shown.
@@ -57,8 +50,8 @@ class AppContext:
     analytic_requests: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS)
     )
-    session_reads: Places = field(
-        default_factory=lambda: Places(MAX_SESSION_READS, MAX_SESSION_READS_WAITING)
+    session_reads: BoundedSemaphore = field(
+        default_factory=lambda: BoundedSemaphore(MAX_SESSION_READS, MAX_SESSION_READS_WAITING)
     )
     exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
 
@@ -66,32 +59,6 @@ class AppContext:
     def policy(self) -> Policy:
         """The admission rules in force."""
         return self.inbox.policy
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """
-    The caller of a request, as `Access` identified it.
-
-    Args:
-        name: Forwarded user, the name of a token, or `api-client`.
-        scopes: `score` includes `read`.
-        address: Client address of anonymous callers; None for named ones.
-        origin: Door and address of the request, for the audit record.
-        token: The token that the request carries; None: none.
-    """
-
-    name: str
-    scopes: frozenset[Scope]
-    address: str | None = None
-    origin: Origin = field(default=Origin(), compare=False)
-    token: "Token | None" = field(default=None, compare=False, repr=False)
-
-    @property
-    def identity(self) -> str:
-        """Key that is unique per caller: the name, or for an anonymous caller the name and the address."""
-        # A name holds no line break, so no named caller can have the key of an anonymous one.
-        return self.name if self.address is None else f"{self.name}\n{self.address}"
 
 
 def context_of(connection: HTTPConnection) -> AppContext:

@@ -10,10 +10,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import GenerateJsonSchema
 
-from tarsy_scoring.web.access import UNCHANGING_METHODS
 from tarsy_scoring.web.documents import ProblemDocument
-from tarsy_scoring.web.middleware import PROBES
-from tarsy_scoring.web.problems import MEDIA_TYPE, is_tarsys_path
+from tarsy_scoring.web.edge.access import UNCHANGING_METHODS
+from tarsy_scoring.web.edge.middleware import PROBES
+from tarsy_scoring.web.edge.problems import MEDIA_TYPE, is_tarsys_path
 
 _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = """\

@@ -33,8 +33,9 @@ from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, TimelineSource
-from tarsy_scoring.web.context import AppContext, Caller, context_of
-from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.caller import Caller
+from tarsy_scoring.web.edge.problems import Problem, malformed
 
 SOURCE_API = "api"
 TIMELINE_RETRY_S = 5

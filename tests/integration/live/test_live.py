@@ -29,9 +29,9 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.http_server import listen
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import middleware
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge import middleware
 from tarsy_scoring.web.server import serve
 
 WAIT_S = 30.0

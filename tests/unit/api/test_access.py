@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.access import ANONYMOUS, Access
-from tarsy_scoring.web.addresses import is_loopback
-from tarsy_scoring.web.context import Caller
-from tarsy_scoring.web.problems import Problem
-from tarsy_scoring.web.rates import Rates
+from tarsy_scoring.web.edge.access import ANONYMOUS, Access
+from tarsy_scoring.web.edge.addresses import is_loopback
+from tarsy_scoring.web.edge.caller import Caller
+from tarsy_scoring.web.edge.problems import Problem
+from tarsy_scoring.web.edge.rates import Rates
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0", "SCORING_API_HOSTS": "scoring.example, localhost"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
@@ -451,7 +451,7 @@ def test_changes_are_limited_per_caller() -> None:
 
 
 def test_reads_are_limited_per_caller_apart_from_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tarsy_scoring.web.access.READS_PER_MINUTE", 2)
+    monkeypatch.setattr("tarsy_scoring.web.edge.access.READS_PER_MINUTE", 2)
     clock = Clock()
     rules = access(PROXIED, clock)
     alice, bob = ({"x-forwarded-user": name} for name in ("alice", "bob"))
@@ -482,9 +482,10 @@ def test_a_refused_change_does_not_count_against_the_rate() -> None:
 
 
 def test_rate_limiter_forgets_the_least_recent_caller() -> None:
-    rates = Rates(1, Clock(), max_callers=3)
-    assert rates.take("busy") == 0
+    rates = Rates("reads", 1, Clock(), max_callers=3)
+    rates.count("busy")
     for number in range(10):
-        assert rates.take("busy") > 0
-        assert rates.take(f"caller-{number}") == 0
-    assert rates.take("caller-0") == 0
+        with pytest.raises(Problem):
+            rates.count("busy")
+        rates.count(f"caller-{number}")
+    rates.count("caller-0")

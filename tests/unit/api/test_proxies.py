@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.problems import Problem
-from tarsy_scoring.web.proxies import Forwarded, TrustedProxies, trusted_proxies
+from tarsy_scoring.web.edge.problems import Problem
+from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies, trusted_proxies
 
 NETWORK = {"SCORING_TRUSTED_PROXIES": "10.1.2.3/32"}
 WITH_SECRET = {**NETWORK, "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}

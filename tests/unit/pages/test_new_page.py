@@ -12,7 +12,7 @@ from jinja2 import ChoiceLoader, DictLoader
 from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring.web.app import application
-from tarsy_scoring.web.context import Caller
+from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.registry import PAGES, Page
 

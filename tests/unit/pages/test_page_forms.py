@@ -8,11 +8,11 @@ import pytest
 from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.scores.session_list import Filters
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form
 from tarsy_scoring.web.pages.period import DAY_OF, SORT, PeriodForm, read_period_form
 from tarsy_scoring.web.pages.sessions import FIELDS
-from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
 TODAY = date(2026, 3, 31)

@@ -10,14 +10,14 @@ from attempting import a_timeline
 from fakes import FakeSessions
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 from tarsy_scoring.web.pages import session as module
 from tarsy_scoring.web.pages.session import MAX_TEXT_CHARACTERS, SessionTexts, UnreadableSession, read_session
-from tarsy_scoring.web.places import Places
 
 
-def context(source: Any, places: Places | None = None) -> Any:
+def context(source: Any, places: BoundedSemaphore | None = None) -> Any:
     settings = SimpleNamespace(config=SimpleNamespace(masking=SimpleNamespace(extra_patterns={})))
-    return SimpleNamespace(settings=settings, source=source, session_reads=places or Places(1))
+    return SimpleNamespace(settings=settings, source=source, session_reads=places or BoundedSemaphore(1))
 
 
 async def shown(**changes: Any) -> SessionTexts:
@@ -84,7 +84,7 @@ class HeldSessions(FakeSessions):
 async def test_few_sessions_are_in_memory_at_once() -> None:
     """Some pages wait for a place; further ones are shown without their session."""
     source = HeldSessions()
-    held = context(source, Places(2, waiting=3))
+    held = context(source, BoundedSemaphore(2, queue=3))
     asked = [asyncio.create_task(read_session(held, "one")) for _ in range(6)]
     done, _ = await asyncio.wait(asked, timeout=20, return_when=asyncio.FIRST_COMPLETED)
     [refused] = [task.result() for task in done]
@@ -100,7 +100,7 @@ async def test_few_sessions_are_in_memory_at_once() -> None:
 async def test_a_page_waits_for_a_place_as_long_as_for_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ_S", 0.1)
     source = HeldSessions()
-    held = context(source, Places(1, waiting=1))
+    held = context(source, BoundedSemaphore(1, queue=1))
     found = await asyncio.gather(*(read_session(held, "one") for _ in range(2)))
     source.go_on.set()
 

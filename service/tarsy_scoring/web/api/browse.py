@@ -17,10 +17,10 @@ from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.edge.access import Analysing
+from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import (
     ApproachesQuery,
     ExportQuery,

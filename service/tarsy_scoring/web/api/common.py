@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.queries import known_parameters_once
 
 PREFIX = "/api/v1/scoring"

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from tarsy_scoring.dead_letters.letter_states import Letters, newest_letters
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.queries import DeadLettersQuery
 
 router = scoring_routes("browsing")

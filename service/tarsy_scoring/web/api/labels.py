@@ -12,7 +12,6 @@ from tarsy_scoring.labels import labels, review
 from tarsy_scoring.labels.calibration import TrustCard, read_outcome
 from tarsy_scoring.labels.labels import NewLabel
 from tarsy_scoring.labels.review import Reason
-from tarsy_scoring.web.access import Analysing, Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -22,7 +21,8 @@ from tarsy_scoring.web.api.common import (
     scoring_routes,
 )
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.edge.access import Analysing, Reading, Scoring
+from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
 
 router = scoring_routes("labels")

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
-from tarsy_scoring.web.access import Scoring
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.edge.access import Scoring
+from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import Moment
 
 router = scoring_routes("tools", "/missing-tools")

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
-from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.problems import UPGRADE_HEADERS, Problem
+from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.problems import UPGRADE_HEADERS, Problem
 
 router = APIRouter(prefix="/api/v1")
 

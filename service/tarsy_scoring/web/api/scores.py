@@ -12,7 +12,6 @@ from tarsy_scoring.audit import audit
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.scores.shapes import Turn
-from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -26,7 +25,8 @@ from tarsy_scoring.web.api.common import (
 )
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
-from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.edge.access import Reading, Scoring
+from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
 from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, ScoreRequest, request_score
 

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import SessionId, json_answer, operation_id
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.problems import Problem, database_away
+from tarsy_scoring.web.edge.access import Reading, Scoring
+from tarsy_scoring.web.edge.problems import Problem, database_away
 from tarsy_scoring.web.score_requests import IdempotencyKey, ScoreRequest, request_score
 
 NOT_FOUND = "resource not found"

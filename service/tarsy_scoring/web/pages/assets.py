@@ -10,8 +10,8 @@ from pathlib import PurePath
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from tarsy_scoring.web.access import Reading
-from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.audit import audit
-from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import no_such_score
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.rendering import count, page, percent, points, seconds, spelt, usd
-from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.queries import CompareQuery, read_form
 
 router = APIRouter(include_in_schema=False)

@@ -8,11 +8,11 @@ import yaml
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, find_criteria
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 

@@ -4,8 +4,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.dead_letters.letter_states import newest_letters
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.rendering import page
 
 router = APIRouter(include_in_schema=False)

@@ -12,8 +12,8 @@ from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import BandCount, Distribution
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.scores.bands import bands_of
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.period import (
     FIELDS,

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tarsy_scoring.scores.export import csv_lines
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.period import Choice, PeriodForm, requested_period
-from tarsy_scoring.web.problems import Problem
 
 
 def download_form(request: Request, *choices: Choice) -> PeriodForm:

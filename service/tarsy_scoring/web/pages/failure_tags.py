@@ -4,8 +4,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.period import KIND, period_page, requested_period
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.edge.problems import Problem
 
 T = TypeVar("T", bound=BaseModel)
 

@@ -11,12 +11,12 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.labels import labels, review
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Analysing, Scoring
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 

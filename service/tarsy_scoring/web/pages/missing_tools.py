@@ -12,10 +12,10 @@ from tarsy_scoring.missing_tools.decisions import ToolStateName
 from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons
-from tarsy_scoring.web.access import Analysing, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing, Scoring
 from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period

@@ -20,10 +20,10 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.stored import END
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import assets, registry, words
 from tarsy_scoring.web.pages.legible import legible
 from tarsy_scoring.web.pages.markdown import render
-from tarsy_scoring.web.problems import Problem
 
 # No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not
 # run.

@@ -10,9 +10,9 @@ from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.scores.reader import references_of
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import labelling
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession, read_session
-from tarsy_scoring.web.problems import Problem
 
 T = TypeVar("T")
 Document = Mapping[str, Any]

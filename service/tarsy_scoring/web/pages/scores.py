@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from tarsy_scoring.audit import audit
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
-from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import SessionId, no_such_score
-from tarsy_scoring.web.context import AppContext, Caller, context_of
+from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Reading, Scoring
+from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.pages.forms import form_fields, read_as, unreadable
 from tarsy_scoring.web.pages.rendering import Live, page, position_of
 from tarsy_scoring.web.pages.score_view import score_values

@@ -13,7 +13,7 @@ from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionToo
 from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.places import NoPlace
+from tarsy_scoring.web.edge.semaphore import QueueFull
 
 T = TypeVar("T")
 
@@ -79,11 +79,11 @@ async def read_with(
             "this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it"
         )
     try:
-        async with asyncio.timeout(READ_S) as limit, context.session_reads.one():
+        async with asyncio.timeout(READ_S) as limit, context.session_reads.hold():
             timeline = await source.fetch_timeline(session_id)
             limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
             return await asyncio.to_thread(work, timeline)
-    except NoPlace:
+    except QueueFull:
         return UnreadableSession(
             "too many sessions are being shown now", "reload the page shortly", may_return=True
         )

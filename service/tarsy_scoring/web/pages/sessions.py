@@ -12,8 +12,8 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import Live, page, position_of

@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.audit import audit
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.pages.session import UnreadableSession, read_with
 from tarsy_scoring.web.pages.timeline_view import ShownTimeline, marks_of, show_timeline
-from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.queries import TimelineQuery, read_form
 
 router = APIRouter(include_in_schema=False)

@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, Response
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.chain_averages import ChainAverages, EveryChain, every_chain
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.charts import spark_picture, trend_view
 from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.period import (

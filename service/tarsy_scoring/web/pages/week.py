@@ -23,8 +23,8 @@ from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.scores.reader import Holds
 from tarsy_scoring.studies.drift_report import CAUSES, in_points
 from tarsy_scoring.studies.findings import Finding, read_findings
-from tarsy_scoring.web.access import Analysing
 from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.rendering import page
 
 router = APIRouter(include_in_schema=False)

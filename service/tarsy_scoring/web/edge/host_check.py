@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.addresses import address_of, is_loopback
-from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.edge.addresses import address_of, is_loopback
+from tarsy_scoring.web.edge.problems import Problem
 
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 DEFAULT_PORTS = {"http": 80, "https": 443}

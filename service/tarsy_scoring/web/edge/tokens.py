@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.timeline.text import without_invisible
-from tarsy_scoring.web.context import ALL_SCOPES, READ_ONLY, Scope
+from tarsy_scoring.web.edge.caller import ALL_SCOPES, READ_ONLY, Scope
 
 log = structlog.get_logger()
 
@@ -90,6 +90,11 @@ class Token(BaseModel):
         """All scopes of the token: `score` includes `read`."""
         return ALL_SCOPES if self.scope == "score" else READ_ONLY
 
+    @property
+    def credential(self) -> tuple[str, str]:
+        """Digest and scope: a token that changes either is another one."""
+        return self.sha256, self.scope
+
 
 _TOKENS = TypeAdapter(tuple[Token, ...])
 
@@ -120,10 +125,9 @@ class TokensFile(WatchedFile[tuple[Token, ...]]):
                 found = entry
         return found
 
-    def has(self, token: Token) -> bool:
-        """Whether a token that was found is still valid, with the same scope."""
-        same = (t for t in self.current() if (t.sha256, t.scope) == (token.sha256, token.scope))
-        return any(t.state(self.today()) != "expired" for t in same)
+    def has(self, credential: tuple[str, str]) -> bool:
+        """Whether a token with this digest and scope is valid."""
+        return any(t.credential == credential and t.state(self.today()) != "expired" for t in self.current())
 
     def _warn(self, tokens: tuple[Token, ...]) -> None:
         for token in tokens:

@@ -18,13 +18,14 @@ from starlette.requests import HTTPConnection
 from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.addresses import address_of, is_loopback
-from tarsy_scoring.web.context import ALL_SCOPES, Caller, context_of
-from tarsy_scoring.web.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
-from tarsy_scoring.web.proxies import Forwarded, TrustedProxies
-from tarsy_scoring.web.rates import Rates, too_many_changes, too_many_reads
-from tarsy_scoring.web.sites import Hosts, peer_address, require_same_site
-from tarsy_scoring.web.tokens import TokensFile, bearer_token, utc_today
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.edge.addresses import address_of, is_loopback
+from tarsy_scoring.web.edge.caller import ALL_SCOPES, Caller
+from tarsy_scoring.web.edge.host_check import Hosts, peer_address, require_same_site
+from tarsy_scoring.web.edge.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
+from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
+from tarsy_scoring.web.edge.rates import Rates
+from tarsy_scoring.web.edge.tokens import TokensFile, bearer_token, utc_today
 
 log = structlog.get_logger()
 
@@ -105,8 +106,8 @@ class Access:
         self._hosts = Hosts(settings.api_hosts)
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
-        self._rates = Rates(settings.api_rate_per_minute, monotonic)
-        self._reads = Rates(READS_PER_MINUTE, monotonic)
+        self._changes = Rates("changes", settings.api_rate_per_minute, monotonic)
+        self._reads = Rates("reads", READS_PER_MINUTE, monotonic)
         if not (self._is_local or self._proxies or self._tokens or self._is_open):
             raise ConfigurationError(
                 f"the API would listen on {settings.api_host}, beyond this machine, without access control: {ADVICE}"
@@ -126,9 +127,6 @@ class Access:
         """
         Identify the caller and check that the request is allowed.
 
-        The middleware counts a change once more, over all processes (`FleetRates`); the count here spares the
-        database the changes of a caller that is far too fast.
-
         Raises:
             Problem: 400, 401 or 403; 429 for changes or reads beyond the caller's rate.
         """
@@ -142,16 +140,19 @@ class Access:
             require_same_site(connection, is_proxied=forwarded is not None)
         if changes:
             _require_scope(caller)
-            if (wait_s := self._rates.take(caller.identity)) > 0:
-                raise too_many_changes(self._rates.per_minute, wait_s)
+            self._changes.count(caller.identity)
         # The gateway bounds WebSockets.
-        elif connection.scope["type"] == "http" and (wait_s := self._reads.take(caller.identity)) > 0:
-            raise too_many_reads(self._reads.per_minute, wait_s)
+        elif connection.scope["type"] == "http":
+            self._reads.count(caller.identity)
         return caller
 
     def is_revoked(self, caller: Caller) -> bool:
         """Whether the token of an admitted caller has been removed or changed, or has expired since."""
-        return self._tokens is not None and caller.token is not None and not self._tokens.has(caller.token)
+        return (
+            self._tokens is not None
+            and caller.credential is not None
+            and not self._tokens.has(caller.credential)
+        )
 
     def _caller(
         self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool
@@ -192,8 +193,8 @@ class Access:
             )
         origin = Origin(f"token {entry.name}")
         if forwarded is None or user is None:
-            return Caller(entry.name, entry.scopes, origin=origin, token=entry)
-        return Caller(user, entry.scopes & forwarded.scopes, origin=origin, token=entry)
+            return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential)
+        return Caller(user, entry.scopes & forwarded.scopes, origin=origin, credential=entry.credential)
 
 
 def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:

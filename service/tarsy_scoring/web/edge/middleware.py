@@ -25,10 +25,9 @@ from tarsy_scoring.audit import audit
 from tarsy_scoring.audit.audit import Origin
 from tarsy_scoring.telemetry.http_server import MAX_HEAD_BYTES
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.access import Access, is_change
-from tarsy_scoring.web.context import Caller
-from tarsy_scoring.web.places import NoPlace, Places
-from tarsy_scoring.web.problems import (
+from tarsy_scoring.web.edge.access import Access
+from tarsy_scoring.web.edge.caller import Caller
+from tarsy_scoring.web.edge.problems import (
     MAX_BODY_BYTES,
     METHODS,
     POLICY_VIOLATION,
@@ -38,7 +37,7 @@ from tarsy_scoring.web.problems import (
     failed,
     problem_response,
 )
-from tarsy_scoring.web.rates import FleetRates
+from tarsy_scoring.web.edge.semaphore import BoundedSemaphore, QueueFull
 
 log = structlog.get_logger()
 
@@ -114,7 +113,6 @@ class RequestMiddleware:
 
     Args:
         access: Checks every request but the probes.
-        rates: Counts changes over all processes; None: only `access` limits them.
     """
 
     def __init__(
@@ -124,15 +122,13 @@ class RequestMiddleware:
         access: Access,
         metrics: Metrics,
         lifecycle: Lifecycle,
-        rates: FleetRates | None = None,
     ) -> None:
         self._app = app
         self._access = access
         self._metrics = metrics
         self._lifecycle = lifecycle
-        self._rates = rates
-        self._requests = Places(MAX_REQUESTS_AT_ONCE)
-        self._probes = Places(MAX_PROBES_AT_ONCE)
+        self._requests = BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
+        self._probes = BoundedSemaphore(MAX_PROBES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -174,14 +170,14 @@ class RequestMiddleware:
                 exchange.caller = self._identify(connection)
             # A WebSocket takes no place: the gateway bounds their number.
             places = self._probes if is_probe else self._requests
-            async with places.one() if exchange.scope["type"] == "http" else nullcontext():
+            async with places.hold() if exchange.scope["type"] == "http" else nullcontext():
                 if not is_probe:
-                    await self._admit(connection, exchange)
+                    self._admit(exchange)
                 is_admitted = True
                 origin = exchange.caller.origin if exchange.caller else Origin()
                 with audit.coming_from(origin):
                     await self._app(exchange.scope, exchange.receive, exchange.send)
-        except (Problem, NoPlace) as refusal:
+        except (Problem, QueueFull) as refusal:
             problem = refusal if isinstance(refusal, Problem) else _too_busy()
             if not is_admitted:
                 self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
@@ -205,14 +201,12 @@ class RequestMiddleware:
         connection.state.caller = caller = self._access.admit(connection)
         return caller
 
-    async def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
-        """Check the limits of an identified caller. Raises: Problem: 413, 429 or 503."""
+    def _admit(self, exchange: "_Exchange") -> None:
+        """Check what an identified caller sends. Raises: Problem: 413 or 503."""
         if exchange.declared_bytes > MAX_BODY_BYTES:
             raise Problem(413, *REFUSALS[413], headers={"Connection": "close"})
         if not self._lifecycle.has_started:
             raise database_away()
-        if self._rates is not None and is_change(connection):
-            await self._rates.count(connection.state.caller.identity)
 
     def _record(self, exchange: "_Exchange") -> None:
         """Count a finished request in the metrics, and write its line to the log."""

@@ -9,20 +9,16 @@ sends a secret, or a JWT that the key file verifies. Each proof that is configur
 import hmac
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 from starlette.datastructures import Headers
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.context import ALL_SCOPES, READ_ONLY, Scope
-from tarsy_scoring.web.problems import Problem, unauthorized
-from tarsy_scoring.web.tokens import NAME_MAX, bearer_token, is_name
-
-if TYPE_CHECKING:
-    from tarsy_scoring.web.key_file import KeyFile
+from tarsy_scoring.web.edge.caller import ALL_SCOPES, READ_ONLY, Scope
+from tarsy_scoring.web.edge.key_file import KeyFile
+from tarsy_scoring.web.edge.problems import Problem, unauthorized
+from tarsy_scoring.web.edge.tokens import NAME_MAX, bearer_token, is_name
 
 log = structlog.get_logger()
 
@@ -66,7 +62,7 @@ class TrustedProxies:
         self._networks = trusted_proxies(settings.trusted_proxies)
         secret = settings.trusted_proxy_secret
         self._secret = secret.get_secret_value().encode() if secret else None
-        self._keys = _key_file(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
+        self._keys = KeyFile(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
         self._user_header = settings.trusted_proxy_user_header
         self._groups_header = settings.trusted_proxy_groups_header
         self._has_warned = False
@@ -127,7 +123,7 @@ class TrustedProxies:
             )
         return True
 
-    def _of_jwt(self, headers: Headers, keys: "KeyFile") -> Forwarded | None:
+    def _of_jwt(self, headers: Headers, keys: KeyFile) -> Forwarded | None:
         """The user of a JWT, which is in the user header or in `Authorization`."""
         named = _single(headers, self._user_header) or ""
         token = named if _is_jwt(named) else None
@@ -166,12 +162,6 @@ class TrustedProxies:
 
     def _scopes(self, groups: list[str]) -> frozenset[Scope]:
         return READ_ONLY if self._write_groups and self._write_groups.isdisjoint(groups) else ALL_SCOPES
-
-
-def _key_file(path: Path) -> "KeyFile":
-    from tarsy_scoring.web.key_file import KeyFile  # its cryptography takes 8 MB
-
-    return KeyFile(path)
 
 
 def trusted_proxies(text: str) -> tuple[Network, ...]:

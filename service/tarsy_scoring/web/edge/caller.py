@@ -1,0 +1,36 @@
+"""The caller of a request, and what it may do."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tarsy_scoring.audit.audit import Origin
+
+Scope = Literal["read", "score"]
+ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
+READ_ONLY: frozenset[Scope] = frozenset({"read"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """
+    The caller of a request, as `Access` identified it.
+
+    Args:
+        name: Forwarded user, the name of a token, or `api-client`.
+        scopes: `score` includes `read`.
+        address: Client address of anonymous callers; None for named ones.
+        origin: Door and address of the request, for the audit record.
+        credential: SHA-256 and scope of the token that the request carries; None: it has none.
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    address: str | None = None
+    origin: Origin = field(default=Origin(), compare=False)
+    credential: tuple[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def identity(self) -> str:
+        """Key that is unique per caller: the name, or for an anonymous caller the name and the address."""
+        # A name holds no line break, so no named caller can have the key of an anonymous one.
+        return self.name if self.address is None else f"{self.name}\n{self.address}"
