@@ -1,4 +1,4 @@
-"""The page of better approaches that judges named."""
+"""The page that lists better approaches named by judges."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
@@ -27,7 +27,7 @@ async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
 
 @router.get("/approaches.csv")
 async def approaches_file(request: Request, _: Analysing) -> Response:
-    """The approaches of the page, as CSV."""
+    """The approaches as CSV."""
     found = await _read(request, download_form(request))
     rows = ((a.name, a.sessions, a.chains, a.mean_total) for a in found.approaches)
     return csv_file("approaches", "approach sessions chains mean_total", rows)

@@ -1,4 +1,4 @@
-"""Style sheets, scripts and the icon of the pages, and the route that serves them."""
+"""Style sheets, scripts and the icon, and the route that serves them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A served file. Its address contains the digest of its content, so browsers may keep it."""
+    """A served file. The address contains a digest, so browsers may keep the file."""
 
     content: bytes
     media_type: str
@@ -40,7 +40,7 @@ def static_files() -> Mapping[str, StaticFile]:
 
 
 def address_of(name: str) -> str:
-    """The address of a file."""
+    """Where browsers get a file."""
     return f"/static/{static_files()[name].digest}/{name}"
 
 

@@ -1,7 +1,7 @@
 """
-Charts of totals per day, which `charts.html` draws as inline SVG without scripts.
+Charts with totals per day, which `charts.html` draws as inline SVG without scripts.
 
-Each page with a chart has a table with the same numbers, and a place in a chart has them as its tooltip.
+Each page with a chart has a table with the same numbers, and a chart shows them as tooltips.
 """
 
 from collections import Counter
@@ -16,15 +16,15 @@ from tarsy_scoring.analytics.analytics import TrendPoint
 from tarsy_scoring.analytics.chain_averages import ChainStep
 from tarsy_scoring.web.pages.rendering import templates
 
-LEFT, RIGHT, TOP, BOTTOM = 44.0, 708.0, 14.0, 216.0  # of the totals
-COUNTS_TOP, COUNTS_BOTTOM = 232.0, 264.0  # of the numbers of scores
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 708.0, 14.0, 216.0  # the totals
+COUNTS_TOP, COUNTS_BOTTOM = 232.0, 264.0  # the bars that count scores
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 120.0, 24.0, 3.0
 MOST_DATES = 8
 WIDEST_BAR = 14.0
 
 
 class Day(Protocol):
-    """Average total of a day, or of some days from this one on, under one judge."""
+    """Average total under one judge, on a day or from this day on."""
 
     @property
     def day(self) -> date: ...
@@ -39,9 +39,9 @@ D = TypeVar("D", bound=Day)
 
 def by_judge(days: Iterable[D]) -> dict[str, list[D]]:
     """
-    The days of each judge in order, judges in the order of their first days. Never join days of two judges.
+    Sort days by judge, and judges by first day. A line must never join two judges.
 
-    Scores without a fingerprint count as those of a judge of their own.
+    Scores without a fingerprint count as a separate judge.
     """
     judges: dict[str, list[D]] = {}
     for day in sorted(days, key=lambda d: (d.day, d.judge_fingerprint or "")):
@@ -52,13 +52,13 @@ def by_judge(days: Iterable[D]) -> dict[str, list[D]]:
 @dataclass(frozen=True, slots=True)
 class JudgeLine:
     """
-    The days of one judge in a picture.
+    The days that one judge scored.
 
     Args:
         number: Chooses colour and dashes.
-        begin: Place of its first day; None: the picture begins with this judge.
-        dots: Place, height, and tooltip of each day.
-        area: Corners of the area from the lowest to the highest totals.
+        begin: Place where this judge begins; None: with the picture.
+        dots: Place, height and tooltip for each day.
+        area: Corners around the range from lowest to highest totals.
     """
 
     number: int
@@ -69,7 +69,7 @@ class JudgeLine:
 
 def trend_picture(points: Sequence[TrendPoint], title: str) -> Markup:
     """
-    Draw average totals per day with the range from lowest to highest, and bars with the number of scores.
+    Draw average totals per day with the range from lowest to highest, and bars that count scores.
 
     A dashed line marks the day on which another judge begins. Without points the result is empty.
     """
@@ -121,7 +121,7 @@ def _some_days(first: date, last: date) -> list[date]:
 
 
 def spark_picture(steps: Sequence[ChainStep], first: date, last: date) -> Markup:
-    """Draw the trend of a chain between two days, without axes. Without steps the result is empty."""
+    """Draw how a chain went between two days, without axes. Without steps the result is empty."""
     if not steps:
         return Markup("")
     unit = (SPARK_WIDTH - 2 * SPARK_EDGE) / max((last - first).days, 1)
@@ -136,7 +136,7 @@ def spark_picture(steps: Sequence[ChainStep], first: date, last: date) -> Markup
 
 
 def _draw(picture: str, **values: Any) -> Markup:
-    """Render a picture with its macro in `charts.html`, which escapes every value."""
+    """Render a picture with the macro in `charts.html`, which escapes every value."""
     macro = getattr(templates().get_template("charts.html").module, picture)
     drawn: Markup = macro(**values)
     return drawn
@@ -151,8 +151,8 @@ class TrendView:
     Totals per day as a picture and a table.
 
     Args:
-        judges: `number`, `fingerprint`, `criteria`, `count` and first day `since` of each judge.
-        rows: Number of the judge, and the point, by day.
+        judges: `number`, `fingerprint`, `criteria`, `count` and first day `since` per judge.
+        rows: Judge number and point, by day.
     """
 
     picture: Markup
@@ -162,7 +162,7 @@ class TrendView:
 
 
 def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
-    """Points as a picture, a list of judges and a table."""
+    """Points as a picture, a list and a table."""
     judges: list[Mapping[str, Any]] = []
     rows: list[tuple[int, TrendPoint]] = []
     for number, (fingerprint, own) in enumerate(by_judge(points).items(), 1):

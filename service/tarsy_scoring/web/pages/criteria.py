@@ -1,4 +1,4 @@
-"""The page of criteria: their content key by key, and its changes since earlier criteria."""
+"""The page that shows criteria key by key, and what changed since earlier ones."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ async def criteria_page(
 
 
 def in_sections(content: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of stored criteria with their texts, without the name and the hashes of prompts."""
+    """Stored criteria as texts by key, without the name and the prompt hashes."""
     hidden = ("prompt_hashes", "added_by_code", "name")
     sections = {key: value for key, value in content.items() if key not in hidden}
     sections |= {f"added by code: {key}": text for key, text in content.get("added_by_code", {}).items()}
@@ -55,7 +55,7 @@ def in_sections(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, list[Line]]]:
-    """Keys whose text differs, each with its changed lines: CSS class, mark, text."""
+    """Keys whose text differs, each with the changed lines: CSS class, mark, text."""
     old, new = in_sections(before), in_sections(after)
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     return [(key, list(_compare(old.get(key, ""), new.get(key, "")))) for key in keys]

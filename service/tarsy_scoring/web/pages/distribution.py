@@ -1,4 +1,4 @@
-"""The page of the distribution: how many scores each band holds, and their averages per category."""
+"""The page that counts scores per band, and averages their categories."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ async def distribution_page(request: Request, _: Analysing) -> HTMLResponse:
 
 @router.get("/distribution.csv")
 async def distribution_file(request: Request, _: Analysing) -> Response:
-    """A row for each band, highest first, each followed by its categories."""
+    """A row for each band, highest first, followed by the categories."""
     found = await _read(context_of(request), download_form(request, KIND))
     rows: list[tuple[object, ...]] = []
     for band in reversed(found.bands):
@@ -65,7 +65,7 @@ async def _read(context: AppContext, form: PeriodForm) -> Distribution:
 
 
 def _own_bands(context: AppContext, form: PeriodForm) -> Mapping[str, tuple[int, int]]:
-    """The bands of the chosen criteria; empty where these have none or are unknown."""
+    """Bands that the chosen criteria define; empty if none or unknown."""
     criteria = form.selection.criteria
     return context.registry.get(criteria).bands if criteria and criteria in context.registry else {}
 
@@ -73,10 +73,11 @@ def _own_bands(context: AppContext, form: PeriodForm) -> Mapping[str, tuple[int,
 @dataclass(frozen=True, slots=True)
 class BandRow:
     """
-    A band, its share of all totals, and the address of its sessions in the list.
+    A band, and the address that lists the sessions in it.
 
     Args:
-        length: Of its bar, relative to the largest band.
+        share: Relative to all totals.
+        length: Bar length relative to the largest band.
     """
 
     name: str
@@ -93,7 +94,7 @@ def band_rows(found: Distribution, form: PeriodForm, *, is_default: bool) -> lis
     The bands, highest first.
 
     Args:
-        is_default: Whether the bands are those of totals without an outcome, which have ranges as names.
+        is_default: Whether these are the default bands, which have ranges as names.
     """
     count = sum(band.count for band in found.bands) + found.between_bands
     most = max((band.count for band in found.bands), default=0)
@@ -114,10 +115,10 @@ def band_rows(found: Distribution, form: PeriodForm, *, is_default: bool) -> lis
 @dataclass(frozen=True, slots=True)
 class CategoryRow:
     """
-    Averages of a category over all totals and in each band; None in a band whose scores lack the category.
+    A category averaged over all totals and per band; None in a band whose scores lack the category.
 
     Args:
-        most: Its highest possible value; None if the criteria are not configured here.
+        most: Highest possible value; None if the criteria are not configured here.
     """
 
     category: str
@@ -128,8 +129,8 @@ class CategoryRow:
 
 
 def category_rows(found: Distribution, registry: Iterable[Criteria]) -> list[tuple[str, list[CategoryRow]]]:
-    """Rows by criteria, which are not comparable, in the order of the criteria."""
-    # The highest value of each category: its points, or 1 for a rubric item.
+    """Rows by criteria, because these are not comparable, in the order that the criteria define."""
+    # The highest value per category: points, or 1 for a rubric item.
     known = {c.name: {**c.max_points, **{item.id: 1.0 for item in c.rubric}} for c in registry}
     in_bands = [{(c.criteria, c.category): c.average for c in b.categories} for b in reversed(found.bands)]
     by_criteria: defaultdict[str, dict[str, CategoryRow]] = defaultdict(dict)
@@ -137,7 +138,7 @@ def category_rows(found: Distribution, registry: Iterable[Criteria]) -> list[tup
         name = one.criteria or ""
         most = known.get(name, {}).get(one.category, 0.0)
         by_band = [averages.get((one.criteria, one.category)) for averages in in_bands]
-        # Earlier criteria of that name may have allowed more points.
+        # Earlier criteria with that name may have allowed more points.
         shown_most = most if one.average <= most else None
         row = CategoryRow(one.category, one.average, one.count, shown_most, by_band)
         by_criteria[name][one.category] = row

@@ -1,4 +1,4 @@
-"""The numbers of a page as a CSV file, unrounded."""
+"""Page numbers as CSV files, unrounded."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from tarsy_scoring.web.pages.period import Choice, PeriodForm, requested_period
 
 def download_form(request: Request, *choices: Choice) -> PeriodForm:
     """
-    The form of a page from the address of its file, which has the same fields.
+    Read the address of a file, which has the same fields as the page.
 
     Raises:
         Problem: 422, the form has faults.
@@ -29,7 +29,7 @@ def csv_file(name: str, columns: str, rows: Iterable[Sequence[Any]]) -> Response
     """
     A file for the browser to save, named after `name` and the current UTC day.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe in front, as in the export of scores.
+    Text that a spreadsheet would run as a formula gets an apostrophe in front, as in exports.
 
     Args:
         columns: Their names, separated by blanks.

@@ -1,4 +1,4 @@
-"""The page of failure tags: which failures judges named, and in which chains."""
+"""The page that counts failure tags by chain."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response

@@ -1,4 +1,4 @@
-"""Forms that pages send with POST, and the names of chains that forms suggest."""
+"""Forms that pages send with POST, and the chain names that they suggest."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from tarsy_scoring.web.edge.problems import Problem
 T = TypeVar("T", bound=BaseModel)
 
 MAX_FIELDS = 20
-MAX_SUGGESTED = 100  # stored chains in a list of suggestions; events may name any number of chains
+MAX_SUGGESTED = 100  # stored chains; events may name any number
 
 
 def unreadable() -> Problem:
@@ -23,7 +23,7 @@ def unreadable() -> Problem:
 
 def form_fields(body: bytes) -> dict[str, str]:
     """
-    The non-empty fields of a submitted form. The last value of a repeated field counts.
+    Read the non-empty fields. If a field is repeated, the last value counts.
 
     Raises:
         Problem: 422, the body is not a form, or has more than `MAX_FIELDS` fields.
@@ -37,10 +37,10 @@ def form_fields(body: bytes) -> dict[str, str]:
 
 def read_as(model: type[T], fields: Mapping[str, Any]) -> T:
     """
-    Validate the fields of a form with a model of the API.
+    Validate form fields with a model from the API.
 
     Raises:
-        Problem: 422 for the first wrong field; its value is not quoted.
+        Problem: 422 for the first wrong field, without quoting the value.
     """
     try:
         return model.model_validate(fields)
@@ -54,7 +54,7 @@ def read_as(model: type[T], fields: Mapping[str, Any]) -> T:
 
 async def chain_names(context: AppContext) -> list[str]:
     """
-    Names to suggest, sorted: chains of the configuration and of stored sessions.
+    Names to suggest, sorted: configured chains, and those that stored sessions have.
 
     Raises:
         DatabaseAway: See `Database.once`.

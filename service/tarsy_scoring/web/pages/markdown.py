@@ -1,5 +1,5 @@
 """
-Markdown of judges and agents as safe HTML.
+Markdown from judges and agents as safe HTML.
 
 The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only
 http and https links. A sanitizer then removes every tag and attribute outside a short list.
@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from tarsy_scoring.web.pages.legible import CITATION, MAX_CHARACTERS, legible
 
-PAGE_HEADING = "h2"  # headings of the text begin one level below
+PAGE_HEADING = "h2"  # headings in the text begin one level below
 
 _HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _TIMELINE = re.compile(r"/sessions/[^/?#]+/timeline\?[\w=&-]*#timeline-E[1-9][0-9]{0,5}")
@@ -36,9 +36,8 @@ def render(text: str, timeline: str = "", *, keeps_lines: bool = True) -> Markup
     A text longer than `MAX_CHARACTERS` is shown unformatted.
 
     Args:
-        timeline: Start of the address of the session's timeline, to which citations become links; empty: they
-            stay text.
-        keeps_lines: Whether a line break is kept. Judges write one part of the breakdown per line, while
+        timeline: Start of the timeline address to which citations link; empty: they stay text.
+        keeps_lines: Whether a line break is kept. Judges write one category per line, while
             agents may wrap lines at a width.
     """
     text = legible(text)
@@ -58,7 +57,7 @@ def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
 
 
 def _lower_headings(state: StateCore) -> None:
-    """Renumber headings so that the outline of the text begins below `PAGE_HEADING` and skips no level."""
+    """Renumber headings so that the outline begins below `PAGE_HEADING` and skips no level."""
     above: list[int] = []
     for token in state.tokens:
         if token.type == "heading_open":
@@ -76,7 +75,7 @@ def _link_citations(state: StateCore) -> None:
 
 
 def _show_hosts(state: StateCore) -> None:
-    """Write the host of each link behind it: the text of a link may name another one."""
+    """Write the host behind each link, whose text may name another one."""
     for token in state.tokens:
         if token.type == "inline" and token.children:
             token.children = [shown for child in _hosts_of(token.children) for shown in child]

@@ -1,4 +1,4 @@
-"""The form of the pages across sessions (chain, criteria, days), and the response that these pages share."""
+"""The form with chain, criteria and days, and the response, that pages across sessions share."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ FIELDS = ("chain", "criteria", "since", "until")
 @dataclass(frozen=True, slots=True)
 class Choice:
     """
-    One more field of a page's form.
+    One more form field for a page.
 
     Args:
-        model: Query of the API that has the field.
-        options: Label of each value. The first is the default.
+        model: API query that has the field.
+        options: Labels by value. The first is the default.
     """
 
     model: type[SelectionQuery]
@@ -57,10 +57,10 @@ SORT = Choice(
 @dataclass(frozen=True, slots=True)
 class PeriodForm:
     """
-    The form as read from the address of a page.
+    The form as read from the address.
 
     Args:
-        values: Text of each field as given, to fill the form again.
+        values: Field texts as given, to fill the form again.
         selection: All scores if there are faults.
         choices: The page's own fields with their values.
         faults: Errors for the user. The page shows no numbers then.
@@ -73,7 +73,7 @@ class PeriodForm:
 
     @property
     def chosen(self) -> str:
-        """The value of the first of these fields; empty without one."""
+        """The value chosen in the first own field; empty without one."""
         return self.choices[0][1] if self.choices else ""
 
     @property
@@ -86,23 +86,23 @@ class PeriodForm:
 
     @property
     def all_time(self) -> str:
-        """Query string of the same form without days."""
+        """Query string for the same form without days."""
         return self.query_with(since="", until="")
 
     def query_with(self, **values: str) -> str:
-        """Query string of the same form with other values in some fields."""
+        """Query string for the same form with other values in some fields."""
         own = {choice.name: chosen for choice, chosen in self.choices if chosen != next(iter(choice.options))}
         return urlencode({**self.values, **own, **values})
 
 
 def read_period_form(query_string: bytes, today: date, *choices: Choice) -> PeriodForm:
     """
-    Read the address of a page. An address without `since` and `until` means the last `DAYS_SHOWN` days.
+    Read a page address. Without `since` and `until` it means the last `DAYS_SHOWN` days.
 
     An empty `since` means all time, so that users can clear the day.
 
     Args:
-        choices: The page's own fields. The query of the first one has the fields of the others, too.
+        choices: The page's own fields. The query of the first one must have all of them.
     """
     pairs = parse_qsl(query_string.decode("ascii", "replace"), keep_blank_values=True, errors="replace")
     if not {name for name, _ in pairs} & set(DAYS):
@@ -117,7 +117,7 @@ def read_period_form(query_string: bytes, today: date, *choices: Choice) -> Peri
 
 
 def requested_period(request: Request, *choices: Choice) -> PeriodForm:
-    """The form of a request, with days relative to the current UTC day."""
+    """The requested form, with days relative to the current UTC day."""
     return read_period_form(request.scope["query_string"], datetime.now(UTC).date(), *choices)
 
 

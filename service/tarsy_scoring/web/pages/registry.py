@@ -1,4 +1,4 @@
-"""The pages of the navigation. A page is a module with a `router`, a template, and one entry in `PAGES`."""
+"""The pages in the navigation. A page is a module with a `router`, a template, and one entry in `PAGES`."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,12 +11,12 @@ from tarsy_scoring.config.studies_extra import has_studies
 @dataclass(frozen=True, slots=True)
 class Page:
     """
-    A page of the navigation.
+    A page in the navigation.
 
     Args:
-        module: Dotted name of the module whose `router` serves the page. Named and not imported, because the
+        module: Dotted name, whose `router` serves the page. Named and not imported, because the
             modules import `rendering`, which prints the navigation.
-        is_under_more: Whether the page is in the second group of the navigation, behind "More".
+        is_under_more: Whether the page stands behind "More".
     """
 
     path: str
@@ -42,17 +42,17 @@ PAGES = [
     Page("/approaches", "Better approaches", f"{_HERE}.approaches", is_under_more=True),
     Page("/dead-letters", "Dead letters", f"{_HERE}.dead_letters", is_under_more=True),
 ]
-"""In the order of the navigation. Under "More" stands what few installations have the data for, or look at rarely."""
+"""In navigation order. "More" holds what few installations have data for, or look at rarely."""
 
 
 def routers() -> list[APIRouter]:
-    """The routers of all pages, each once, with those outside of the navigation."""
+    """The routers that serve pages, each once, also those outside the navigation."""
     outside = (
         "assets",
         "criteria",
         "timeline",
         "comparison",
         "scores",
-    )  # `scores` last: its addresses match those of the others
+    )  # `scores` last: `/scores/{score_id}` matches other addresses
     modules = dict.fromkeys([*(page.module for page in PAGES), *(f"{_HERE}.{name}" for name in outside)])
     return [import_module(module).router for module in modules]

@@ -1,7 +1,7 @@
 """
-Templates, filters and static files of the pages, and the response with its security headers.
+Templates and filters, and the response with security headers.
 
-Every printed value is escaped and stripped of invisible characters. Only `markdown.render` produces
+Every printed value is escaped, and loses invisible characters. Only `markdown.render` produces
 HTML.
 """
 
@@ -40,8 +40,8 @@ class Live:
     The events that an open page follows.
 
     Args:
-        channel: A channel of the gateway.
-        position: Position of the newest event when the page was read. Later events may be news to the page.
+        channel: A gateway channel.
+        position: Newest event when the page was read. Later events may be news to the page.
     """
 
     channel: str
@@ -50,9 +50,9 @@ class Live:
 
 async def position_of(context: AppContext) -> int:
     """
-    Position of the newest published event.
+    Position that the newest published event has.
 
-    Read it before the content of a page: an event in between is then delivered twice and never missed.
+    Read it before the page: an event in between is then delivered twice and never missed.
     """
     database = context.reader.database
     return await database.once(lambda c: c.fetchval(database.sql(END))) or 0
@@ -65,9 +65,9 @@ def page(
     Render a page.
 
     Args:
-        template: Name of a template that extends `frame.html`.
-        values: Values of the template. `here` (the page's path in the navigation) and `live` are for the
-            frame; `tarsy_url` is the address of TARSy's dashboard where pages link to it.
+        template: Extends `frame.html`.
+        values: For the template. `here` (the path in the navigation) and `live` are for the frame;
+            `tarsy_url` is the address of TARSy's dashboard where pages link to it.
     """
     frame = {"here": "", "live": None, "tarsy_url": None, "pages": registry.PAGES}
     html = templates().get_template(template).render(frame | values)
@@ -77,7 +77,7 @@ def page(
 
 
 def problem_page(connection: HTTPConnection, problem: Problem, request_id: str) -> HTMLResponse:
-    """An error as a page, with the words of the API's problem document."""
+    """An error as a page, with the same words as the problem document."""
     parts = connection.scope["path"].split("/")
     is_of_session = parts[1:2] == ["sessions"] and len(parts) == 4 and SESSION_ID_PATTERN.fullmatch(parts[2])
     return page(
@@ -156,7 +156,7 @@ def _shown(value: Any) -> Any:
 
 @cache
 def templates() -> Environment:
-    """The template environment of all pages."""
+    """The template environment that all pages share."""
     environment = Environment(
         loader=ChoiceLoader(
             [PackageLoader("tarsy_scoring.web.pages"), PackageLoader("tarsy_scoring.studies")]

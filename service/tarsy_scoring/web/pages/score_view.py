@@ -1,4 +1,4 @@
-"""The values of the page of a score, read and put together in `score_values`."""
+"""The values that `score.html` shows, read together in `score_values`."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ Document = Mapping[str, Any]
 
 MAX_REPLY_CHARACTERS = 50_000
 HISTORY_SHOWN = 20
-UNNAMED = ("auto", "event")  # requests of events that name no person
+UNNAMED = ("auto", "event")  # requested by events that name no person
 
 
 async def score_values(context: AppContext, session_id: str, document: Document | None) -> dict[str, Any]:
     """
-    Values of `score.html` about a session and one of its scores.
+    Values for `score.html` about a session and one score.
 
     Args:
         document: None: the session has no score.
@@ -66,7 +66,7 @@ async def score_values(context: AppContext, session_id: str, document: Document 
 def _require_readable(
     context: AppContext, session_id: str, session: SessionTexts | UnreadableSession
 ) -> None:
-    """Refuse the page of a session that has neither a score nor a timeline. Raises: Problem: 404, 503."""
+    """Refuse a session that has neither a score nor a timeline. Raises: Problem: 404, 503."""
     if isinstance(session, SessionTexts) or session.is_running:
         return
     if session.is_gone or context.source is None:
@@ -76,7 +76,7 @@ def _require_readable(
 
 
 def session_facts(row: Mapping[str, Any], session: SessionTexts | None) -> dict[str, Any]:
-    """Alert type, chain, labels and status of a session: from a row of its scores, else from the source."""
+    """Alert type, chain, labels and status: from a row with a score, else from the source."""
     return {
         "alert_type": row.get("alert_type") or (session and session.alert_type),
         "chain_id": row.get("chain_id") or (session and session.chain_id),
@@ -114,7 +114,7 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
 
 
 def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`max_points` per category and `weights` per rubric item of stored criteria."""
+    """`max_points` per category and `weights` per rubric item."""
     return {
         "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
         "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
@@ -123,7 +123,7 @@ def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 async def _requested_by(context: AppContext, document: Document) -> str:
     """
-    Who asked for a score, so that a name which an event claims does not look like that of a signed-in person.
+    Who asked for a score, so that a name claimed by an event does not look like a signed-in person.
     """
     name: str = document["score_triggered_by"]
     if name in UNNAMED or await context.reader.is_asked_by_person(document["score_id"], name):
@@ -133,10 +133,10 @@ async def _requested_by(context: AppContext, document: Document) -> str:
 
 def with_order(document: Document, content: Mapping[str, Any]) -> dict[str, Any]:
     """
-    The document with its parts in the order of the criteria, because `jsonb` keeps no order of names.
+    Sort parts as the criteria do, because `jsonb` does not keep names in order.
 
     Args:
-        content: Stored content of the criteria that judged; empty if unknown.
+        content: The criteria that judged, as stored; empty if unknown.
     """
     categories, items = ([one["id"] for one in content.get(key) or ()] for key in ("categories", "rubric"))
     shown = {**document, "score_breakdown": in_order(document["score_breakdown"] or {}, categories)}
@@ -149,7 +149,7 @@ def with_order(document: Document, content: Mapping[str, Any]) -> dict[str, Any]
 
 
 def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
-    """Sort by the order of the criteria. Unknown names come last."""
+    """Sort as the criteria do. Unknown names come last."""
     first = [name for name in known if name in values]
     return {name: values[name] for name in dict.fromkeys([*first, *values])}
 
@@ -158,8 +158,8 @@ def with_changes(history: Sequence[Document]) -> list[tuple[Document, str | None
     """
     Each score with what it can be compared with.
 
-    The first is the criteria hash of the score before it under the same name; None if that did not change.
-    The second is the id of the completed score before it; None if it is not completed itself or is the first.
+    The first is the earlier hash under the same criteria name; None if that did not change.
+    The second is the completed score before; None if this one is not completed or the first.
     """
     shown: list[tuple[Document, str | None, UUID | None]] = []
     for place, score in enumerate(history):

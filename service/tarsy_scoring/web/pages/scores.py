@@ -1,5 +1,5 @@
 """
-The page of a session and of one of its scores, and their forms.
+The pages for a session and for one score, and their forms.
 
 Forms do what the API does, with the same checks. Every page works without JavaScript; with it, `live.js` keeps
 an open page up to date.
@@ -31,7 +31,7 @@ MAX_KEY_CHARACTERS = 100
 
 @router.get("/sessions/{session_id}")
 async def session_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
-    """The latest completed score of a session, else its newest one, and the state of its newest attempt."""
+    """The latest completed score, else the newest one, and how the newest attempt stands."""
     audit.log_read("session", by=caller.name, session_id=session_id)
     context = context_of(request)
     position = await position_of(context)
@@ -41,7 +41,7 @@ async def session_page(request: Request, caller: Reading, session_id: SessionId)
 
 @router.get("/scores/{score_id}")
 async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLResponse:
-    """One score of any status and purpose."""
+    """One score, whatever the status and purpose."""
     context = context_of(request)
     position = await position_of(context)
     document = await context.reader.score(score_id)
@@ -90,7 +90,7 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
 
 
 def read_score_form(body: bytes) -> tuple[str | None, ScoreRequest]:
-    """The idempotency key of a form, and what it requests. Raises: Problem: 422."""
+    """The idempotency key, and what the form requests. Raises: Problem: 422."""
     fields = form_fields(body)
     key, text, link = fields.get("key"), fields.get("reference"), fields.get("source_url")
     if key is not None and not (key.isprintable() and len(key) <= MAX_KEY_CHARACTERS):
@@ -109,7 +109,7 @@ def read_score_form(body: bytes) -> tuple[str | None, ScoreRequest]:
 @router.post("/scores/{score_id}/cancel")
 async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """
-    Cancel a score and go to its session's page. A score that has ended in the meantime stays as it ended.
+    Cancel a score and go to the session page. A score that ended in the meantime stays as it ended.
     """
     context = context_of(request)
     await context.leases.cancel(score_id, caller.name, is_patient=False)

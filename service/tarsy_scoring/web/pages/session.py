@@ -1,5 +1,5 @@
 """
-What pages show of a session. Each request reads it from its source: nothing is stored.
+Reads a session for pages. Each request reads from the source: nothing is stored.
 
 Entry ids and masked secrets are the same as for the judge.
 """
@@ -17,7 +17,7 @@ from tarsy_scoring.web.edge.semaphore import QueueFull
 
 T = TypeVar("T")
 
-READ_S = 5.0  # after this the page is shown without its session
+READ_S = 5.0  # after this the page is shown without the session
 MAX_TEXT_CHARACTERS = 50_000
 MAX_REASON_CHARACTERS = 500
 AWAY = "reload the page shortly; if it stays so, an operator should look at the timeline source"
@@ -25,7 +25,7 @@ AWAY = "reload the page shortly; if it stays so, an operator should look at the 
 
 @dataclass(frozen=True, slots=True)
 class SessionTexts:
-    """The parts of a session that the page of a score shows, and whether it shows the texts in full."""
+    """What a score page shows from a session, and whether texts are cut."""
 
     status: str
     chain_id: str | None
@@ -38,7 +38,7 @@ class SessionTexts:
 @dataclass(frozen=True, slots=True)
 class UnreadableSession:
     """
-    Why a session cannot be shown, and what its reader can do.
+    Why a session cannot be shown, and what the reader can do.
 
     `is_gone`: the source has none; `is_running`: it has not ended; `may_return`: another try may succeed.
     """
@@ -51,7 +51,7 @@ class UnreadableSession:
 
 
 async def read_session(context: AppContext, session_id: str) -> SessionTexts | UnreadableSession:
-    """Read what the page of a score shows. A failure of the source is a result, not an exception."""
+    """Read what a score page shows. If the source fails, that is a result, not an exception."""
     masking = masking_of(context.settings.config.masking.extra_patterns)
 
     def show(timeline: Timeline) -> SessionTexts:
@@ -69,9 +69,9 @@ async def read_with(
     work: Callable[[Timeline], T], context: AppContext, session_id: str
 ) -> T | UnreadableSession:
     """
-    The result of `work`, done in a thread on the timeline that the source has now.
+    Run `work` in a thread on the timeline that the source has now.
 
-    Holds a place of `session_reads` while the session is in memory. A failure of the source is a result.
+    Holds a place in `session_reads` while the session is in memory. If the source fails, that is a result.
     """
     source = context.source
     if source is None:
@@ -81,7 +81,7 @@ async def read_with(
     try:
         async with asyncio.timeout(READ_S) as limit, context.session_reads.hold():
             timeline = await source.fetch_timeline(session_id)
-            limit.reschedule(None)  # a thread cannot be interrupted, and its place would be given away
+            limit.reschedule(None)  # a thread cannot be interrupted, and the place would be given away
             return await asyncio.to_thread(work, timeline)
     except QueueFull:
         return UnreadableSession(

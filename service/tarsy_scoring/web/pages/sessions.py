@@ -1,4 +1,4 @@
-"""The page of sessions: a form of filters, and the list of the sessions found."""
+"""The page that lists sessions, with a filter form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
 router = APIRouter(include_in_schema=False)
 
-PAGE_SIZE = 50  # half of the channels that a client may follow, and a page follows each open score on it
+PAGE_SIZE = 50  # a page follows each open score on it, and a client may follow 100 channels
 FOLDED = ("criteria", "outcome", "since", "until", "label", "flag")  # behind "More filters" unless one is set
 OUTCOMES = {"pass": "passed", "fail": "did not pass"}
 SORTS = {"newest": "newest first", "score_asc": "worst first", "score_desc": "best first"}
@@ -31,7 +31,7 @@ FIELDS = ("q", "chain", "status", "min_score", "max_score", *FOLDED, "sort", "cu
 @router.get("/")
 async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     """
-    The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included.
+    The known sessions that match the form. Empty fields are ignored; both days (UTC) are included.
     """
     context = context_of(request)
     form = read_form(request.scope["query_string"], SessionsQuery, FIELDS)
@@ -64,7 +64,7 @@ def list_values(
     found: SessionPage,
     faults: Sequence[str],
 ) -> dict[str, Any]:
-    """Values of `sessions.html` about its form and its list."""
+    """Values for `sessions.html` about form and list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
     sought = form.values["q"]  # the source may know a session that the list does not
     return {

@@ -1,5 +1,5 @@
 """
-The page of a session's timeline: everything that the judge read, marked with what a score says about it.
+The timeline page: everything that the judge read, marked with what a score says about it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ RETRY_S = 10
 @router.get("/sessions/{session_id}/timeline")
 async def timeline_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
     """
-    The timeline of a session, read from its source now, with the citations of one of its scores as marks.
+    A session's timeline, read from the source now, with the citations in one score as marks.
 
     Raises:
         Problem: 404, the session or the score is unknown; 409, the session has not ended; 422, a malformed
@@ -72,7 +72,7 @@ async def timeline_page(request: Request, caller: Reading, session_id: SessionId
 
 
 def _address(session_id: str, fields: dict[str, str]) -> str:
-    """The start of an address that keeps these fields; the next one can be appended."""
+    """Start an address that keeps these fields; the next one can be appended."""
     return f"/sessions/{session_id}/timeline?" + "".join(f"{urlencode([field])}&" for field in fields.items())
 
 

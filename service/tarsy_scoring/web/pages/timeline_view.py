@@ -1,9 +1,7 @@
 """
-The values of the page of a timeline: its entries under the ids that the judge cites, masked as they are for
-the judge.
+The values that `timeline.html` shows: entries under the ids that the judge cites, masked as for the judge.
 
-A page holds a part of the entries, and of each the beginning and the end, so its size does not grow with the
-session.
+A page holds some entries, each with beginning and end, so that it does not grow with the session.
 """
 
 from collections import defaultdict
@@ -23,9 +21,9 @@ from tarsy_scoring.web.pages.legible import MAX_CHARACTERS, legible
 from tarsy_scoring.web.queries import TimelineQuery
 
 ENTRIES_SHOWN = 100  # on one page
-TEXT_CHARACTERS, OPENED_CHARACTERS = 3_000, 200_000  # shown of an entry; of the one that is opened
-HEAD_SHARE = 2 / 3  # of the shown characters; the end gets the rest
-MAX_SENTENCES, MAX_SENTENCE_CHARACTERS = 5, 300  # shown of one entry
+TEXT_CHARACTERS, OPENED_CHARACTERS = 3_000, 200_000  # shown per entry; of the opened one
+HEAD_SHARE = 2 / 3  # the end gets the rest
+MAX_SENTENCES, MAX_SENTENCE_CHARACTERS = 5, 300  # shown per entry
 MAX_CHOICES, MAX_CHOICE_CHARACTERS = 200, 255  # agents and tools in the form; it may send as many characters
 MAX_IDS = 100  # cited ids above the list
 MAX_NOT_SHOWN = 50
@@ -38,9 +36,9 @@ class Marks:
     What a score says about one entry.
 
     Args:
-        sentences: Each with the part of the score that it stands in, such as `Analysis`.
-        failed: Citations of the entry that do not hold, as they are stored.
-        quoted_elsewhere: Failed citations whose quotation, or its words, stand in this entry.
+        sentences: Each with the part that it stands in, such as `Analysis`.
+        failed: Citations that do not hold, as stored.
+        quoted_elsewhere: Failed citations whose words stand in this entry.
     """
 
     sentences: list[tuple[str, str]] = field(default_factory=list)
@@ -59,7 +57,7 @@ class TimelineEntry:
     An entry on the page.
 
     Args:
-        head: The text, or its beginning if characters are `left_out` between it and `tail`.
+        head: The text, or the beginning if characters are `left_out` before `tail`.
         was_cut: Whether it was shortened for the judge.
         is_opened: Whether the reader asked for this entry.
         is_suspicious: Whether it holds text that tries to steer the judge.
@@ -85,17 +83,17 @@ class TimelineEntry:
 @dataclass(frozen=True, slots=True)
 class ShownTimeline:
     """
-    What the page shows of a timeline.
+    What the page shows.
 
     Args:
-        entries: Those of this page, in order.
-        first: Place of the first of them among the entries that match, from 1; 0 without any.
-        matching, total: Number of entries that match, and of the session.
-        previous_at, next_at: First entry of the page before and after; None: there is no such page.
-        agents: Names of the agents, in order.
-        tools: Names of the called tools, sorted, with their calls.
+        entries: Those on this page, in order.
+        first: Place of the first one among all that match, from 1; 0 without any.
+        matching, total: How many entries match, and how many there are.
+        previous_at, next_at: First entry on the page before and after; None: there is no such page.
+        agents: Agent names, in order.
+        tools: Called tools, sorted, with their calls.
         cited, not_there: Ids that the score cites, which the session has or does not have.
-        suspicious: Ids of entries with text that tries to steer the judge.
+        suspicious: Ids of entries whose text tries to steer the judge.
         not_shown: What the judge was not shown, in words.
         is_at_missing: The entry to open does not match, or does not exist.
     """
@@ -119,7 +117,7 @@ class ShownTimeline:
 
     @property
     def sections(self) -> list[tuple[str, list[TimelineEntry]]]:
-        """The entries under a heading for each change of stage or agent."""
+        """The entries grouped by stage and agent."""
         return [(place, list(entries)) for place, entries in groupby(self.entries, lambda entry: entry.place)]
 
 
@@ -131,12 +129,12 @@ def show_timeline(
     extra_patterns: Mapping[str, str] = MappingProxyType({}),
 ) -> ShownTimeline:
     """
-    The entries of a timeline that match, as one page of them. Blocks for a time that grows with the session.
+    One page with entries that match. Blocks for a time that grows with the session.
 
     Args:
         marks: What the score says about entries, by id.
-        cut: Ids of entries that were shortened for the judge.
-        extra_patterns: The shapes of the operator's own secrets.
+        cut: Ids whose entries were shortened for the judge.
+        extra_patterns: How the operator's own secrets look.
     """
     sanitizer = Sanitizer(new_nonce(), timeline.agent_models, masking=masking_of(extra_patterns))
     rendering = Rendering(timeline, sanitizer)
@@ -197,7 +195,7 @@ def _matches(facts: EntryFacts, query: TimelineQuery) -> bool:
 
 
 def _start_of_page(matching: Sequence[str], at: str | None) -> int:
-    """Place of the first entry of the page that holds `at`, or the next entry after it that matches."""
+    """Where the page begins that holds `at`, or the next entry that matches."""
     if at is None or not matching:
         return 0
     places = (place for place, entry in enumerate(matching) if int(entry[1:]) >= int(at[1:]))
@@ -214,7 +212,7 @@ def _tools(facts: Mapping[str, EntryFacts]) -> list[tuple[str, int]]:
 
 
 def _texts(rendering: Rendering, entries: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Label and text of each of these entries; the first part of an entry is its heading."""
+    """Labels and texts by entry; the first part of an entry is the heading."""
     labels: dict[str, str] = {}
     texts = dict.fromkeys(entries, "")
     for part in (*rendering.alert, *rendering.conversation, *rendering.reference):
@@ -228,7 +226,7 @@ def _texts(rendering: Rendering, entries: Sequence[str]) -> tuple[dict[str, str]
 
 
 def _shortened(text: str, most: int) -> tuple[str, str, int]:
-    """Beginning and end of a text, and the number of characters between them."""
+    """Beginning, end, and the number of characters between them."""
     text = text.strip("\n")
     if len(text) <= most:
         return text, "", 0
@@ -258,8 +256,8 @@ def marks_of(document: Mapping[str, Any] | None) -> dict[str, Marks]:
 
 
 def _texts_of(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The texts of a score that may cite entries, each with the part of the score that it belongs to."""
-    yield "Analysis", document["score_analysis"] or ""  # a rubric's issues and highlights are its analysis
+    """Texts that may cite entries, each with the part that they stand in."""
+    yield "Analysis", document["score_analysis"] or ""  # also a rubric's issues and highlights
     for tool in document["missing_tools"]:
         yield "Missing tools", tool["rationale"]
     yield "Missing tools", document["missing_tools_analysis"] or ""

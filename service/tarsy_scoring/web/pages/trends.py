@@ -1,4 +1,4 @@
-"""The page of trends: the averages of all chains, and the totals of one chain from day to day."""
+"""The page that averages chains, and shows one chain from day to day."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -30,7 +30,7 @@ AVERAGES = ("input_tokens", "output_tokens", "agent_usd", "duration_s")
 
 @router.get("/trends")
 async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The averages of all chains; or of one chain, with its totals from day to day, one line per judge."""
+    """Averages by chain; for a chosen chain also totals from day to day, one line per judge."""
     context, form = context_of(request), requested_period(request, *CHOICES)
     if form.faults:
         return await period_page(request, "trends.html", form)
@@ -54,7 +54,7 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
 
 @router.get("/trends.csv")
 async def trends_file(request: Request, _: Analysing) -> Response:
-    """The table of chains, as CSV; of a chosen chain its totals per day and judge."""
+    """The chains as CSV; for a chosen chain totals per day and judge."""
     context, form = context_of(request), download_form(request, *CHOICES)
     database, day_of = context.analytics.database, cast(DayOf, form.chosen)
     selection = form.selection
@@ -82,7 +82,7 @@ def _figures(chain: ChainAverages) -> list[object]:
 @dataclass(frozen=True, slots=True)
 class ChainRow:
     """
-    A chain with the picture of its trend, and the query of its curve; empty where the form cannot select it.
+    A chain with a trend picture, and the query that selects it; empty where the form cannot.
     """
 
     chain: ChainAverages
@@ -91,7 +91,7 @@ class ChainRow:
 
 
 def chain_rows(found: EveryChain, form: PeriodForm) -> list[ChainRow]:
-    """One row per chain; all pictures share one range of days."""
+    """One row per chain; all pictures share one range."""
     days = [step.day for chain in found.chains for step in chain.trend]
     rows = []
     for chain in found.chains:

@@ -1,5 +1,5 @@
 """
-Texts for the states, phases and flags of a score, from `words.yaml`, and its badge.
+Texts from `words.yaml` for states, phases and flags, and the badge.
 
 An unknown identifier is shown as words, because the lists may grow before these texts do.
 """
@@ -15,9 +15,9 @@ from tarsy_scoring.scores.bands import DEFAULT_BANDS
 Tone = Literal["weak", "fair", "good", "plain"]
 """A colour, by its CSS class. The word or the number beside it says the same."""
 
-# Outcomes of the shipped criteria. Those of other criteria have no colour.
+# Outcomes that shipped criteria have. Others have no colour.
 OUTCOMES: Mapping[str, Tone] = {"correct": "good", "partial": "fair", "wrong": "weak"}
-# The bands of totals without an outcome, lowest first.
+# Bands for totals without an outcome, lowest first.
 RANGES: Mapping[str, Tone] = dict(
     zip((band.id for band in DEFAULT_BANDS), ("weak", "fair", "good"), strict=True)
 )
@@ -39,11 +39,11 @@ NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 @dataclass(frozen=True, slots=True)
 class Badge:
     """
-    The badge of a score: its state, its outcome or the range of its total in words, with a colour.
+    State, outcome or range of a total in words, with a colour.
 
     Args:
         look: CSS class. `text` says the same in words.
-        number: Total of a completed score.
+        number: Total, once completed.
         more: Why a pending score waits, in words.
     """
 
@@ -60,7 +60,7 @@ def range_of(total: float) -> str:
 
 
 def tone_of(total: float, outcome: str | None = None) -> Tone:
-    """The colour of a total: that of its outcome, or of its range where it has no outcome."""
+    """The colour for an outcome, or for the range that a total lies in."""
     return RANGES[range_of(total)] if outcome is None else OUTCOMES.get(outcome, "plain")
 
 
@@ -73,12 +73,12 @@ def badge(
     error_kind: str | None = None,
 ) -> Badge:
     """
-    The badge of a score.
+    The badge for a score.
 
     Args:
         status: None: the session has no score.
-        phase: `current_stage` of a score in progress.
-        outcome: `judge_outcome` of a completed score.
+        phase: `current_stage`, while in progress.
+        outcome: `judge_outcome`, once completed.
     """
     if status == "completed" and total is not None:
         tone = tone_of(total, outcome)
@@ -95,7 +95,7 @@ def badge(
 
 
 def badge_of(document: Mapping[str, Any]) -> Badge:
-    """The badge of a score document."""
+    """The badge for a score document."""
     return badge(
         document["status"],
         document["total_score"],
@@ -107,5 +107,5 @@ def badge_of(document: Mapping[str, Any]) -> Badge:
 
 
 def in_words(words: Mapping[str, str], word: str) -> str:
-    """Text of an identifier; without one, the identifier as words."""
+    """Text for an identifier; without one, the identifier as words."""
     return words.get(word) or word.replace("_", " ")
