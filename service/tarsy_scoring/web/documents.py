@@ -1,7 +1,7 @@
 """
-The documents of the API as models, for JSON Schema and OpenAPI. The service builds its answers from rows.
+API documents as models, for JSON Schema and OpenAPI. The service builds answers from rows.
 
-`scores/fields` declares the fields of a score, `scores/shapes` the shapes of their parts.
+`scores/fields` declares the fields, `scores/shapes` what they hold.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from tarsy_scoring.scores.shapes import Part
 
 
 class RequestFault(BaseModel):
-    """One fault of a request and its place, without the value."""
+    """One fault in a request and where it is, without the value."""
 
     loc: list[str | int]
     msg: str
 
 
 class ProblemDocument(BaseModel):
-    """A refusal or failure in the shape of RFC 9457. Some kinds have more members."""
+    """A refusal or failure as in RFC 9457. Some kinds have more members."""
 
     type: str = Field(description="The kind of problem. Programs may branch on it.")
     title: str = Field(description="The kind in words.")
@@ -36,4 +36,4 @@ def _score_fields() -> dict[str, Any]:
 
 # The fields are known only when this module is loaded, so mypy cannot see them; nothing here reads one.
 class ScoreDocument(create_model("_ScoreFields", __base__=Part, **_score_fields())):  # type: ignore[misc]
-    """One scoring of one session, the same shape everywhere. A failure is never a number."""
+    """One scoring for one session, the same shape everywhere. A failure is never a number."""

@@ -1,7 +1,7 @@
 """
 The OpenAPI document: what the routes declare, and the answers that every route may give.
 
-A route declares its own answers. For an error it gives a description only; the shape is added here.
+A route declares answers that only it gives. For an error it gives a description only; the shape is added here.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ class _Plain(GenerateJsonSchema):
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of the application's routes; the same routes give the same document."""
+    """Describe the application's routes; the same routes give the same document."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -79,7 +79,7 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
     shared = {} if path in PROBES else _ANY_ANSWER
     if shared and method not in UNCHANGING_METHODS:
         shared = shared | _ANSWER_TO_A_CHANGE
-    # FastAPI declares a 422 in a shape of its own, which is never sent.
+    # FastAPI declares a 422 in another shape, which is never sent.
     own = {s: a for s, a in declared.items() if "HTTPValidationError" not in str(a.get("content"))}
     answers: dict[str, Any] = {status: {"description": text} for status, text in shared.items()} | own
     for status in sorted(answers):

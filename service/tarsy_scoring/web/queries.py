@@ -1,5 +1,5 @@
 """
-Query parameters of the API and of the pages, as one set of models.
+Query parameters for API and pages, as one set of models.
 
 The API declares a model with `Annotated[Model, Query()]`. A page reads its form with `read_form` into the
 same model, so that both accept the same values and refuse the same mistakes.
@@ -65,7 +65,7 @@ Moment = Annotated[
 ]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
-# Types of parameters that may be left out. The schema does not mention null, which no address can hold.
+# Parameter types that may be left out. The schema does not mention null, which no address can hold.
 OptionalMoment = Moment | SkipJsonSchema[None]
 OptionalTotal = Total | SkipJsonSchema[None]
 OptionalWord = Word | SkipJsonSchema[None]
@@ -73,7 +73,7 @@ Label = Annotated[str, Field(min_length=2, max_length=1000, pattern=r"^[^\x00=]+
 
 
 class Parameters(BaseModel):
-    """Base of all query models: an unknown parameter is an error, and an error never quotes the value."""
+    """Base for all query models: an unknown parameter is an error, and an error never quotes the value."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -118,14 +118,14 @@ class _ScoreFilters(_Range):
         return self
 
     def filters(self, status: str | None) -> Filters:
-        """The parameters as filters of the score tables."""
+        """The parameters as filters on the score tables."""
         labels = dict(pair.split("=", 1) for pair in self.label)
         same = self.model_dump(include={f.name for f in dataclasses.fields(Filters)} - {"status"})
         return Filters(status=status, labels=labels, prefix=self.q, **same)
 
 
 class SessionsQuery(_ScoreFilters):
-    """Filters of sessions; `since` and `until` apply to the end of the session."""
+    """Session filters; `since` and `until` apply to when the session ended."""
 
     status: Status | Literal["nothing_to_judge", "not_scored"] | SkipJsonSchema[None] = Field(
         None,
@@ -143,8 +143,7 @@ class SessionsQuery(_ScoreFilters):
 
 class ExportQuery(_ScoreFilters):
     """
-    Filters of scores; `since` and `until` apply to the completion of the score, not to the end of the
-    session.
+    Score filters; `since` and `until` apply to when the score was completed, not to when the session ended.
     """
 
     ended_since: OptionalMoment = Field(
@@ -192,20 +191,20 @@ class ExportQuery(_ScoreFilters):
 
     @property
     def audited(self) -> dict[str, Any]:
-        """The export as the audit record describes it; values of filters could be ids of sessions."""
+        """The export as the audit record describes it; filter values could be session ids."""
         return {"format": self.format, "filters": sorted(self.model_fields_set - {"format"})}
 
 
 class SelectionQuery(_Range):
-    """Filters of scores; `since` and `until` apply to the completion of the score."""
+    """Score filters; `since` and `until` apply to when the score was completed."""
 
     def selection(self) -> Selection:
-        """The parameters as a selection of scores to analyse."""
+        """The parameters as a selection to analyse."""
         return Selection(self.chain, self.criteria, self.since, self.until)
 
 
 class ScoresQuery(SelectionQuery):
-    """Filters of scores of one kind; `since` and `until` apply to the completion of the score."""
+    """Filters for scores with or without a reference."""
 
     reference: Kind = Field(
         "without",
@@ -213,12 +212,12 @@ class ScoresQuery(SelectionQuery):
     )
 
     def selection(self) -> Selection:
-        """The parameters as a selection of scores to analyse."""
+        """The parameters as a selection to analyse."""
         return Selection(self.chain, self.criteria, self.since, self.until, self.reference)
 
 
 class TrendsQuery(ScoresQuery):
-    """Filters of scores, and the time that gives each score its day."""
+    """Score filters, and which time gives a score the day."""
 
     day_of: DayOf = Field(
         "scored",
@@ -228,20 +227,20 @@ class TrendsQuery(ScoresQuery):
 
 
 class MissingToolsQuery(SelectionQuery):
-    """Filters of scores, and the order and number of tools."""
+    """Score filters, and how many tools in which order."""
 
     sort: ToolSort = Field("sessions", description="Order of tools.")
     limit: int = Field(50, ge=1, le=200, description="Number of tools.")
 
 
 class ApproachesQuery(SelectionQuery):
-    """Filters of scores, and the number of approaches."""
+    """Score filters, and how many approaches."""
 
     limit: int = Field(50, ge=1, le=200, description="Number of approaches.")
 
 
 class DeadLettersQuery(Parameters):
-    """Filters of dead letters."""
+    """Dead-letter filters."""
 
     state: LetterState | SkipJsonSchema[None] = Field(
         None, description="Whether it was replayed since it failed last."
@@ -250,7 +249,7 @@ class DeadLettersQuery(Parameters):
 
 
 class HistoryQuery(Parameters):
-    """A page of the scores of one session."""
+    """A page from one session's history."""
 
     limit: int = Field(50, ge=1, le=200)
     cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
@@ -260,7 +259,7 @@ class HistoryQuery(Parameters):
 
 
 class TimelineQuery(Parameters):
-    """Which entries of a timeline are shown, and the score whose citations they are marked with."""
+    """Which timeline entries are shown, and the score whose citations mark them."""
 
     score: UUID | None = Field(None, description="A score of the session; default: its latest completed one.")
     agent: OptionalWord = Field(None, description="Entries of agents with this name.")
@@ -272,20 +271,20 @@ class TimelineQuery(Parameters):
 
 
 class CompareQuery(Parameters):
-    """Two scores of one session."""
+    """Two scores for one session."""
 
     a: UUID = Field(description="The score on the left.")
     b: UUID = Field(description="The score on the right.")
 
 
 class ReviewQuery(Parameters):
-    """Filters of the review list."""
+    """Review filters."""
 
     criteria: OptionalWord = Field(None, description="Only scores under criteria of this name.")
 
 
 class TrustQuery(Parameters):
-    """Filters of trust cards."""
+    """Trust-card filters."""
 
     criteria: OptionalWord = Field(None, description="Only judges under criteria of this name.")
     fingerprint: OptionalWord = Field(None, description="Only the judge with this fingerprint.")
@@ -293,12 +292,12 @@ class TrustQuery(Parameters):
 
 async def known_parameters_once(request: Request) -> None:
     """
-    Refuse repeated and unknown query parameters; a dependency of every route under `/api/v1/scoring`.
+    Refuse repeated and unknown query parameters; a dependency for every route under `/api/v1/scoring`.
 
     Raises:
         RequestValidationError: A parameter other than `label` appears twice, or the route has no parameters.
     """
-    # The framework ignores parameters of a route that declares none, and takes the last of two values, so it
+    # The framework ignores parameters if a route declares none, and takes the last of two values, so it
     # would answer another question than the caller meant. A query model refuses unknown parameters itself.
     has_model = bool(request.scope["route"].dependant.query_params)
     times = Counter(name for name, _ in request.query_params.multi_items())
@@ -314,7 +313,7 @@ async def known_parameters_once(request: Request) -> None:
         raise RequestValidationError(faults)
 
 
-# --- forms of the pages --------------------------------------------------------------------------------
+# --- page forms --------------------------------------------------------------------------------------
 
 Q = TypeVar("Q", bound=Parameters)
 DAYS = ("since", "until")
@@ -323,11 +322,11 @@ DAYS = ("since", "until")
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Q]):
     """
-    The form of a page as read from its address.
+    A page's form as read from the address.
 
     Args:
-        values: Text of each field as given, to fill the form again; "" where it is empty or missing.
-        query: The fields as a query of the API; None if there are faults.
+        values: Field texts as given, to fill the form again; "" where it is empty or missing.
+        query: The fields as an API query; None if there are faults.
         faults: Errors for the user, one sentence per field.
     """
 
@@ -338,14 +337,14 @@ class Form(Generic[Q]):
 
 def read_form(query_string: bytes, model: type[Q], names: Collection[str] = ()) -> Form[Q]:
     """
-    Read the address of a page into a query of the API.
+    Read a page address into an API query.
 
     An empty field counts as missing. `since` and `until` hold days in UTC, and the last day is included.
     Unknown fields are faults, since a page that ignores a filter shows more than was asked for.
 
     Args:
         query_string: As received.
-        names: Fields of the form; empty: all of the model.
+        names: Form fields; empty: all that the model has.
     """
     names = names or model.model_fields
     try:
@@ -371,7 +370,7 @@ def _misread(pairs: Sequence[tuple[str, str]], names: Collection[str]) -> Iterat
 
 
 def _as_parameters(values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The fields that are not empty as parameters of the API, and errors for days that do not exist."""
+    """Non-empty fields as API parameters, and errors for days that do not exist."""
     given: dict[str, Any] = {name: value for name, value in values.items() if value}
     faults = []
     for name in [name for name in DAYS if name in given]:
@@ -394,7 +393,7 @@ def _in_sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _start_of_range(day: str, *, is_end: bool) -> str | None:
-    """Midnight at which a range of days begins, or ends if `is_end`, as RFC 3339; None: not a day."""
+    """Midnight at which days begin, or end if `is_end`, as RFC 3339; None: not a day."""
     try:
         found = date.fromisoformat(day)
     except ValueError:

@@ -1,8 +1,8 @@
 """
-Request a score on behalf of an HTTP caller.
+Requests a score for an HTTP caller.
 
-Only `request_score` turns an HTTP request into a request of the queue. The API, the routes at TARSy's
-addresses and the form of the pages call it.
+Only `request_score` turns an HTTP request into a queue request. The API, the routes at TARSy's addresses and
+the page form call it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class WantedReference(GivenReference):
 
 
 class ScoreRequest(Referring):
-    """Options of a request for a score; all optional."""
+    """Options when requesting a score; all optional."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -91,10 +91,10 @@ class Requested:
 
     Args:
         outcome: As in `on_demand.Answer`.
-        request_id: Id of the first request under the key; without a key, that of this request.
+        request_id: The first request under the key; without a key, this request.
         key: None where the caller sent none.
         first_answer: JSON text that was sent for the first request under the key; None: not stored yet.
-        row: The row of a new score.
+        row: The new score as stored.
     """
 
     score_id: UUID
@@ -112,12 +112,12 @@ async def request_score(
     Find or make the score that answers a request: a new one, the open one, or a completed one.
 
     Args:
-        http: Source of the context, the headers of the key, and the caller's trace.
+        http: Holds context, key headers, and the caller's trace.
         key: The caller's idempotency key. A repeat under the key finds the first score again.
 
     Raises:
-        Problem: 400, the session has not ended; 404, it does not exist, or the session of the key's first
-            request was erased; 409, another score is under way; 422, the session is too large, the criteria
+        Problem: 400, the session has not ended; 404, it does not exist, or the session first requested
+            under the key was erased; 409, another score is under way; 422, the session is too large, the criteria
             are unknown, a text cannot be stored, or the key belongs to a different request; 503, the source
             cannot say whether the session has ended.
         RequestValidationError: The request has several keys.
@@ -147,7 +147,7 @@ async def request_score(
         use_reference=bool(wanted.use_reference),
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
-    # The key is stored with this hash, which is the same for every spelling of the same request.
+    # The key is stored with this hash, which is the same however the request is spelt.
     asked = hashlib.sha256(to_json([session_id, wanted.model_dump(mode="json")])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
     answer = await _ask(context, request, stored_key)
@@ -158,9 +158,9 @@ async def request_score(
 
 async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
     """
-    Request the score from the queue, after checking the session at its source if the queue requires that.
+    Request the score from the queue, after checking the session at the source if the queue requires that.
 
-    The source is read only if a new score would be made, and outside of the transaction that locks the
+    The source is read only if a new score would be made, and outside the transaction that locks the
     session's row.
 
     Raises:
@@ -215,9 +215,9 @@ def _busy(request: Request, answer: Answer) -> Problem:
 
 async def _verify(context: AppContext, request: Request, known: UnverifiedSession) -> Request:
     """
-    Check that the session has ended, and add its chain, status and end to the request.
+    Check that the session has ended, and add chain, status and end to the request.
 
-    The chain that the source gives wins over the chain of an event, unless the operator lets events choose.
+    The chain that the source gives wins over the one from an event, unless the operator lets events choose.
     Without a source, or while it cannot be read, what events have said about the session counts.
 
     Raises:
@@ -251,7 +251,7 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
 
 
 async def _find(source: TimelineSource, session_id: str) -> FoundSession | None:
-    """The session at its source; None: the source cannot be read now. Raises: Problem: 400, 404, 422."""
+    """Find the session; None: the source cannot be read now. Raises: Problem: 400, 404, 422."""
     try:
         return await source.find_session(session_id)
     except SessionNotFound as error:

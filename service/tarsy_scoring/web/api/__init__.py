@@ -1,4 +1,4 @@
-"""Routes of the JSON API. A new module of routes is one more entry in `ROUTERS`."""
+"""Routes for the JSON API. A new module adds one entry to `ROUTERS`."""
 
 from tarsy_scoring.config.studies_extra import load_studies
 from tarsy_scoring.web.api import browse, dead_letters, labels, ledger, live, probes, scores, tarsy

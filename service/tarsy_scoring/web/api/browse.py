@@ -1,4 +1,4 @@
-"""Routes of many scores: the list of sessions, exports and analytics."""
+"""Routes over many scores: session list, exports and analytics."""
 
 from collections.abc import AsyncIterator
 from datetime import date
@@ -41,10 +41,10 @@ async def read_sessions(
     request: Request, _: Analysing, query: Annotated[SessionsQuery, Query()]
 ) -> SessionPage:
     """
-    Known sessions, each with its latest completed production score and the state of its newest one.
+    Known sessions, each with the latest completed production score and how the newest one stands.
 
     Filters on a score apply to the latest completed one, and `status` to the newest one. A page continues
-    after the last session of the page before, so that no session is repeated or left out while sessions
+    after the last session on the page before, so that no session is repeated or left out while sessions
     arrive.
     """
     context = context_of(request)
@@ -57,7 +57,7 @@ async def read_sessions(
 
 
 async def _export_slot(request: Request) -> AsyncIterator[None]:
-    """Hold a slot for an export until its last byte has been sent. Raises: Problem: 503, no slot is free."""
+    """Hold a slot for an export until the last byte has been sent. Raises: Problem: 503, no slot is free."""
     exports = context_of(request).exports
     if exports.locked():
         retry = {"Retry-After": str(EXPORT_RETRY_S)}
@@ -122,14 +122,14 @@ async def _with_first(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> 
 @figures.get("/trends", summary="Totals per day")
 async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQuery, Query()]) -> ChainTrends:
     """
-    Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
+    Average, lowest and highest total and score count, per UTC day and judge fingerprint.
 
-    A session counts once, with its latest completed production score. Scores flagged `outcome_score_mismatch`
-    or `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break
-    between them. A session that is scored again moves to the day of the new score, unless `day_of=ended`.
+    A session counts once, with the latest completed production score. Scores flagged `outcome_score_mismatch`
+    or `tampering_suspected` are left out. Points with different fingerprints are not comparable: show a break
+    between them. A session that is scored again moves to the new day, unless `day_of=ended`.
 
-    `chains` has the averages of each chain: totals, share that passed, cost of judging, and tokens, cost and
-    duration of the investigations.
+    `chains` averages each chain: totals, share that passed, judging cost, and what the investigations took in
+    tokens, money and time.
     """
     database = context_of(request).analytics.database
     return await chain_trends(database, query.selection(), query.day_of)
@@ -140,10 +140,10 @@ async def read_distribution(
     request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]
 ) -> Distribution:
     """
-    Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
+    How many totals lie in 0-49, 50-74 and 75-100, and category averages per band.
 
-    With `criteria` that have bands of their own, these bands are used. A session counts once, with its latest
-    completed production score, whatever its flags.
+    If `criteria` define bands, these are used. A session counts once, with the latest completed production
+    score, whatever the flags.
     """
     context = context_of(request)
     bands = bands_for(context, query.criteria)
@@ -158,8 +158,8 @@ async def read_missing_tools(
     Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
 
     Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing
-    errors in long words; all spellings are shown, and decisions of people come first. A session counts once, with
-    its latest completed production score. If it missed several tools, each of them is charged with all lost
+    errors in long words; all spellings are shown, and decisions by people come first. A session counts once, with
+    the latest completed production score. If it missed several tools, each one is charged with all lost
     points. Planned and built tools beyond `limit` come last.
     """
     database = context_of(request).analytics.database
@@ -171,10 +171,10 @@ async def read_better_approaches(
     request: Request, _: Analysing, query: Annotated[ApproachesQuery, Query()]
 ) -> Approaches:
     """
-    Better approaches that judges named, grouped by the similarity of name and steps, those of most sessions
+    Better approaches that judges named, grouped by similar names and steps, the most frequent
     first.
 
-    A session counts once, with its latest completed production score without a reference. Only criteria such
+    A session counts once, with the latest completed production score without a reference. Only criteria such
     as `investigation-structured` ask for approaches. Names, descriptions and steps quote the judge.
     """
     return await read_approaches(context_of(request).analytics.database, query.selection(), query.limit)
@@ -185,13 +185,13 @@ async def read_failure_tags(
     request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]
 ) -> FailureTags:
     """
-    Number and share of scores with each failure tag, in total and per chain.
+    How many scores have each failure tag, in total and per chain.
 
-    A session counts once, with its latest completed production score.
+    A session counts once, with the latest completed production score.
     """
     return await analytics.failure_tags(context_of(request).analytics.database, query.selection())
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
-    """The bands of the criteria, if they are known and have bands; else those of the badges."""
+    """Bands that the criteria define, if known; else the default ones."""
     return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})

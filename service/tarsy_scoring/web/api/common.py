@@ -24,7 +24,7 @@ ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"]
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of a route in the OpenAPI document."""
+    """How OpenAPI names a route."""
     return f"{route.tags[0]}_{route.name}"
 
 
@@ -52,8 +52,7 @@ def no_such_score(score_id: UUID) -> Problem:
 
 async def find_criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
     """
-    Hash, name, content and first use of stored criteria, else of configured ones; None: neither have the
-    hash.
+    Find criteria by hash, stored ones first, else configured ones, which have no first use.
     """
     if (stored := await context.reader.criteria(criteria_hash)) is not None:
         return stored

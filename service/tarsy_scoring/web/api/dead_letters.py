@@ -1,4 +1,4 @@
-"""Route of dead letters: which messages could not be processed."""
+"""Route that lists dead letters: messages that could not be processed."""
 
 from typing import Annotated
 

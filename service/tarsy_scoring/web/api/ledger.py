@@ -1,4 +1,4 @@
-"""Routes that change the ledger of missing tools: states of tools, and merges of names."""
+"""Routes that change the missing-tools ledger: tool states and name merges."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ NO_SUCH_TOOL = {"description": "No judge has missed a tool of that name."}
 
 
 class SayingRequest(BaseModel):
-    """A new state of a tool."""
+    """A new tool state."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,14 +51,14 @@ class MergeRequest(BaseModel):
 
 @router.post(
     "/states",
-    name="say",  # the operation id of generated clients
+    name="say",  # the operation id in generated clients
     summary="Set the state of a tool",
     status_code=201,
     responses={404: NO_SUCH_TOOL},
 )
 async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> ToolState:
     """
-    Store a state of a tool with its author and time. Earlier states stay in the history; the newest counts.
+    Store a tool state with author and time. Earlier states stay in the history; the newest counts.
 
     """
     if said.since is not None and not decisions.has_come(said.since):
@@ -76,16 +76,16 @@ async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> T
 
 @router.post(
     "/merges",
-    name="join",  # the operation id of generated clients
+    name="join",  # the operation id in generated clients
     summary="Merge a name into a tool, or separate it",
     status_code=201,
     responses={404: NO_SUCH_TOOL},
 )
 async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
     """
-    Merge a name in all its spellings into a tool, or, without `tool`, separate it from similar names.
+    Merge a name in all spellings into a tool, or, without `tool`, separate it from similar names.
 
-    The decision is stored with its author and time. Earlier decisions stay in the history, and the newest
+    The decision is stored with author and time. Earlier decisions stay in the history, and the newest
     counts.
     """
     with _as_problems():
@@ -97,7 +97,7 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 @contextmanager
 def _as_problems() -> Iterator[None]:
     """
-    Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool already.
+    Translate errors from decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool already.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`WS /api/v1/ws`, where clients of the gateway connect. docs/live.md describes the protocol."""
+"""`WS /api/v1/ws`, where gateway clients connect. docs/live.md describes the protocol."""
 
 import asyncio
 from contextlib import suppress
@@ -52,7 +52,7 @@ async def not_upgraded() -> None:
 
 
 class _Socket:
-    """The WebSocket of a client, for the gateway."""
+    """A client's WebSocket, as the gateway uses it."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
@@ -77,7 +77,7 @@ class _Socket:
                 await self._websocket.close(code, reason)
 
 
-# Options for `uvicorn.Config`. Compression is off: its window would be most of a client's memory.
+# Options for `uvicorn.Config`. Compression is off, because the window would take most memory per client.
 UVICORN_OPTIONS: dict[str, Any] = {
     "ws_max_size": DEFAULT_LIMITS.message_bytes,
     "ws_per_message_deflate": False,

@@ -15,15 +15,15 @@ from tarsy_scoring.web.context import AppContext
 
 READY_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 1.0
-# A peer that reads no answers would otherwise fill the buffer of its connection, and hold a place of the
-# probes.
+# A peer that reads no answers would otherwise fill the connection buffer, and hold a place that
+# probes need.
 LAST = {"Connection": "close"}
 
 router = APIRouter(tags=["probes"], generate_unique_id_function=operation_id)
 
 
 class ProbeAnswer(BaseModel):
-    """State of the process."""
+    """How the process stands."""
 
     status: Literal["running", "ready", "not ready"]
     reason: str | None = Field(None, description="Why the process is not ready.")
@@ -62,7 +62,7 @@ async def readyz(request: Request) -> Response:
 
 
 def database_look(context: AppContext) -> Recent[str | None]:
-    """The look at the database behind `/readyz`; it sets the metric of the database."""
+    """Look at the database for `/readyz`, and set the metric."""
 
     async def look() -> str | None:
         try:

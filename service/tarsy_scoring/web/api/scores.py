@@ -1,4 +1,4 @@
-"""Routes of single scores: request, read and cancel a score; history, replies, requests and criteria."""
+"""Routes for single scores: request, read and cancel; history, replies, requests and criteria."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -32,21 +32,21 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, ScoreRe
 
 router = scoring_routes("scores")
 
-_PLACE = TypeAdapter(tuple[Time, UUID])  # time and id of the score after which a page of the history begins
+_PLACE = TypeAdapter(tuple[Time, UUID])  # time and id after which a history page begins
 MAX_REQUESTS_SHOWN = 1000
 # `:path`: an encoded slash makes a malformed id (422), and not another address.
 SESSION = "/sessions/{session_id:path}"
 
 
 class History(BaseModel):
-    """Scores of a session, newest first."""
+    """Scores that a session has, newest first."""
 
     scores: list[ScoreDocument]
     next_cursor: str | None = Field(description="Value of `cursor` for the next page; null on the last page.")
 
 
 class Reply(Turn):
-    """One call of the judge with the text of its reply."""
+    """One judge call with the reply text."""
 
     ordinal: int
     reply: str
@@ -57,14 +57,14 @@ class Reply(Turn):
 
 
 class Replies(BaseModel):
-    """The judge's replies of one score."""
+    """The judge's replies for one score."""
 
     score_id: UUID
     turns: list[Reply]
 
 
 class RequestDocument(BaseModel):
-    """A request for a score and its disposition."""
+    """A request for a score, and what became of it."""
 
     request_id: UUID
     event_id: str
@@ -194,7 +194,7 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
 async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
     """
     The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed
-    score the newest of any status.
+    score the newest, whatever the status.
     """
     reader = context_of(request).reader
     document = await reader.score_of_session(session_id)
@@ -215,7 +215,7 @@ async def read_history(
     session_id: SessionId,
     query: Annotated[HistoryQuery, Query()],
 ) -> Response:
-    """Every score of the session, newest first. Pages stay stable while scores are added."""
+    """Every score that the session has, newest first. Pages stay stable while scores are added."""
     asked = [session_id, query.purpose]
     try:
         after = None if query.cursor is None else decode_cursor(query.cursor, asked, _PLACE)
@@ -241,7 +241,7 @@ async def read_history(
     responses={200: {"model": ScoreDocument}, 404: NO_SUCH_SCORE},
 )
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
-    """One score, whatever its status and purpose."""
+    """One score, whatever the status and purpose."""
     document = await _score(request, score_id)
     return json_answer(document)
 
@@ -252,7 +252,7 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
 async def read_turns(request: Request, caller: Reading, score_id: ScoreId) -> Response:
-    """The judge's replies in full and in order; of an open score those stored so far."""
+    """The judge's replies in full and in order; while a score is open, those stored so far."""
     audit.log_read("replies", by=caller.name, score_id=score_id)
     turns = await context_of(request).reader.replies(score_id)
     if turns is None:
@@ -271,8 +271,8 @@ async def read_requests(
     event_id: Annotated[str, Path(min_length=1, max_length=255, pattern=PLAIN_TEXT, examples=["event-4711"])],
 ) -> Response:
     """
-    The requests with this event id, at most 1000. The event id of a request over HTTP is its
-    `Idempotency-Key`, else its `request_id`.
+    The requests with this event id, at most 1000. A request over HTTP has its
+    `Idempotency-Key` as event id, else the `request_id`.
     """
     found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
@@ -290,7 +290,7 @@ async def read_requests(
     responses={200: {"model": CriteriaDocument}, 404: {"description": "No criteria have this hash."}},
 )
 async def read_criteria(request: Request, _: Reading, criteria_hash: CriteriaHash) -> Response:
-    """The content of criteria that a score was or will be judged under."""
+    """Criteria that a score was or will be judged under."""
     context = context_of(request)
     found = await find_criteria(context, criteria_hash)
     if found is None:

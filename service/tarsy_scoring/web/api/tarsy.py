@@ -1,5 +1,5 @@
 """
-Scores at TARSy's own addresses, with its keys, statuses and errors, for clients written for TARSy.
+Scores at TARSy's own addresses, with TARSy's keys, statuses and errors, for clients written for TARSy.
 
 Source: TARSy's REST API at commit c35f0f75.
 """
@@ -26,7 +26,7 @@ NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
 UNDER_WAY = "scoring already in progress for this session"
 UNAVAILABLE = "scoring service is not available"
-# Status of our refusal -> status and message of TARSy. Others keep their status and our detail.
+# Our status -> TARSy's status and message. Others keep their status and our detail.
 _TARSY_ANSWERS = {
     400: (409, NOT_TERMINAL),
     404: (404, NOT_FOUND),
@@ -48,7 +48,7 @@ class Started(BaseModel):
 
 
 class TarsyScore(BaseModel):
-    """A score with TARSy's keys; all of them are always present."""
+    """A score with TARSy's keys, all always present."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -67,7 +67,7 @@ class TarsyScore(BaseModel):
 
 
 class _TarsyRoute(APIRoute):
-    """Answers the refusals of a route with TARSy's statuses and messages."""
+    """Answers refusals with TARSy's statuses and messages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -127,7 +127,7 @@ async def start(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """
-    Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it.
+    Make a new score for a session that has ended, whatever scores exist. A repeat under the key returns it.
     """
     found = await request_score(
         request, caller, session_id, ScoreRequest(force_rescore=True), idempotency_key
@@ -145,7 +145,7 @@ async def start(
     },
 )
 async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
-    """The newest score of any status: a failed one hides an older completed one, as in TARSy."""
+    """The newest score, whatever the status: a failed one hides an older completed one, as in TARSy."""
     row = await context_of(request).reader.newest_score(session_id, "production")
     if row is None:
         raise Problem(404, "No score", NOT_FOUND)
@@ -153,7 +153,7 @@ async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
 
 
 def _score(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `session_scores` with TARSy's keys."""
+    """A `session_scores` row with TARSy's keys."""
     columns = {"tool_improvement_report": "missing_tools_analysis", "prompt_hash": "criteria_hash"}
     score = {key: row[columns.get(key, key)] for key in TarsyScore.model_fields}
     score["started_at"] = row["started_at"] or row["created_at"]
