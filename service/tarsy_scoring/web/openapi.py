@@ -1,7 +1,7 @@
 """
 The OpenAPI document: what the routes declare, and the answers that every route may give.
 
-A route declares answers that only it gives. For an error it gives a description only; the shape is added here.
+A route declares answers that only it gives, errors by description alone; their shape is added here.
 """
 
 from typing import Any

@@ -221,8 +221,8 @@ class TrendsQuery(ScoresQuery):
 
     day_of: DayOf = Field(
         "scored",
-        description="Time that gives the day, and to which `since` and `until` apply: completion of the score, or "
-        "end of the session.",
+        description="What gives the day, and what `since` and `until` apply to: when the score was completed, or "
+        "when the session ended.",
     )
 
 

@@ -48,8 +48,8 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[!-~]([ -~]*[!-~])?$",
-        description="A repeat under the same key gets the first answer again, for 24 hours. Keys are per caller, "
-        "and for anonymous callers per address.",
+        description="A repeat under the same key gets the first answer again, for 24 hours. Keys are per "
+        "caller, and for anonymous callers per address.",
     ),
 ]
 
@@ -79,8 +79,8 @@ class ScoreRequest(Referring):
     reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
     use_reference: bool = Field(
         True,
-        description="False: judge without the reference that is stored for the session, if there is one. Implies "
-        "`force_rescore`, and excludes `reference`.",
+        description="False: judge without the reference that is stored for the session. Implies `force_rescore`, "
+        "and excludes `reference`.",
     )
 
 
@@ -117,9 +117,9 @@ async def request_score(
 
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session first requested
-            under the key was erased; 409, another score is under way; 422, the session is too large, the criteria
-            are unknown, a text cannot be stored, or the key belongs to a different request; 503, the source
-            cannot say whether the session has ended.
+            under the key was erased; 409, another score is under way; 422, the session is too large, the
+            criteria are unknown, a text cannot be stored, or the key belongs to a different request; 503, the
+            source cannot say whether the session has ended.
         RequestValidationError: The request has several keys.
         DatabaseAway: Repeating the request under the same key is safe.
     """
@@ -179,8 +179,8 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         raise malformed(["body", "criteria"], detail, "Unknown criteria") from error
     except KeyErased as error:
         detail = (
-            "the session of the first request under this Idempotency-Key has been erased: use another key to score a "
-            "session that the source still has"
+            "the session first requested under this Idempotency-Key has been erased: use another key to score "
+            "a session that the source still has"
         )
         raise Problem(404, "Erased", detail) from error
     except NotStorable as error:
@@ -200,16 +200,11 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
 
 def _busy(request: Request, answer: Answer) -> Problem:
     """409 while an open score prevents the requested one."""
+    detail = f"a score of the session {request.session_id} is under way"
     if answer.outcome == "busy_otherwise":
-        detail = (
-            f"a score of the session {request.session_id} is under way under other criteria than {request.criteria}: "
-            "repeat the request when it has ended, or cancel it"
-        )
+        detail += f" under other criteria than {request.criteria}: wait until it has ended, or cancel it"
     else:
-        detail = (
-            f"a score of the session {request.session_id} is under way: repeat the request when it has ended, cancel "
-            "it, or leave out force_rescore and reference to get it"
-        )
+        detail += ": wait until it has ended, cancel it, or leave out force_rescore and reference to get it"
     return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 
 

@@ -78,7 +78,7 @@ async def _export_slot(request: Request) -> AsyncIterator[None]:
     dependencies=[Depends(_export_slot)],
     responses={
         200: {
-            "description": "One score document per line, or CSV with a header. Incomplete if the connection breaks.",
+            "description": "A document per line, or CSV with a header. Incomplete if the connection breaks.",
             "content": {
                 "application/x-ndjson": {"schema": {"type": "string"}},
                 "text/csv": {"schema": {"type": "string"}},
@@ -158,8 +158,8 @@ async def read_missing_tools(
     Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
 
     Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing
-    errors in long words; all spellings are shown, and decisions by people come first. A session counts once, with
-    the latest completed production score. If it missed several tools, each one is charged with all lost
+    errors in long words; all spellings are shown, and decisions by people come first. A session counts once,
+    with the latest completed production score. If it missed several tools, each one is charged with all lost
     points. Planned and built tools beyond `limit` come last.
     """
     database = context_of(request).analytics.database

@@ -45,7 +45,7 @@ class MergeRequest(BaseModel):
     name: Name
     tool: Name | None = Field(
         None,
-        description="Any name of the tool. If left out, the name becomes a tool of its own, which undoes a merge.",
+        description="Any name of the tool. If left out, the name becomes another tool, which undoes a merge.",
     )
 
 
@@ -97,7 +97,7 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 @contextmanager
 def _as_problems() -> Iterator[None]:
     """
-    Translate errors from decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool already.
+    Translate errors from decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool.
     """
     try:
         yield

@@ -113,16 +113,12 @@ class CriteriaDocument(BaseModel):
             "description": "A new score, or the one that is pending or in progress.",
         },
         400: {"description": "The session has not ended."},
-        404: {
-            "description": "The session is unknown or deleted, or the session of the key's first request was erased."
-        },
+        404: {"description": "The session is unknown, deleted, or, under this key, erased."},
         409: {"description": "A score is under way, and `force_rescore` or `criteria` requires another one."},
         422: {
             "description": "The request is malformed, or the session is too large to be read; see `errors`."
         },
-        503: {
-            "description": "The database is unavailable, or the source cannot say whether the session has ended."
-        },
+        503: {"description": "The database or the source is unavailable."},
     },
 )
 async def ask(
@@ -177,7 +173,7 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
         raise Problem(
             409,
             "Score has ended",
-            f"the score {score_id} is {document['status']}: only a pending or in-progress one can be cancelled",
+            f"the score {score_id} is {document['status']}: only an open score can be cancelled",
             extra={"score_status": document["status"]},
         )
     return json_answer(document)

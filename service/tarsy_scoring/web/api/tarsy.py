@@ -111,12 +111,11 @@ router = APIRouter(
         },
         422: {
             "model": TarsyError,
-            "description": "The `Idempotency-Key` is malformed or belongs to another request; or the session is too "
-            "large to be read.",
+            "description": "The `Idempotency-Key` is malformed or was used before, or the session is too large.",
         },
         503: {
             "model": TarsyError,
-            "description": "The database is unavailable, or the source cannot say whether the session has ended.",
+            "description": "The database or the source is unavailable.",
         },
     },
 )

@@ -1,8 +1,8 @@
 """
 The pages for a session and for one score, and their forms.
 
-Forms do what the API does, with the same checks. Every page works without JavaScript; with it, `live.js` keeps
-an open page up to date.
+Forms do what the API does, with the same checks. Every page works without JavaScript; with it, `live.js`
+keeps an open page up to date.
 """
 
 import asyncio

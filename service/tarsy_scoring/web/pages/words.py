@@ -31,7 +31,7 @@ ERROR_HELP = _TEXTS["error_help"]
 FAILURE_REASONS = _TEXTS["failure_reasons"]
 OPEN = frozenset({"pending", "in_progress"})
 ABOUT_SUSPICIOUS_TEXT = frozenset({"injection_suspected", "tampering_suspected"})
-GONE = "The source no longer has this session: it can be neither shown nor scored again. Its stored scores remain."
+GONE = "The source no longer has this session, so it cannot be shown or scored again. Stored scores remain."
 LOST = SessionNotFound.error_kind
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
 
