@@ -1,8 +1,8 @@
 """
 Many stored scores, in a directory that later measurements open again: `python -m benchmarks.stored DIRECTORY`.
 
-Fills an embedded PostgreSQL with a year of scores and all that belongs to them, without triggers and secondary
-indexes, and then runs `rollups rebuild`. `benchmarks.quality DIRECTORY` and `benchmarks.run --stored DIRECTORY`
+Fills an embedded PostgreSQL with a year of scores and all that belongs to them, without secondary indexes, and
+then runs `recount`. `benchmarks.quality DIRECTORY` and `benchmarks.run --stored DIRECTORY`
 measure over it.
 """
 
@@ -189,16 +189,13 @@ async def fill(directory: Path, what: Stored) -> None:
         await connection.execute("ANALYZE")
         await connection.execute(DECISIONS.format(scores=what.scores, chains=what.chains))
         await connection.execute(POSITIONS.format(last=what.scores * EVENTS))
-        await connection.execute("UPDATE rollups_filled SET since = 'infinity'")
         await connection.execute("ANALYZE")
         _say("decisions")
         env = {"SCORING_DATABASE_URL": postgres.url}
-        async with program(
-            "-m", "tarsy_scoring", "rollups", "rebuild", env=env, log_file=directory / "rebuild.log"
-        ) as p:
+        async with program("-m", "tarsy_scoring", "recount", env=env, log_file=directory / "recount.log") as p:
             if await p.wait():
-                sys.exit((directory / "rebuild.log").read_text())
-        _say("rollups")
+                sys.exit((directory / "recount.log").read_text())
+        _say("recount")
         await connection.execute("VACUUM ANALYZE")
         await connection.execute("ALTER SYSTEM RESET ALL")
         await connection.execute("CHECKPOINT")

@@ -1,16 +1,18 @@
-"""The numbers of trends, distribution, failure tags and missing tools, counted from the scores and not from rollups."""
+"""The numbers of trends, distribution, failure tags and missing tools, counted from the scores and not from daily counts."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from builders import Scoring
-from tarsy_scoring.analytics.analytics import DayOf, Selection
+from tarsy_scoring.analytics.analytics import DayOf
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS, Band
 from tarsy_scoring.scores.latest import has_no_later, is_completed
 
 _CHOSEN = "($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"
 _IN_TIME = "($3::timestamptz IS NULL OR {0} >= $3) AND ($4::timestamptz IS NULL OR {0} < $4)"
 _MADE = f"{is_completed('s')} AND s.reference IS <not> NULL"
+_LATEST_OF_ITS_KIND = f"{is_completed('s')} AND {has_no_later('s', of_its_kind=True)}"
 _LATEST = f"{_MADE} AND {has_no_later('s', of_its_kind=True)}"
 SELECTED = f"{_LATEST} AND {_CHOSEN} AND {_IN_TIME.format('s.completed_at')}"
 
@@ -95,10 +97,6 @@ async def figures(scoring: Scoring, of: Selection, day_of: DayOf = "scored") -> 
     return await _rows(scoring, sql, of, sorted(DOUBTFUL_FLAGS))
 
 
-async def totals_made(scoring: Scoring, of: Selection) -> Rows:
-    return await _rows(scoring, _points("s.completed_at", _MADE), of, sorted(DOUBTFUL_FLAGS))
-
-
 async def distribution(scoring: Scoring, of: Selection, bands: Sequence[Band]) -> tuple[Rows, Rows]:
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
     counts = await _rows(scoring, BANDS, of, *ends)
@@ -113,22 +111,15 @@ async def missed(scoring: Scoring, of: Selection, names: Sequence[str]) -> Rows:
     return await _rows(scoring, MISSED, of, names)
 
 
-# Rows of the rollups and their deltas that differ from a count of the scores, on the days that are filled.
+# Rows of the daily counts that differ from a count of the scores, on days that are not dirty.
 DIFFERENCES = f"""
 WITH scores AS (
-  SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.criteria, s.judge_fingerprint,
-         s.reference IS NOT NULL AS has_reference, coalesce(s.total_score, -1) AS total, count(*) AS made,
-         count(*) FILTER (WHERE {has_no_later("s", of_its_kind=True)}) AS latest
-  FROM {{schema}}.session_scores s WHERE {is_completed("s")} GROUP BY 1, 2, 3, 4, 5
+  SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.criteria, s.reference IS NOT NULL AS has_reference,
+         s.total_score, count(*)
+  FROM {{schema}}.session_scores s WHERE {_LATEST_OF_ITS_KIND} GROUP BY 1, 2, 3, 4
 ), counted AS (
-  SELECT day, criteria, judge_fingerprint, has_reference, total,
-         sum(made)::bigint AS made, sum(latest)::bigint AS latest
-  FROM (SELECT day, criteria, judge_fingerprint, has_reference, total, made, latest
-        FROM {{schema}}.score_rollups JOIN {{schema}}.score_groups USING (group_id) WHERE score_rollups.is_all
-        UNION ALL
-        SELECT day, criteria, judge_fingerprint, has_reference, coalesce(total_score, -1), made, latest
-        FROM {{schema}}.score_deltas) c
-  GROUP BY 1, 2, 3, 4, 5 HAVING sum(made) <> 0 OR sum(latest) <> 0
+  SELECT day, criteria, has_reference, total, sum(scores)::bigint FROM {{schema}}.daily_counts WHERE is_all
+  GROUP BY 1, 2, 3, 4
 )
 SELECT * FROM ((TABLE scores EXCEPT TABLE counted) UNION ALL (TABLE counted EXCEPT TABLE scores)) d
-WHERE day >= (SELECT since FROM {{schema}}.rollups_filled)""".replace("{schema}", "public")
+WHERE day NOT IN (SELECT day FROM {{schema}}.dirty_days)""".replace("{schema}", "public")

@@ -9,9 +9,7 @@ import asyncpg
 
 from builders import connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
-from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
-
-COUNTED = ("sessions", "session_scores", "score_missing_tools")  # their triggers append deltas
+from tarsy_scoring.analytics.recount import mark_all, recount_all
 
 
 @contextmanager
@@ -20,15 +18,11 @@ def filled_database(postgres: Postgres, template: str, statements: str) -> Itera
 
     async def fill(url: str) -> None:
         async with connected(url) as connection:
-            # Counting each of so many rows in a trigger takes long; the rollups are counted from all of them at once.
-            for table in COUNTED:
-                await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
             await connection.execute(statements)
-            for table in COUNTED:
-                await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
             await connection.execute("ANALYZE")
             async with open_scoring(url) as scoring:
-                await RollupKeeper(scoring.database).rebuild()
+                await mark_all(scoring.database)
+                await recount_all(scoring.database)
             # ANALYZE sizes its sample by the largest statistics target, so this target makes it read the whole
             # table. With a smaller sample the planner sometimes chooses another plan.
             await connection.execute("ALTER INDEX sessions_by_prefix ALTER COLUMN 1 SET STATISTICS 1000")

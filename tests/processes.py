@@ -431,7 +431,7 @@ async def assert_whole(
     earlier_events: int = 0,
 ) -> list[Seen]:
     """
-    Assert that no request or score is lost, doubled or stuck, and that topic and rollups agree with the tables.
+    Assert that no request or score is lost, doubled or stuck, and that topic and daily counts agree with the tables.
 
     Args:
         completed: Event ids of requests that must have made one completed score each.
@@ -444,7 +444,7 @@ async def assert_whole(
     """
     expected = dict.fromkeys(completed, "completed") | dict.fromkeys(failed, "failed")
     await everything_is_published(service)
-    assert not await service.rows(counted_again.DIFFERENCES), "the rollups count each score"
+    assert not await service.rows(counted_again.DIFFERENCES), "the daily counts have each score"
     scores = {
         r["score_id"]: r for r in await service.rows("SELECT * FROM session_scores WHERE session_id LIKE $1", sessions)
     }

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from builders import DEFAULT_CRITERIA, HASHES, Scoring
+from tarsy_scoring.retention.erasure import MARK_DAYS
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 ENDED = frozenset({"completed", "failed", "timed_out", "cancelled"})
@@ -69,4 +70,5 @@ async def store_score(
     score_id = uuid.UUID(row["score_id"])
     for ordinal, tool in enumerate(missing_tools):
         await scoring.rows("INSERT INTO score_missing_tools VALUES ($1, $2, $3, 'because')", score_id, ordinal, tool)
+    await scoring.rows(scoring.database.sql(MARK_DAYS), [session_id])
     return score_id

@@ -578,49 +578,26 @@ CREATE TABLE write_back_bookmark (
 )
 """
 
-ROLLUPS = """
--- What rollups count by. The id is a hash of the other columns. `is_all`: all chains and sets of tools.
-CREATE TABLE score_groups (
-  group_id          uuid PRIMARY KEY,
-  is_all            boolean NOT NULL,
-  chain_id          text,
-  criteria          text,
-  judge_fingerprint text,
-  tools_hash        text,
-  is_doubtful       boolean NOT NULL,
-  categories        text[] NOT NULL,          -- names of the elements of `category_sums`
-  has_reference     boolean NOT NULL DEFAULT false
+ANALYTICS = """
+-- Completed production scores of a day (UTC) that are the latest of their sessions, by total; null: without one.
+CREATE TABLE daily_counts (
+  day           date NOT NULL,                -- of the score
+  is_all        boolean NOT NULL,             -- all chains together
+  chain_id      text,
+  criteria      text,
+  has_reference boolean NOT NULL,
+  is_doubtful   boolean NOT NULL,
+  total         smallint,
+  scores        int NOT NULL,
+  categories    text[],                       -- that these scores state
+  stated        int[],                        -- number of scores, for each category
+  points        numeric[]                     -- sum of points, for each category
 );
+CREATE INDEX daily_counts_of_day ON daily_counts (is_all, day);
+CREATE INDEX daily_counts_of_chain ON daily_counts (chain_id, day) WHERE NOT is_all;
 
--- Production scores of a UTC day with a total; -1: without one.
-CREATE TABLE score_rollups (
-  is_all        boolean NOT NULL,
-  group_id      uuid NOT NULL,
-  day           date NOT NULL,
-  total         smallint NOT NULL,
-  made          int NOT NULL,                 -- completed on this day
-  latest        int NOT NULL,                 -- of them, the latest of their sessions
-  ended         int NOT NULL,                 -- the latest of the sessions that ended on this day
-  category_sums numeric[],                    -- over `latest`
-  PRIMARY KEY (is_all, group_id, day, total)
-) PARTITION BY LIST (is_all);
-CREATE TABLE score_rollups_of_all PARTITION OF score_rollups FOR VALUES IN (true);
-CREATE TABLE score_rollups_of_chains PARTITION OF score_rollups FOR VALUES IN (false);
-CREATE INDEX score_rollups_of_day ON score_rollups (day);
-CREATE INDEX score_rollups_empty ON score_rollups (day) WHERE made = 0 AND latest = 0 AND ended = 0;
-
--- The latest scores of a day: the sum over `score_rollups`.
-CREATE TABLE chain_rollups (
-  group_id uuid NOT NULL,
-  day      date NOT NULL,
-  scores   int NOT NULL,
-  PRIMARY KEY (group_id, day)
-);
-CREATE INDEX chain_rollups_of_day ON chain_rollups (day);
-CREATE INDEX chain_rollups_empty ON chain_rollups (day) WHERE scores = 0;
-
--- Daily figures of each chain.
-CREATE TABLE chain_figures (
+-- The same scores by chain and judge, and what they add up to.
+CREATE TABLE daily_sums (
   by_end            boolean NOT NULL,         -- day on which the session ended; false: on which it was scored
   day               date NOT NULL,
   chain_id          text,
@@ -628,12 +605,15 @@ CREATE TABLE chain_figures (
   judge_fingerprint text,
   has_reference     boolean NOT NULL,
   is_doubtful       boolean NOT NULL,
-  scores            int NOT NULL,             -- the latest of their sessions
-  totals            int NOT NULL,             -- of them, those with a total
-  points            int NOT NULL,             -- sum of the totals
+  scores            int NOT NULL,
+  totals            int NOT NULL,             -- scores with a total, and so for each sum below
+  points            int NOT NULL,
+  squares           bigint NOT NULL,
+  minimum           smallint,
+  maximum           smallint,
   outcomes          int NOT NULL,
   passed            int NOT NULL,
-  judging_costs     int NOT NULL,             -- scores whose cost is known; like this for the others
+  judging_costs     int NOT NULL,
   judging_usd       numeric NOT NULL,
   token_counts      int NOT NULL,
   input_tokens      numeric NOT NULL,
@@ -641,393 +621,38 @@ CREATE TABLE chain_figures (
   agent_costs       int NOT NULL,
   agent_usd         numeric NOT NULL,
   durations         int NOT NULL,
-  duration_s        numeric NOT NULL,
-  UNIQUE NULLS NOT DISTINCT (by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful)
+  duration_s        numeric NOT NULL
 );
-CREATE INDEX chain_figures_empty ON chain_figures (day) WHERE scores = 0;
+CREATE INDEX daily_sums_of_day ON daily_sums (day);
 
--- The latest scores of a day with a failure tag.
-CREATE TABLE tag_rollups (
-  group_id uuid NOT NULL,
-  day      date NOT NULL,
-  tag      text NOT NULL,
-  scores   int NOT NULL,
-  PRIMARY KEY (group_id, day, tag)
+-- The same scores by what their judges named: a failure tag, or all tools that the score misses.
+CREATE TABLE daily_names (
+  day           date NOT NULL,
+  chain_id      text,
+  criteria      text,
+  has_reference boolean NOT NULL,
+  kind          text NOT NULL CHECK (kind IN ('failure_tag', 'missing_tools')),
+  names         text[] NOT NULL,
+  scores        int NOT NULL,
+  points_lost   int NOT NULL                  -- sum of 100 - total
 );
-CREATE INDEX tag_rollups_of_day ON tag_rollups (day);
-CREATE INDEX tag_rollups_empty ON tag_rollups (day) WHERE scores = 0;
+CREATE INDEX daily_names_of_day ON daily_names (kind, day);
 
--- Sets of tools that scores miss. The id is a hash of the names.
-CREATE TABLE missed_sets (
-  set_id uuid PRIMARY KEY,
-  names  text[] NOT NULL
-);
-
--- The latest scores of a day that miss this set of tools, and the sum of 100 - total over them.
-CREATE TABLE missed_rollups (
-  group_id    uuid NOT NULL,
-  day         date NOT NULL,
-  set_id      uuid NOT NULL,
-  scores      int NOT NULL,
-  points_lost bigint NOT NULL,
-  PRIMARY KEY (group_id, day, set_id)
-);
-CREATE INDEX missed_rollups_of_day ON missed_rollups (day);
-CREATE INDEX missed_rollups_empty ON missed_rollups (day) WHERE scores = 0;
-CREATE INDEX missed_rollups_of_set ON missed_rollups (set_id, day);
-
--- Sums of `missed_rollups` over a month, which is named by its first day.
-CREATE TABLE missed_months (
-  group_id    uuid NOT NULL,
-  set_id      uuid NOT NULL,
-  month       date NOT NULL,
-  scores      int NOT NULL,
-  points_lost bigint NOT NULL,
-  PRIMARY KEY (group_id, set_id, month)
-);
-CREATE INDEX missed_months_of_month ON missed_months (month);
-CREATE INDEX missed_months_empty ON missed_months (month) WHERE scores = 0 AND points_lost = 0;
-
--- Changes that the rollups do not contain yet: the columns of a score, and how often each measure counts it.
-CREATE TABLE score_deltas (
-  delta_id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  made              smallint NOT NULL,
-  latest            smallint NOT NULL,
-  ended             smallint NOT NULL,
-  missed            smallint NOT NULL,
-  day               date NOT NULL,
-  ended_day         date NOT NULL,
-  chain_id          text,
-  criteria          text,
-  judge_fingerprint text,
-  tools_hash        text,
-  has_reference     boolean NOT NULL DEFAULT false,
-  total_score       smallint,
-  is_doubtful       boolean NOT NULL,
-  stated            jsonb,
-  failure_tags      jsonb NOT NULL,
-  tools             text[] NOT NULL,
-  outcome           text,
-  judging_usd       numeric,
-  input_tokens      numeric,
-  output_tokens     numeric,
-  agent_usd         numeric,
-  duration_s        numeric
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
-
--- The rollups contain all changes of these days and of later ones, except those in `score_deltas`.
-CREATE TABLE rollups_filled (
-  singleton     boolean PRIMARY KEY DEFAULT true CHECK (singleton),
-  since         date NOT NULL,
-  figures_since date NOT NULL DEFAULT '-infinity'
-);
-INSERT INTO rollups_filled (since) VALUES ('-infinity')
+-- Days that these three tables may show as they were. A mark is a row of its own, so that no writer waits.
+CREATE TABLE dirty_days (
+  day date NOT NULL
+)
 """
 
-# Triggers keep the rollups, with the rights of their owner and on plans that read no table whole.
-FUNCTIONS = (
-    """
-CREATE FUNCTION add_up_missed_months() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  IF TG_OP <> 'DELETE' THEN
-    INSERT INTO missed_months AS m (group_id, set_id, month, scores, points_lost)
-    SELECT group_id, set_id, date_trunc('month', day::timestamp)::date, sum(scores), sum(points_lost)
-    FROM added GROUP BY 1, 2, 3
-    ON CONFLICT (group_id, set_id, month) DO UPDATE SET
-      scores = m.scores + excluded.scores, points_lost = m.points_lost + excluded.points_lost;
-  END IF;
-  IF TG_OP <> 'INSERT' THEN
-    INSERT INTO missed_months AS m (group_id, set_id, month, scores, points_lost)
-    SELECT group_id, set_id, date_trunc('month', day::timestamp)::date, -sum(scores), -sum(points_lost)
-    FROM removed GROUP BY 1, 2, 3
-    ON CONFLICT (group_id, set_id, month) DO UPDATE SET
-      scores = m.scores + excluded.scores, points_lost = m.points_lost + excluded.points_lost;
-  END IF;
-  DELETE FROM missed_months WHERE scores = 0 AND points_lost = 0;
-  RETURN NULL;
-END $$
-""",
-    """
-CREATE FUNCTION append_score_delta(s session_scores, made integer, latest integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-BEGIN
-  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
-      judge_fingerprint,
-    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
-      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
-  SELECT append_score_delta.made, append_score_delta.latest, append_score_delta.latest,
-      append_score_delta.latest,
-    (s.completed_at AT TIME ZONE 'UTC')::date, (least(m.completed_at, m.first_seen_at) AT TIME ZONE
-      'UTC')::date,
-    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
-    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
-    coalesce(s.score_breakdown, s.rubric -> 'scores'), s.failure_tags,
-    CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
-      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
-      ORDER BY 1) END,
-    s.outcome, CASE jsonb_typeof(s.usage #> '{cost_usd}') WHEN 'number' THEN (s.usage #>>
-      '{cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN
-      'number' THEN (s.interaction #>> '{agent_tokens,input}')::numeric END, CASE
-      jsonb_typeof(s.interaction #> '{agent_tokens,output}') WHEN 'number' THEN (s.interaction #>>
-      '{agent_tokens,output}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN
-      'number' THEN (s.interaction #>> '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction
-      #> '{duration_s}') WHEN 'number' THEN (s.interaction #>> '{duration_s}')::numeric END
-  FROM sessions m WHERE m.session_id = s.session_id;
-END $$
-""",
-    """
-CREATE FUNCTION count_deleted_session() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
-      judge_fingerprint,
-    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
-      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
-  SELECT -1, s.latest, s.latest, s.latest, (s.completed_at AT TIME ZONE 'UTC')::date,
-    (least(OLD.completed_at, OLD.first_seen_at) AT TIME ZONE 'UTC')::date,
-    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.has_reference, s.total_score,
-    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'], s.stated, s.failure_tags,
-    CASE WHEN s.flags ? 'tampering_suspected' THEN '{}' ELSE ARRAY(
-      SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
-      ORDER BY 1) END,
-    s.outcome, CASE jsonb_typeof(s.usage #> '{cost_usd}') WHEN 'number' THEN (s.usage #>>
-      '{cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN
-      'number' THEN (s.interaction #>> '{agent_tokens,input}')::numeric END, CASE
-      jsonb_typeof(s.interaction #> '{agent_tokens,output}') WHEN 'number' THEN (s.interaction #>>
-      '{agent_tokens,output}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN
-      'number' THEN (s.interaction #>> '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction
-      #> '{duration_s}') WHEN 'number' THEN (s.interaction #>> '{duration_s}')::numeric END
-  FROM (
-    SELECT score_id, completed_at, chain_id, criteria, judge_fingerprint, tools_hash, total_score, flags,
-      failure_tags,
-      outcome, usage, interaction,
-      reference IS NOT NULL AS has_reference, coalesce(score_breakdown, rubric -> 'scores') AS stated,
-      -(row_number() OVER (PARTITION BY reference IS NULL ORDER BY completed_at DESC, score_id) = 1)::int
-      AS latest
-    FROM (SELECT * FROM session_scores WHERE session_id = OLD.session_id OFFSET 0) o
-    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL) s;
-  RETURN OLD;
-END $$
-""",
-    """
-CREATE FUNCTION count_missing_tools() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
-      judge_fingerprint,
-    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools)
-  SELECT 0, 0, 0, w.missed, (s.completed_at AT TIME ZONE 'UTC')::date, (s.completed_at AT TIME ZONE
-      'UTC')::date,
-    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
-    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
-    coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', w.tools
-  FROM (SELECT DISTINCT score_id FROM added) a
-  CROSS JOIN LATERAL (SELECT * FROM session_scores WHERE score_id = a.score_id OFFSET 0) s, LATERAL (VALUES
-    (-1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id =
-      s.score_id
-               AND t.ordinal NOT IN (SELECT n.ordinal FROM added n WHERE n.score_id = s.score_id) ORDER
-      BY 1)),
-    (1, ARRAY(SELECT DISTINCT t.tool_name COLLATE "C" FROM score_missing_tools t WHERE t.score_id = s.score_id
-              ORDER BY 1))) w(missed, tools)
-  WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at IS NOT NULL
-    AND NOT s.flags ? 'tampering_suspected' AND w.tools <> '{}'
-    AND NOT EXISTS (SELECT FROM (SELECT * FROM session_scores WHERE session_id = s.session_id OFFSET 0) later
-      WHERE later.status = 'completed' AND later.purpose = 'production' AND later.completed_at >=
-      s.completed_at
-      AND (later.completed_at > s.completed_at OR later.score_id < s.score_id)
-      AND (later.reference IS NULL) = (s.reference IS NULL));
-  RETURN NULL;
-END $$
-""",
-    """
-CREATE FUNCTION count_moved_session() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  INSERT INTO score_deltas (made, latest, ended, missed, day, ended_day, chain_id, criteria,
-      judge_fingerprint,
-    tools_hash, has_reference, total_score, is_doubtful, stated, failure_tags, tools, outcome,
-      judging_usd, input_tokens, output_tokens, agent_usd, duration_s)
-  SELECT 0, 0, w.ended, 0, (s.completed_at AT TIME ZONE 'UTC')::date, (w.at AT TIME ZONE 'UTC')::date,
-    s.chain_id, s.criteria, s.judge_fingerprint, s.tools_hash, s.reference IS NOT NULL, s.total_score,
-    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'],
-    coalesce(s.score_breakdown, s.rubric -> 'scores'), '[]', '{}', s.outcome, CASE jsonb_typeof(s.usage
-      #> '{cost_usd}') WHEN 'number' THEN (s.usage #>> '{cost_usd}')::numeric END, CASE
-      jsonb_typeof(s.interaction #> '{agent_tokens,input}') WHEN 'number' THEN (s.interaction #>>
-      '{agent_tokens,input}')::numeric END, CASE jsonb_typeof(s.interaction #> '{agent_tokens,output}')
-      WHEN 'number' THEN (s.interaction #>> '{agent_tokens,output}')::numeric END, CASE
-      jsonb_typeof(s.interaction #> '{agent_cost_usd}') WHEN 'number' THEN (s.interaction #>>
-      '{agent_cost_usd}')::numeric END, CASE jsonb_typeof(s.interaction #> '{duration_s}') WHEN 'number'
-      THEN (s.interaction #>> '{duration_s}')::numeric END
-  FROM (SELECT DISTINCT ON (reference IS NULL) *
-        FROM (SELECT * FROM session_scores WHERE session_id = NEW.session_id OFFSET 0) s
-        WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL
-        ORDER BY reference IS NULL, completed_at DESC, score_id) s,
-    (VALUES (-1, least(OLD.completed_at, OLD.first_seen_at)), (1, least(NEW.completed_at, NEW.first_seen_at)))
-      w(ended, at);
-  RETURN NULL;
-END $$
-""",
-    """
-CREATE FUNCTION count_score() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-DECLARE
-  did_count boolean := TG_OP <> 'INSERT' AND OLD.status = 'completed' AND OLD.purpose = 'production'
-    AND OLD.completed_at IS NOT NULL;
-  counts boolean := TG_OP <> 'DELETE' AND NEW.status = 'completed' AND NEW.purpose = 'production'
-    AND NEW.completed_at IS NOT NULL;
-  had_reference boolean := did_count AND OLD.reference IS NOT NULL;
-  has_reference boolean := counts AND NEW.reference IS NOT NULL;
-  was_latest boolean;
-  is_latest boolean;
-  of_session text := CASE TG_OP WHEN 'DELETE' THEN OLD.session_id ELSE NEW.session_id END;
-  of_score uuid := CASE TG_OP WHEN 'DELETE' THEN OLD.score_id ELSE NEW.score_id END;
-  kind boolean;
-  other record;
-BEGIN
-  FOREACH kind IN ARRAY ARRAY[false, true] LOOP
-    CONTINUE WHEN NOT (did_count AND had_reference = kind OR counts AND has_reference = kind);
-    was_latest := false;
-    is_latest := false;
-    WITH mine AS MATERIALIZED (
-      SELECT score_id, completed_at, status, purpose, reference IS NOT NULL AS has_one FROM session_scores
-      WHERE session_id = of_session
-    )
-    SELECT score_id, completed_at INTO other FROM mine
-    WHERE status = 'completed' AND purpose = 'production' AND completed_at IS NOT NULL AND score_id <>
-      of_score
-      AND has_one = kind
-    ORDER BY completed_at DESC, score_id LIMIT 1;
-    IF did_count AND had_reference = kind THEN
-      was_latest := other.score_id IS NULL OR OLD.completed_at > other.completed_at
-        OR OLD.completed_at = other.completed_at AND OLD.score_id < other.score_id;
-      PERFORM append_score_delta(OLD, -1, -was_latest::int);
-    END IF;
-    IF counts AND has_reference = kind THEN
-      is_latest := other.score_id IS NULL OR NEW.completed_at > other.completed_at
-        OR NEW.completed_at = other.completed_at AND NEW.score_id < other.score_id;
-      PERFORM append_score_delta(NEW, 1, is_latest::int);
-    END IF;
-    IF other.score_id IS NOT NULL AND was_latest <> is_latest THEN
-      PERFORM append_score_delta(s, 0, was_latest::int - is_latest::int) FROM session_scores s
-      WHERE s.score_id = other.score_id;
-    END IF;
-  END LOOP;
-  IF TG_OP = 'DELETE' THEN
-    RETURN OLD;
-  END IF;
-  RETURN NEW;
-END $$
-""",
-    """
-CREATE FUNCTION fold_chain_figures() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', '{schema}', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-BEGIN
-  INSERT INTO chain_figures AS f (by_end, day, chain_id, criteria, judge_fingerprint, has_reference,
-      is_doubtful, scores, totals, points, outcomes, passed, judging_costs, judging_usd, token_counts,
-      input_tokens, output_tokens, agent_costs, agent_usd, durations, duration_s)
-  SELECT k.by_end, k.day, d.chain_id, d.criteria, d.judge_fingerprint, d.has_reference, d.is_doubtful,
-    sum(k.n), sum(k.n * (d.total_score IS NOT NULL)::int), sum(k.n * coalesce(d.total_score, 0)),
-    sum(k.n * (d.outcome IS NOT NULL)::int), sum(k.n * coalesce(d.outcome = 'pass', false)::int),
-    sum(k.n * (d.judging_usd IS NOT NULL)::int), sum(k.n * coalesce(d.judging_usd, 0)),
-    sum(k.n * (d.input_tokens IS NOT NULL AND d.output_tokens IS NOT NULL)::int),
-    sum(k.n * coalesce(d.input_tokens, 0)), sum(k.n * coalesce(d.output_tokens, 0)),
-    sum(k.n * (d.agent_usd IS NOT NULL)::int), sum(k.n * coalesce(d.agent_usd, 0)),
-    sum(k.n * (d.duration_s IS NOT NULL)::int), sum(k.n * coalesce(d.duration_s, 0))
-  FROM folded d, LATERAL (VALUES (false, d.day, d.latest), (true, d.ended_day, d.ended)) k(by_end, day, n)
-  WHERE k.n <> 0 GROUP BY 1, 2, 3, 4, 5, 6, 7
-  ON CONFLICT (by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful) DO UPDATE
-      SET scores = f.scores + excluded.scores, totals = f.totals + excluded.totals, points = f.points +
-      excluded.points, outcomes = f.outcomes + excluded.outcomes, passed = f.passed + excluded.passed,
-      judging_costs = f.judging_costs + excluded.judging_costs, judging_usd = f.judging_usd +
-      excluded.judging_usd, token_counts = f.token_counts + excluded.token_counts, input_tokens =
-      f.input_tokens + excluded.input_tokens, output_tokens = f.output_tokens + excluded.output_tokens,
-      agent_costs = f.agent_costs + excluded.agent_costs, agent_usd = f.agent_usd + excluded.agent_usd,
-      durations = f.durations + excluded.durations, duration_s = f.duration_s + excluded.duration_s;
-  DELETE FROM chain_figures WHERE scores = 0;
-  RETURN NULL;
-END $$
-""",
-)
-
-TRIGGERS = (
-    """
-CREATE TRIGGER add_up_months_delete AFTER DELETE ON missed_rollups REFERENCING OLD TABLE AS removed FOR
-      EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
-""",
-    """
-CREATE TRIGGER add_up_months_insert AFTER INSERT ON missed_rollups REFERENCING NEW TABLE AS added FOR
-      EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
-""",
-    """
-CREATE TRIGGER add_up_months_update AFTER UPDATE ON missed_rollups REFERENCING OLD TABLE AS removed NEW
-      TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION add_up_missed_months()
-""",
-    """
-CREATE TRIGGER count_deleted BEFORE DELETE ON session_scores FOR EACH ROW WHEN (((old.status =
-      'completed'::text) AND (old.purpose = 'production'::text) AND (pg_trigger_depth() = 0))) EXECUTE
-      FUNCTION count_score()
-""",
-    """
-CREATE TRIGGER count_deleted_session BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION
-      count_deleted_session()
-""",
-    """
-CREATE TRIGGER count_inserted BEFORE INSERT ON session_scores FOR EACH ROW WHEN (((new.status =
-      'completed'::text) AND (new.purpose = 'production'::text))) EXECUTE FUNCTION count_score()
-""",
-    """
-CREATE TRIGGER count_missing_tools AFTER INSERT ON score_missing_tools REFERENCING NEW TABLE AS added FOR
-      EACH STATEMENT EXECUTE FUNCTION count_missing_tools()
-""",
-    """
-CREATE TRIGGER count_moved_session AFTER UPDATE ON sessions FOR EACH ROW WHEN ((LEAST(old.completed_at,
-      old.first_seen_at) IS DISTINCT FROM LEAST(new.completed_at, new.first_seen_at))) EXECUTE FUNCTION
-      count_moved_session()
-""",
-    """
-CREATE TRIGGER count_updated BEFORE UPDATE ON session_scores FOR EACH ROW WHEN ((((old.status =
-      'completed'::text) AND (old.purpose = 'production'::text)) OR ((new.status = 'completed'::text) AND
-      (new.purpose = 'production'::text)))) EXECUTE FUNCTION count_score()
-""",
-    """
-CREATE TRIGGER fold_chain_figures AFTER DELETE ON score_deltas REFERENCING OLD TABLE AS folded FOR EACH
-      STATEMENT EXECUTE FUNCTION fold_chain_figures()
-""",
-)
-
-TABLES = (SCORES, REQUESTS, EVENTS, DEAD_LETTERS, LIMITS, PEOPLE, TOOLS, STUDIES, TARSY, ROLLUPS)
+TABLES = (SCORES, REQUESTS, EVENTS, DEAD_LETTERS, LIMITS, PEOPLE, TOOLS, STUDIES, TARSY, ANALYTICS)
 
 
 def upgrade() -> None:
     for tables in TABLES:
         for statement in tables.split(";\n"):
             op.execute(statement)
-    for statement in (*FUNCTIONS, *TRIGGERS):
-        op.execute(statement.replace("{schema}", str(op.get_context().version_table_schema)))
 
 
 def downgrade() -> None:
     names = re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", "".join(TABLES))
     op.execute(f"DROP TABLE {', '.join(names)} CASCADE")
-    for function in re.findall(r"CREATE FUNCTION (\w+)", "".join(FUNCTIONS)):
-        op.execute(f"DROP FUNCTION IF EXISTS {function} CASCADE")

@@ -31,7 +31,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Look at scores": ("export", "report", "calibrate", "criteria", "tools"),
     "Manage": (
         *("check-config", "doctor", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
-        *("insights", "rollups"),
+        *("insights", "recount"),
     ),
 }
 if has_studies():

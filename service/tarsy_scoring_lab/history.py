@@ -18,10 +18,12 @@ from typing import Any
 
 import asyncpg
 
+from tarsy_scoring.analytics.recount import COUNT
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 DAYS = 90
+WHOLE = timedelta(days=DAYS)
 JUDGE_DAY = 40  # all chains get a milder judge
 PROMPT_DAY = 55  # the agents of `PAYMENTS` get a better prompt
 TOOL_DAY = 62  # `BUILT_TOOL` is there, in `KUBERNETES`
@@ -94,6 +96,10 @@ async def fill(url: str, now: datetime) -> Filled:
         async with connection.transaction():
             for table in TABLES:
                 await _insert(connection, table, stored["tables"][table], shift)
+            for count in COUNT:
+                await connection.execute(
+                    count.replace("{schema}", "public"), [beginning], [beginning + WHOLE]
+                )
         await connection.execute("ANALYZE")  # without statistics PostgreSQL plans for empty tables
     finally:
         await connection.close()

@@ -12,9 +12,8 @@ import pytest
 from builders import connected
 from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
-from tarsy_scoring.analytics import analytics, chain_averages
-from tarsy_scoring.analytics.analytics import Selection
-from tarsy_scoring.analytics.rollups import FIRST_DAY, NO_DAY
+from tarsy_scoring.analytics import analytics, chain_averages, week
+from tarsy_scoring.analytics.daily import Selection, split
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
@@ -152,8 +151,8 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
             nodes = await plan_of(
-                *(connection, export.EXPORT, *chosen, "production", only_latest, False, [], [], []),
-                *(None, None, *place, 100),
+                *(connection, export.EXPORT, *chosen, "production", only_latest, False, [], None, None),
+                *(*place, 100),
             )
             assert_found_by(nodes, wanted, filters)
 
@@ -166,17 +165,18 @@ async def test_an_export_finds_the_sessions_that_ended(connection: asyncpg.Conne
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
 ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "trends": (analytics.TRENDS["scored", "without"], ()),
-    "trends-by-end": (analytics.TRENDS["ended", "without"], ()),
-    "totals-made": (analytics.TOTALS_MADE, ()),
-    "bands": (analytics.BANDS["without"], ENDS),
-    "categories": (analytics.CATEGORIES["without"], ENDS),
-    "scores-of-chains": (analytics.SCORES_OF_CHAINS["without"], ()),
-    "failure-tags": (analytics.FAILURE_TAGS["without"], ()),
-    "chains": (chain_averages.CHAINS["scored", "without"], (30, 500)),
-    "chains-by-end": (chain_averages.CHAINS["ended", "without"], (30, 500)),
+    "trends": (analytics.TRENDS, (False,)),
+    "trends-by-end": (analytics.TRENDS, (True,)),
+    "bands": (analytics.BANDS, ENDS),
+    "categories": (analytics.CATEGORIES, ENDS),
+    "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
+    "failure-tags": (analytics.FAILURE_TAGS, ()),
+    "demand": (demand.DEMAND, (1000,)),
+    "chains": (chain_averages.CHAINS, (False, 30, 500)),
+    "chains-by-end": (chain_averages.CHAINS, (True, 30, 500)),
+    "week": (week.WEEKS, (NOW.date(),)),
+    "moved": (week.MOVED, (NOW.date(), 3)),
 }
-NO_TOOLS = ([], [])
 SELECTIONS = [
     (Selection(chain="chain-77"), "session_scores_judged"),
     (Selection(criteria="cli-tool-use"), "session_scores_of_criteria"),
@@ -185,25 +185,16 @@ SELECTIONS = [
 ]
 
 
-async def test_analytics_of_whole_days_read_no_scores(connection: asyncpg.Connection) -> None:
-    """However many scores there are, only rollups and deltas are read."""
+async def test_analytics_read_scores_of_dirty_days_alone(connection: asyncpg.Connection) -> None:
     for name, (statement, arguments) in ANALYTICS.items():
         for chain in ("chain-77", None):
-            nodes = await plan_of(
-                connection, statement, chain, None, None, None, FIRST_DAY, NO_DAY, True, *NO_TOOLS, *arguments
-            )
-            assert {n.get("Relation Name") for n in nodes} & BIG == set(), (name, chain)
+            for dirty in ([], [NOW.date() - timedelta(days=1)]):
+                of = (*split(None, None, dirty).arguments, chain, None, False)
+                nodes = await plan_of(connection, statement, *of, *arguments)
+                assert_found_by(nodes, f"{BY_TIME}|sessions_recent|session_scores_judged", (name, chain))
 
 
-async def test_analytics_of_parts_of_days_find_their_scores(connection: asyncpg.Connection) -> None:
-    """Also before the rollups are filled after an upgrade."""
-    for name, (statement, arguments) in ANALYTICS.items():
-        for selection, by_score in SELECTIONS:
-            index = "sessions_recent" if name.endswith("by-end") and by_score == BY_TIME else by_score
-            nodes = await plan_of(
-                connection, statement, *selection.arguments, NO_DAY, NO_DAY, False, *NO_TOOLS, *arguments
-            )
-            assert_found_by(nodes, index, (name, selection))
+async def test_called_tools_find_their_scores(connection: asyncpg.Connection) -> None:
     for selection, index in SELECTIONS:
         nodes = await plan_of(connection, demand.CALLED, *selection.arguments, 5000)
         assert_found_by(nodes, index, ("called", selection))

@@ -1,7 +1,7 @@
 """Statements about labels, the review list, trust cards and missing tools find their rows by an index."""
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import asyncpg
 import pytest
@@ -11,9 +11,9 @@ from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from quality_rows import filling
 from tarsy_scoring.analytics import needs_attention as unscored
-from tarsy_scoring.analytics import week, week_changes
+from tarsy_scoring.analytics import week
 from tarsy_scoring.labels import labels, review
-from tarsy_scoring.missing_tools import decisions, demand, reasons
+from tarsy_scoring.missing_tools import decisions, reasons
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.retention.erasure import REMOVE_TOOL_LISTS
 
@@ -60,14 +60,9 @@ STATEMENTS = {
         {"session_scores_failed", "session_scores_of_session"},
     ),
     "week-waiting": (unscored.WAITING, "10000", {"session_scores_due"}),
-    "week-sessions": (
-        week_changes.SESSIONS,
-        "'{chain-7}', '{judge-2}', now() - interval '14 days', now() - interval '7 days', 200",
-        {"session_scores_judged", "sessions_pkey"},
-    ),
     "week-lowest": (
-        week_changes.LOWEST,
-        "'{chain-7}', '{judge-2}', now() - interval '7 days', 2, '{tampering_suspected}'",
+        week.LOWEST,
+        "'{chain-7}', now() - interval '7 days', '{tampering_suspected}'",
         {"session_scores_judged", "sessions_pkey"},
     ),
     "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
@@ -95,28 +90,3 @@ async def test_every_statement_uses_its_indexes(connection: asyncpg.Connection) 
         nodes = await plan_of(connection, statement, arguments)
 
         assert (name, scanned(nodes) - FEW, wanted - indexes(nodes)) == (name, set(), set()), nodes
-
-
-@pytest.mark.parametrize("chain", ["NULL", "'chain-7'"], ids=["all", "chain"])
-async def test_counting_requests_for_tools_reads_no_scores(connection: asyncpg.Connection, chain: str) -> None:
-    of = f"{chain}, NULL, NULL, NULL, '-infinity', 'infinity', true, '{{}}', '{{}}', 1000"
-    nodes = await plan_of(connection, demand.DEMAND, of)
-
-    assert {n.get("Relation Name") for n in nodes} & {"session_scores", "sessions", "score_missing_tools"} == set()
-
-
-async def test_the_week_reads_no_scores(connection: asyncpg.Connection) -> None:
-    """Its figures and what judges name come from the rollups of two weeks."""
-    day = NOW.date() - timedelta(days=13)
-    of = f"NULL, NULL, NULL, NULL, DATE '{day}', 'infinity', true, '{{}}', '{{}}', DATE '{day + timedelta(days=7)}'"
-    for statement, more, index in (
-        (week.FIGURES, "", "chain_figures_by_end_day_chain_id_criteria_judge_fingerprin_key"),
-        (week.TOTALS, ", '{criteria-1}', '{60}', 75", "score_rollups_of_chains_day_idx"),
-        (week_changes.TAGS, ", '{chain-7}'", "score_groups_pkey"),  # the filling has no tags
-        (week_changes.MISSED, ", '{chain-7}', 1000", "missed_rollups_of_day"),
-        (week_changes.AGENT_TOOLS, ", '{chain-7}', 100", "chain_rollups_of_day"),
-    ):
-        nodes = await plan_of(connection, statement, of + more)
-
-        assert {n.get("Relation Name") for n in nodes} & {"session_scores", "sessions"} == set()
-        assert index in indexes(nodes), indexes(nodes)

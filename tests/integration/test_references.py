@@ -13,7 +13,7 @@ from attempting import Service, a_timeline, open_service
 from builders import DEFAULT_CRITERIA, completion, rescore
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.cli import cli
 from tarsy_scoring.events import SOURCE_RESCORE, GivenReference
 from tarsy_scoring.references.model import Reference, reference_of

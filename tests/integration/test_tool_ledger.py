@@ -13,7 +13,7 @@ from api_site import Api, open_api
 from attempting import a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from stored import store_score
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.ledger import WantedTool, read_ledger

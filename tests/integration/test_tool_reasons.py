@@ -11,7 +11,7 @@ from test_pages_served import look
 
 from api_site import Api, open_api
 from stored import NOON, store_score
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.missing_tools import reasons
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons

@@ -2,35 +2,23 @@
 Analytics over many scores: trends, distribution, failure tags.
 
 A session counts once, by its latest completed score. Filters apply to that score, so a session that was
-scored again under other criteria no longer counts for the former ones. Numbers are read from the rollups.
+scored again under other criteria no longer counts for the former ones. Numbers come from the daily counts.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.analytics.rollups import (
-    FILLED_SINCE,
-    Measure,
-    count_by_chain,
-    count_days,
-    count_tags,
-    count_totals,
-    read_cover,
-    sum_categories,
-)
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.analytics.daily import NAMES, SUMS, TOTALS, Selection, read_counts
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.bands import Band
-from tarsy_scoring.scores.latest import Kind, is_latest
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN
+from tarsy_scoring.scores.latest import is_latest
 
 DayOf = Literal["scored", "ended"]
-
-KINDS: tuple[Kind, ...] = ("without", "with")
 
 CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
@@ -38,92 +26,46 @@ CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.cri
 # `Selection`.
 SELECTED = f"""{is_latest("s", "without")} AND {CHOSEN}"""
 
-
-def _trends(measure: Measure, kind: Kind = "without") -> str:
-    return f"""
+# Totals by day and judge; $9: by the day on which the sessions ended.
+TRENDS = f"""
 SELECT day, judge_fingerprint, criteria,
-       (sum(points) FILTER (WHERE NOT is_doubtful) / sum(number) FILTER (WHERE NOT is_doubtful))::float8 AS average,
-       min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum, max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
-       coalesce(sum(number) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
-       coalesce(sum(number) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
-FROM ({count_days(measure, kind)}) t
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+  sum(points) FILTER (WHERE NOT is_doubtful)::float8 / sum(totals) FILTER (WHERE NOT is_doubtful) AS average,
+  min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum, max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
+  coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
+  coalesce(sum(totals) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
+FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-
-MEASURES: Mapping[DayOf, Measure] = {"scored": "latest", "ended": "ended"}
-TRENDS = {(day_of, kind): _trends(measure, kind) for day_of, measure in MEASURES.items() for kind in KINDS}
-# Totals of every score, also of several scores of a session.
-TOTALS_MADE = _trends("made")
-
-# Totals by band ($10 ids, $11 lowest and $12 highest totals). A row without a band counts totals between
-# bands, or scores without a total.
-BANDS = {
-    kind: f"""
-SELECT b.id AS band, t.total >= 0 AS has_total, sum(t.number)::bigint AS count
-FROM (SELECT total, sum(number) AS number FROM ({count_totals("latest", kind)}) c GROUP BY 1 HAVING sum(number) <> 0) t
-LEFT JOIN unnest($10::text[], $11::int[], $12::int[]) AS b(id, low, high)
-  ON t.total >= 0 AND t.total BETWEEN b.low AND b.high
+# Totals by band ($9 ids, $10 lowest and $11 highest totals). A row without a band counts totals between bands,
+# or scores without a total.
+BANDS = f"""
+SELECT b.id AS band, t.total IS NOT NULL AS has_total, sum(t.scores)::bigint AS count
+FROM {TOTALS} t LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high)
+  ON t.total BETWEEN b.low AND b.high
 GROUP BY 1, 2
 """
-    for kind in KINDS
-}
 
-# The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a
+# The average of each category in each band, and over all bands (`is_over_all`), for each criteria by itself: a
 # breakdown has points, a rubric has values 0-1.
-CATEGORIES = {
-    kind: f"""
-SELECT b.id AS band, grouping(b.id) = 1 AS is_all, c.criteria, c.category,
-       (sum(c.sum)::float8 / sum(c.number)::float8) AS average, sum(c.number)::bigint AS count
-FROM (SELECT criteria, total, category, sum(sum) AS sum, sum(number) AS number
-      FROM ({sum_categories(kind)}) c GROUP BY 1, 2, 3 HAVING sum(number) <> 0) c
-LEFT JOIN unnest($10::text[], $11::int[], $12::int[]) AS b(id, low, high) ON c.total BETWEEN b.low AND b.high
-GROUP BY GROUPING SETS ((b.id, c.criteria, c.category), (c.criteria, c.category))
-ORDER BY c.criteria, c.category
+CATEGORIES = f"""
+SELECT b.id AS band, grouping(b.id) = 1 AS is_over_all, t.criteria, c.category,
+  sum(c.points)::float8 / sum(c.stated) AS average, sum(c.stated)::bigint AS count
+FROM {TOTALS} t CROSS JOIN LATERAL unnest(t.categories, t.stated, t.points) AS c(category, stated, points)
+LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
+GROUP BY GROUPING SETS ((b.id, t.criteria, c.category), (t.criteria, c.category))
+ORDER BY t.criteria, c.category
 """
-    for kind in KINDS
-}
 
-SCORES_OF_CHAINS = {
-    kind: f"""
-SELECT chain_id, sum(number)::bigint AS scores FROM ({count_by_chain(kind)}) c
-GROUP BY 1 HAVING sum(number) <> 0
+SCORES_OF_CHAINS = f"""
+SELECT chain_id, sum(scores)::bigint AS scores FROM {SUMS} s WHERE NOT by_end GROUP BY 1
 """
-    for kind in KINDS
-}
 
-FAILURE_TAGS = {
-    kind: f"""
-SELECT tag, chain_id, sum(number)::bigint AS scores FROM ({count_tags(kind)}) c GROUP BY 1, 2 HAVING sum(number) <> 0
+FAILURE_TAGS = f"""
+SELECT names[1] AS tag, chain_id, sum(scores)::bigint AS scores FROM {NAMES} n
+WHERE kind = 'failure_tag' GROUP BY 1, 2
 """
-    for kind in KINDS
-}
 
-# Sorts and hashes here exceed PostgreSQL's default of a few MB per step.
-ROOM = "SET LOCAL work_mem = '32MB'"
 MOST_CHAINS = 100  # listed by name; the totals count all
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """
-    Which scores count; None: all. `since` is inclusive, `until` exclusive.
-
-    Args:
-        reference: Scores without or with a reference, never both. Statistics of tools and `totals_made` are
-            always of scores without one.
-    """
-
-    chain: str | None = None
-    criteria: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    reference: Kind = "without"
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """$1 to $4 of the statements."""
-        return self.chain, self.criteria, self.since, self.until
 
 
 # --- trends --------------------------------------------------------------------------------------------
@@ -167,21 +109,8 @@ async def trends(database: Database, selection: Selection, day_of: DayOf = "scor
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    [rows] = await count(database, selection, (TRENDS[day_of, selection.reference], ()))
+    [rows] = await read_counts(database, selection, (TRENDS, (day_of == "ended",)))
     return Trends(_points(rows), sum(row["doubtful"] for row in rows))
-
-
-async def totals_made(database: Database, selection: Selection) -> list[TrendPoint]:
-    """
-    Read the totals per day and fingerprint of every score, also of several scores of one session.
-
-    Scores flagged as doubtful are left out.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    [rows] = await count(database, selection, (TOTALS_MADE, ()))
-    return _points(rows)
 
 
 def _points(rows: Iterable[Mapping[str, Any]]) -> list[TrendPoint]:
@@ -233,13 +162,12 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
         DatabaseAway: See `Database.once`.
     """
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    statements = (BANDS[selection.reference], ends), (CATEGORIES[selection.reference], ends)
-    counted, averaged = await count(database, selection, *statements)
+    counted, averaged = await read_counts(database, selection, (BANDS, ends), (CATEGORIES, ends))
     counts = {(row["band"], row["has_total"]): row["count"] for row in counted}
     averages: defaultdict[tuple[str | None, bool], list[CategoryAverage]] = defaultdict(list)
     for row in averaged:
         average = CategoryAverage(row["criteria"], row["category"], row["average"], row["count"])
-        averages[row["band"], row["is_all"]].append(average)
+        averages[row["band"], row["is_over_all"]].append(average)
     return Distribution(
         [BandCount(b.id, b.low, b.high, counts.get((b.id, True), 0), averages[b.id, False]) for b in bands],
         counts.get((None, True), 0),
@@ -288,8 +216,7 @@ async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    statements = (SCORES_OF_CHAINS[selection.reference], ()), (FAILURE_TAGS[selection.reference], ())
-    scores, tagged = await count(database, selection, *statements)
+    scores, tagged = await read_counts(database, selection, (SCORES_OF_CHAINS, ()), (FAILURE_TAGS, ()))
     return tag_shares({row["chain_id"]: row["scores"] for row in scores}, tagged)
 
 
@@ -313,30 +240,3 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
         count = counts.total()
         found.append(TagCount(tag, count, min(1.0, count / max(total, 1)), len(chains), chains[:MOST_CHAINS]))
     return FailureTags(total, sorted(found, key=lambda tag: (-tag.count, tag.tag)))
-
-
-async def count(
-    database: Database,
-    selection: Selection,
-    *statements: tuple[str, Sequence[Any]],
-    filled: str = FILLED_SINCE,
-) -> list[list[Any]]:
-    """
-    The rows of statements that count, each with its arguments from $10 on, all in one transaction.
-
-    Args:
-        filled: Which days of the rollups are filled that they read, see `read_cover`.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-
-    async def work(connection: Connection) -> list[list[Any]]:
-        await connection.execute(CUSTOM_PLAN)
-        await connection.execute(ROOM)
-        covered = await read_cover(database, connection, selection.since, selection.until, filled)
-        counting = (*selection.arguments, covered.first_day, covered.end_day, covered.is_all)
-        counting += [], []
-        return [await connection.fetch(database.sql(sql), *counting, *more) for sql, more in statements]
-
-    return await database.once(work)

@@ -20,7 +20,8 @@ from pydantic import Field
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
-from tarsy_scoring.analytics.analytics import SELECTED, Selection
+from tarsy_scoring.analytics.analytics import SELECTED
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.evaluation.tool_names import bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN

@@ -14,36 +14,33 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tarsy_scoring.analytics.analytics import (
-    KINDS,
-    MEASURES,
-    DayOf,
-    LeftOut,
-    Selection,
-    TrendPoint,
-    count,
-    trends,
-)
-from tarsy_scoring.analytics.rollups import FIGURES, FIGURES_SINCE, chain_figures
+from tarsy_scoring.analytics.analytics import DayOf, LeftOut, TrendPoint, trends
+from tarsy_scoring.analytics.daily import SUMS, Selection, read_counts
 from tarsy_scoring.postgres.database import Database
 
 MOST_CHAINS = 500  # of one answer
 STEPS = 30  # of a trend line, about
 
-_SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES)
-
 # A row for each chain, with its days in about $10 steps: arrays with one element for each step, criteria and
-# judge. Only the first $11 chains; `chains` counts all.
-CHAINS = {
-    (day_of, kind): f"""
-WITH figures AS MATERIALIZED ({chain_figures(measure, kind)}),
-span AS (SELECT min(day) AS first, ceil((max(day) - min(day) + 1) / $10::float8)::int AS step FROM figures),
+# judge. Only the first $11 chains; `chains` counts all. $9: by the day on which the sessions ended.
+CHAINS = f"""
+WITH counted AS MATERIALIZED (SELECT * FROM {SUMS} s WHERE by_end = $9),
+span AS (SELECT min(day) AS first, ceil((max(day) - min(day) + 1) / $10::float8)::int AS step FROM counted),
 steps AS (
-  SELECT chain_id, criteria, judge_fingerprint, first + (day - first) / step * step AS start, step, {_SUMS},
+  SELECT chain_id, criteria, judge_fingerprint, first + (day - first) / step * step AS start, step,
+    sum(scores) AS scores, sum(totals) AS totals, sum(outcomes) AS outcomes, sum(passed) AS passed,
+    sum(judging_costs) AS judging_costs, sum(judging_usd) AS judging_usd, sum(token_counts) AS token_counts,
+    sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, sum(agent_costs) AS agent_costs,
+    sum(agent_usd) AS agent_usd, sum(durations) AS durations, sum(duration_s) AS duration_s,
     sum(totals) FILTER (WHERE NOT is_doubtful) AS sure_totals, sum(points) FILTER (WHERE NOT is_doubtful) AS sure_points
-  FROM figures, span GROUP BY 1, 2, 3, 4, 5 HAVING sum(scores) <> 0
+  FROM counted, span GROUP BY 1, 2, 3, 4, 5
 )
-SELECT chain_id, step, {_SUMS}, coalesce(sum(sure_totals), 0) AS sure_totals, sum(sure_points) AS sure_points,
+SELECT chain_id, step, sum(scores) AS scores, sum(totals) AS totals, sum(outcomes) AS outcomes,
+  sum(passed) AS passed, sum(judging_costs) AS judging_costs, sum(judging_usd) AS judging_usd,
+  sum(token_counts) AS token_counts, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+  sum(agent_costs) AS agent_costs, sum(agent_usd) AS agent_usd, sum(durations) AS durations,
+  sum(duration_s) AS duration_s,
+  coalesce(sum(sure_totals), 0) AS sure_totals, sum(sure_points) AS sure_points,
   array_agg(start ORDER BY start, judge_fingerprint) AS starts,
   array_agg(criteria ORDER BY start, judge_fingerprint) AS all_criteria,
   array_agg(judge_fingerprint ORDER BY start, judge_fingerprint) AS judges,
@@ -52,9 +49,6 @@ SELECT chain_id, step, {_SUMS}, coalesce(sum(sure_totals), 0) AS sure_totals, su
   count(*) OVER () AS chains
 FROM steps GROUP BY 1, 2 ORDER BY sum(scores) DESC, chain_id LIMIT $11
 """
-    for day_of, measure in MEASURES.items()
-    for kind in KINDS
-}
 
 
 StepDays = Annotated[int, Field(description="Days in a step of `trend`.")]
@@ -138,8 +132,7 @@ async def every_chain(database: Database, selection: Selection, day_of: DayOf = 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    statement = CHAINS[day_of, selection.reference], (STEPS, MOST_CHAINS)
-    [rows] = await count(database, selection, statement, filled=FIGURES_SINCE)
+    [rows] = await read_counts(database, selection, (CHAINS, (day_of == "ended", STEPS, MOST_CHAINS)))
     step_days = rows[0]["step"] if rows else 1
     return EveryChain(
         [_averages(row) for row in rows], step_days, rows[0]["chains"] - len(rows) if rows else 0

@@ -1,71 +1,99 @@
-"""
-The last seven days of each chain beside the seven days before.
-
-A session counts once, by its latest completed score without a reference, on the day of that score, as on the
-page of
-trends. Figures are read from the rollups.
-"""
+"""The last seven days of each chain beside the seven days before: totals, what judges named, and the worst scores."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
+from math import sqrt
+from statistics import NormalDist
 from typing import Any
+from uuid import UUID
 
-from tarsy_scoring.analytics.analytics import Selection, count
-from tarsy_scoring.analytics.rollups import FIGURES_SINCE, chain_figures, count_totals_by_chain
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.scores.bands import DEFAULT_BANDS
-from tarsy_scoring.statistics.change import Change, Moments, chance_of_change, change_of_moments
-from tarsy_scoring.timeline.text import cut
+from tarsy_scoring.analytics.daily import NAMES, SUMS, Selection, midnight, read_counts
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
+from tarsy_scoring.scores.latest import has_no_later, is_completed
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
 DAYS = 7
-CLEAR_POINTS = 5.0  # if chance alone may hide a larger difference, scores are too few to tell
-NAME_SHOWN = 80  # characters
-NAMED = 3  # chains that the first sentence names
-FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may be marked as better or worse
-_DEFAULT_RIGHT = DEFAULT_BANDS[-1].low
+FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may show a clear difference
+MOST_MOVED, WORST = 3, 2  # of a chain
+CHAINS_SHOWN = 100
+_CANDIDATES = 20  # lowest totals of a week, of which a later score of the session may have replaced some
 
-# By chain, criteria, judge and week ($10: the first day of the later week).
-FIGURES = f"""
-SELECT chain_id, criteria, judge_fingerprint, day >= $10::date AS is_later, min(day) AS first_day,
-       sum(scores)::bigint AS scores, sum(outcomes)::bigint AS outcomes, sum(passed)::bigint AS passed,
-       sum(judging_usd)::float8 AS judging_usd, sum(judging_costs)::bigint AS judging_costs
-FROM ({chain_figures("latest", "without")}) f GROUP BY 1, 2, 3, 4 HAVING sum(scores) <> 0
+# By chain, judge and week; $9 is the first day of the later week.
+WEEKS = f"""
+SELECT chain_id, judge_fingerprint, day >= $9::date AS is_later, sum(scores)::int AS scores,
+  sum(outcomes)::int AS outcomes, sum(passed)::int AS passed, sum(judging_costs)::int AS judging_costs,
+  sum(judging_usd)::float8 AS judging_usd, coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::int AS totals,
+  coalesce(sum(points) FILTER (WHERE NOT is_doubtful), 0)::float8 AS points,
+  coalesce(sum(squares) FILTER (WHERE NOT is_doubtful), 0)::float8 AS squares
+FROM {SUMS} s WHERE NOT by_end GROUP BY 1, 2, 3
 """
 
-# Number, sum and sum of squares of the totals, and the number of right ones: those from the lowest total of
-# the highest band on ($11 criteria, $12 lowest totals; $13 for other criteria).
-TOTALS = f"""
-SELECT t.chain_id, t.criteria, t.judge_fingerprint, t.day >= $10::date AS is_later, sum(t.number)::bigint AS n,
-       sum(t.number * t.total)::float8 AS sum, sum(t.number * t.total * t.total)::float8 AS squares,
-       coalesce(sum(t.number) FILTER (WHERE t.total >= coalesce(b.low, $13)), 0)::bigint AS correct
-FROM ({count_totals_by_chain()}) t LEFT JOIN unnest($11::text[], $12::int[]) AS b(criteria, low) USING (criteria)
-GROUP BY 1, 2, 3, 4 HAVING sum(t.number) > 0
+# The failure tags and missing tools of each chain whose share of scores moved most; $10 of them.
+MOVED = f"""
+WITH scores AS (
+  SELECT chain_id, sum(scores) FILTER (WHERE day < $9::date)::float8 AS before,
+    sum(scores) FILTER (WHERE day >= $9::date)::float8 AS now
+  FROM {SUMS} s WHERE NOT by_end GROUP BY 1
+), named AS (
+  SELECT chain_id, kind, u.name, coalesce(sum(scores) FILTER (WHERE day < $9::date), 0)::int AS before,
+    coalesce(sum(scores) FILTER (WHERE day >= $9::date), 0)::int AS now
+  FROM {NAMES} n CROSS JOIN LATERAL unnest(n.names) AS u(name) GROUP BY 1, 2, 3
+)
+SELECT chain_id, kind, name, before, now FROM (
+  SELECT n.*, row_number() OVER (
+    PARTITION BY n.chain_id ORDER BY abs(n.now / s.now - n.before / s.before) DESC, n.kind, n.name) AS place
+  FROM named n JOIN scores s ON n.chain_id IS NOT DISTINCT FROM s.chain_id
+  WHERE s.before > 0 AND s.now > 0) m
+WHERE place <= $10 ORDER BY place
+"""
+
+# The lowest totals of each of these chains ($1) since $2, without those that have one of the flags $3.
+LOWEST = f"""
+SELECT c.chain_id, l.score_id, l.session_id, l.total_score, m.alert_type
+FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
+  SELECT s.* FROM (
+    SELECT s.score_id, s.session_id, s.total_score, s.completed_at, s.reference FROM {{schema}}.session_scores s
+    WHERE s.chain_id = c.chain_id AND {is_completed("s")} AND s.completed_at >= $2 AND s.reference IS NULL
+      AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
+    ORDER BY s.total_score, s.completed_at DESC LIMIT {_CANDIDATES}) s
+  WHERE {has_no_later("s", of_its_kind=True)}
+  ORDER BY s.total_score, s.completed_at DESC LIMIT {WORST}) l
+JOIN {{schema}}.sessions m USING (session_id)
+ORDER BY l.total_score, l.completed_at DESC
 """
 
 
-@dataclass(slots=True)
-class Figures:
-    """Sums over the scores of a week."""
+@dataclass(frozen=True, slots=True)
+class WeekSums:
+    """Sums over the scores of a week. `totals`, `points` and `squares` are those of totals that are not doubtful."""
 
     scores: int = 0
     outcomes: int = 0
     passed: int = 0
-    judging_usd: float = 0.0
     judging_costs: int = 0
-    totals: Moments = field(default_factory=Moments)
-    correct: int = 0
+    judging_usd: float = 0.0
+    totals: int = 0
+    points: float = 0.0
+    squares: float = 0.0
+
+    def __add__(self, other: "WeekSums") -> "WeekSums":
+        return WeekSums(*(getattr(self, n) + getattr(other, n) for n in WeekSums.__slots__))
 
     @property
-    def right_share(self) -> float | None:
-        """Share of totals in the highest band of their criteria."""
-        return self.correct / self.totals.n if self.totals.n else None
+    def mean(self) -> float | None:
+        """Mean total."""
+        return self.points / self.totals if self.totals else None
 
     @property
-    def left_out(self) -> int:
-        """Number of scores that are not in `totals`: without a total, or with a doubtful one."""
-        return self.scores - self.totals.n
+    def squared_error(self) -> float | None:
+        """Variance of the mean; None: one total says nothing about it."""
+        if self.totals < 2:
+            return None
+        variance = (self.squares - self.points**2 / self.totals) / (self.totals - 1)
+        return max(0.0, variance) / self.totals
 
     @property
     def passed_share(self) -> float | None:
@@ -77,11 +105,25 @@ class Figures:
         """Cost of judging; None: unknown for every score."""
         return self.judging_usd if self.judging_costs else None
 
-    def add(self, other: "Figures") -> None:
-        """Add the scores of another judge."""
-        for name in ("scores", "outcomes", "passed", "judging_usd", "judging_costs", "correct"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.totals = self.totals + other.totals
+
+@dataclass(frozen=True, slots=True)
+class MovedCount:
+    """How many scores of the chain have a failure tag, or miss a tool, in each week."""
+
+    kind: str
+    name: str
+    before: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorstScore:
+    """One of the lowest totals of the week."""
+
+    score_id: UUID
+    session_id: str
+    total_score: int
+    alert_type: str | None
 
 
 @dataclass(slots=True)
@@ -90,85 +132,30 @@ class ChainWeek:
     A chain in both weeks.
 
     Args:
-        change: Of the mean total, under the judge with most scores in both weeks; None: no judge has both.
-        compared: The totals of this judge, those of the week before first.
-        judge: Its fingerprint.
-        judged: Number of its scores in both weeks, also of those without a total.
-        is_marked: Whether the change is more than chance gives, all chains of the page considered.
-        new_judges: Name of the criteria and first day of each judge that gave scores in the later week alone.
+        difference: Of the mean totals under the judge with most totals in both weeks; None: no judge has both.
+        reach: Half of its interval; None: too few totals.
     """
 
     chain_id: str | None
-    now: Figures = field(default_factory=Figures)
-    before: Figures = field(default_factory=Figures)
-    change: Change | None = None
-    compared: tuple[Moments, Moments] = (Moments(), Moments())
-    judge: str | None = None
-    judged: tuple[int, int] = (0, 0)
-    is_marked: bool = False
-    new_judges: list[tuple[str | None, date]] = field(default_factory=list)
+    now: WeekSums = field(default_factory=WeekSums)
+    before: WeekSums = field(default_factory=WeekSums)
+    difference: float | None = None
+    reach: float | None = None
+    moved: list[MovedCount] = field(default_factory=list)
+    worst: list[WorstScore] = field(default_factory=list)
 
     @property
-    def points(self) -> float:
-        """
-        Mean total of the judge of `change` in the later week less that of the week before; 0 without one.
-        """
-        before, now = (moments.mean for moments in self.compared)
-        return 0.0 if before is None or now is None else now - before
-
-    @property
-    def is_too_few(self) -> bool:
-        """Whether chance alone may hide a difference of `CLEAR_POINTS`."""
-        reach = self.change.estimate.half_width if self.change else None
-        return not self.is_marked and (reach is None or reach > CLEAR_POINTS)
-
-    @property
-    def means_in_words(self) -> str:
-        """Mean totals of the compared scores of both weeks, the earlier first."""
-        return " to ".join(f"{moments.mean or 0.0:.1f}" for moments in self.compared)
-
-    @property
-    def numbers_in_words(self) -> str:
-        """Numbers of the compared scores of both weeks, the earlier first."""
-        return "{:,} and {:,} scores".format(*(moments.n for moments in self.compared))
-
-    @property
-    def in_words(self) -> str:
-        """The later week in one sentence, with its difference from the week before."""
-        if not self.now.scores:
-            return f"No score; {self.before.scores:,} the week before"
-        left_out = f" ({self.now.left_out:,} left out)" if self.now.left_out else ""
-        parts = [f"{self.now.scores:,} {'score' if self.now.scores == 1 else 'scores'}{left_out}"]
-        if (share := self.now.right_share) is not None:
-            parts.append(f"{100 * share:.0f} % right")
-        return ", ".join([*parts, self._compared])
-
-    @property
-    def _compared(self) -> str:
-        if not self.before.scores:
-            return "none the week before"
-        if self.change is None:
-            why = "another judge" if self.new_judges else "no judge has totals in both"
-            return f"not comparable with the week before: {why}"
-        if self.is_marked:
-            return f"{abs(self.points):.1f} points {'higher' if self.points > 0 else 'lower'} than the week before"
-        reach = self.change.estimate.half_width
-        if reach is None:
-            return f"too few to tell a difference from the week before ({self.numbers_in_words})"
-        return f"no clear difference from the week before: chance alone gives up to {reach:.0f} points"
+    def is_clear(self) -> bool:
+        """Whether the difference is more than normal variation."""
+        return self.difference is not None and self.reach is not None and abs(self.difference) > self.reach
 
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """
-    The chains, those with most scores first.
-
-    Args:
-        since: First day of the later week, which ends today.
-    """
+    """The chains, those with most scores first; `since` is the first day of the later week, which ends today."""
 
     since: date
-    chains: list[ChainWeek]
+    chains: Sequence[ChainWeek]
 
     @property
     def silent(self) -> list[ChainWeek]:
@@ -177,114 +164,50 @@ class Week:
 
     @property
     def fallen(self) -> list[ChainWeek]:
-        """Chains that got worse, the largest fall first; if none did, the chain with the largest fall."""
-        falls = sorted(
-            (chain for chain in self.chains if round(chain.points, 1) < 0), key=lambda chain: chain.points
-        )
-        return [chain for chain in falls if chain.is_marked] or falls[:1]
-
-    @property
-    def in_words(self) -> str:
-        """Whether a chain got worse, in one sentence or two; empty without a score in both weeks."""
-        both = [chain for chain in self.chains if chain.now.scores and chain.before.scores]
-        others = [chain for chain in both if chain.change is None]
-        if not both:
-            return ""
-        if len(others) == len(both):
-            return "No chain can be compared with its week before: no judge has totals in both."
-        left = (
-            f" {len(others):,} more cannot be compared: no judge has totals in both weeks." if others else ""
-        )
-        return _worst(self.fallen) + left
+        """Chains that got clearly worse, the largest fall first."""
+        fallen = [chain for chain in self.chains if chain.is_clear and (chain.difference or 0) < 0]
+        return sorted(fallen, key=lambda chain: chain.difference or 0)
 
 
-async def read_week(database: Database, right_from: Mapping[str, int], today: date) -> Week:
-    """
-    Read the week that ends today and the week before.
-
-    Args:
-        right_from: Lowest total of the highest band by name of criteria; other criteria have that of the
-            badges.
-        today: In UTC.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
+async def read_week(database: Database, today: date) -> Week:
+    """Read the week that ends today and the week before. Raises: DatabaseAway."""
     since = today - timedelta(days=DAYS - 1)
-    both = Selection(since=_midnight(since - timedelta(days=DAYS)))
-    bands = (since, list(right_from), list(right_from.values()), _DEFAULT_RIGHT)
-    # One after the other: a page that holds several connections at once would take them from other pages.
-    [figures] = await count(database, both, (FIGURES, (since,)), filled=FIGURES_SINCE)
-    [totals] = await count(database, both, (TOTALS, bands))
-    return Week(since, combine(figures, totals))
+    both = Selection(since=midnight(since - timedelta(days=DAYS)))
+    weeks, moved = await read_counts(database, both, (WEEKS, (since,)), (MOVED, (since, MOST_MOVED)))
+    chains = compare_weeks(weeks)
+    by_id = {chain.chain_id: chain for chain in chains[:CHAINS_SHOWN]}
+    for row in moved:
+        if row["chain_id"] in by_id:
+            by_id[row["chain_id"]].moved.append(MovedCount(*list(row.values())[1:]))
+
+    async def find_lowest(connection: Connection) -> list[Any]:
+        await connection.execute(CUSTOM_PLAN)
+        names = [name for name in by_id if name is not None]
+        return await connection.fetch(database.sql(LOWEST), names, midnight(since), sorted(DOUBTFUL_FLAGS))
+
+    for row in await database.once(find_lowest):
+        by_id[row["chain_id"]].worst.append(WorstScore(*list(row.values())[1:]))
+    return Week(since, chains)
 
 
-def combine(figures: Iterable[Mapping[str, Any]], totals: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
-    """Chains from rows of `FIGURES` and `TOTALS`, those with most scores first, with their changes."""
-    judges: defaultdict[tuple[Any, Any, Any], tuple[Figures, Figures]] = defaultdict(
-        lambda: (Figures(), Figures())
-    )
-    first_days: dict[tuple[Any, Any, Any], date] = {}
-    for row in figures:
-        judge, sums = _judge(row), judges[_judge(row)][row["is_later"]]
-        for name in ("scores", "outcomes", "passed", "judging_usd", "judging_costs"):
-            setattr(sums, name, row[name])
-        if row["is_later"]:
-            first_days[judge] = row["first_day"]
-    for row in totals:
-        sums = judges[_judge(row)][row["is_later"]]
-        sums.totals, sums.correct = Moments(row["n"], row["sum"], row["squares"]), row["correct"]
+def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
+    """Chains from rows of `WEEKS`, with their differences; those with most scores first."""
     chains: dict[str | None, ChainWeek] = {}
-    pairs: defaultdict[str | None, list[tuple[str | None, Figures, Figures]]] = defaultdict(list)
-    for judge, (before, now) in judges.items():
-        chain = chains.setdefault(judge[0], ChainWeek(judge[0]))
-        chain.before.add(before)
-        chain.now.add(now)
-        if before.totals.n and now.totals.n:
-            pairs[judge[0]].append((judge[2], before, now))
-        if now.scores and not before.scores:
-            chain.new_judges.append((judge[1], first_days[judge]))
-    for chain in chains.values():
-        chain.new_judges = sorted(chain.new_judges, key=lambda new: new[1]) if chain.before.scores else []
-        if pairs[chain.chain_id]:
-            most = max(pairs[chain.chain_id], key=lambda pair: min(pair[1].totals.n, pair[2].totals.n))
-            chain.judge, before, now = most
-            chain.compared, chain.judged = (before.totals, now.totals), (before.scores, now.scores)
-            chain.change = change_of_moments(*chain.compared, 1 - FALSE_ALARMS)
-    _mark(list(chains.values()))
+    judges = defaultdict[tuple[str | None, str | None], list[WeekSums]](lambda: [WeekSums(), WeekSums()])
+    for row in rows:
+        sums = WeekSums(*(row[name] for name in WeekSums.__slots__))
+        chain = chains.setdefault(row["chain_id"], ChainWeek(row["chain_id"]))
+        judges[row["chain_id"], row["judge_fingerprint"]][row["is_later"]] = sums
+        if row["is_later"]:
+            chain.now += sums
+        else:
+            chain.before += sums
+    in_both = [(key[0], before, now) for key, (before, now) in judges.items() if before.totals and now.totals]
+    # Bonferroni: with an interval for each chain alone, one of twenty quiet chains would differ every week.
+    z = NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / max(1, len({chain_id for chain_id, _, _ in in_both})))
+    for chain_id, before, now in sorted(in_both, key=lambda one: min(one[1].totals, one[2].totals)):
+        chain = chains[chain_id]
+        chain.difference = now.points / now.totals - before.points / before.totals
+        errors = before.squared_error, now.squared_error
+        chain.reach = None if errors[0] is None or errors[1] is None else z * sqrt(errors[0] + errors[1])
     return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))
-
-
-def _worst(fallen: Sequence[ChainWeek]) -> str:
-    if not fallen:
-        return "No chain got worse: no mean total fell."
-    one = fallen[0]
-    if not one.is_marked:
-        why = "too few to tell" if one.is_too_few else "no more than chance gives"
-        fall = f"{short_name(one)}, {one.means_in_words} ({one.numbers_in_words}: {why})"
-        return f"No chain got clearly worse; the largest fall is {fall}."
-    named = [f"{short_name(c)}, {c.means_in_words} ({c.numbers_in_words})" for c in fallen[:NAMED]]
-    more = [f"{len(fallen) - NAMED:,} more"] if len(fallen) > NAMED else []
-    return f"{len(fallen):,} {'chain' if len(fallen) == 1 else 'chains'} got worse: {'; '.join([*named, *more])}."
-
-
-def short_name(chain: ChainWeek) -> str:
-    """The name of a chain for a sentence."""
-    return cut(chain.chain_id or "scores without a chain", NAME_SHOWN)
-
-
-def _mark(chains: Iterable[ChainWeek]) -> None:
-    # Bonferroni: with a limit for each chain alone, one of twenty quiet chains would be marked every week.
-    compared = [
-        (c, c.change) for c in chains if c.change is not None and c.change.estimate.standard_error is not None
-    ]
-    for chain, change in compared:
-        chain.is_marked = chance_of_change(change) < FALSE_ALARMS / len(compared)
-
-
-def _judge(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    return row["chain_id"], row["criteria"], row["judge_fingerprint"]
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)

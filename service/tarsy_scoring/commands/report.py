@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 import click
 from rich.console import Console
 
-from tarsy_scoring.analytics.analytics import Selection
 from tarsy_scoring.analytics.approaches import MOST_READ, read_approaches
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.shared import (
     json_option,
     moment,

@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import click
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.shared import asker, counted, json_option, moment, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool

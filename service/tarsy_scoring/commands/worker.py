@@ -8,8 +8,7 @@ from typing import Any
 import click
 import structlog
 
-from tarsy_scoring.analytics.rollup_keeping import RollupKeeper
-from tarsy_scoring.analytics.rollups import count_waiting
+from tarsy_scoring.analytics.recount import run_recounts
 from tarsy_scoring.commands.shared import (
     calm_garbage_collector,
     check_database_urls,
@@ -163,7 +162,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             ending.append(service.create_task(write_back.run(judged)))
         if "relay" in roles:
             ending += map(service.create_task, _studies(parts, stopping))
-            ending.append(service.create_task(RollupKeeper(parts.database).run(stopping)))
+            ending.append(service.create_task(run_recounts(parts.database, stopping)))
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
@@ -287,14 +286,13 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
 
 
 async def _watch_backlog(parts: Parts) -> None:
-    """Keep the metrics of the database, the outbox and the rollups up to date; runs until it is cancelled."""
+    """Keep the metrics of the database and the outbox up to date; runs until it is cancelled."""
     while True:
         try:
             unpublished = await unpublished_events(parts.database)
             parts.metrics.database_up.set(1)
             parts.metrics.outbox_backlog.set(unpublished.events)
             parts.metrics.outbox_age.set(unpublished.oldest_s)
-            parts.metrics.rollups_backlog.set(await count_waiting(parts.database))
         except DatabaseAway:
             parts.metrics.database_up.set(0)
         await asyncio.sleep(BACKLOG_EVERY_S)

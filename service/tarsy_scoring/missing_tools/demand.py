@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from tarsy_scoring.analytics.analytics import CHOSEN, Selection, count
-from tarsy_scoring.analytics.rollups import missed_sets
+from tarsy_scoring.analytics.analytics import CHOSEN
+from tarsy_scoring.analytics.daily import NAMES, Selection, read_counts
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.latest import is_completed, is_of_kind
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
@@ -20,8 +20,8 @@ LATEST_CALLERS = 2000  # scores whose sessions show which tools agents have
 
 # Sets of names that a score asked for, by chain, the most frequent first.
 DEMAND = f"""
-SELECT names, chain_id, sum(number)::bigint AS sessions, sum(lost)::bigint AS points_lost
-FROM ({missed_sets("chain_id")}) m GROUP BY 1, 2 HAVING sum(number) <> 0 ORDER BY 3 DESC, 1, 2 LIMIT $10
+SELECT names, chain_id, sum(scores)::bigint AS sessions, sum(points_lost)::bigint AS points_lost
+FROM {NAMES} n WHERE kind = 'missing_tools' GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $9
 """
 
 # Tools that agents called in the sessions of the newest scores ($5 of them).
@@ -87,7 +87,7 @@ async def read_demand(database: Database, selection: Selection, sort: ToolSort =
         return [row["tool"] for row in rows]
 
     as_of = datetime.now(UTC)
-    [rows] = await count(database, selection, (DEMAND, (MOST_ROWS,)))
+    [rows] = await read_counts(database, selection, (DEMAND, (MOST_ROWS,)))
     found = defaultdict[str, list[RequestedSet]](list)
     for row in rows:
         one = RequestedSet(frozenset(row["names"]), row["chain_id"], row["sessions"], row["points_lost"])

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.missing_tools.decisions import Decisions, Merge, ToolState, ToolStateName, read_decisions
 from tarsy_scoring.missing_tools.demand import Demand, ToolSort, read_demand

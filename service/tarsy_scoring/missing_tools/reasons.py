@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.analytics.analytics import SELECTED, Selection
+from tarsy_scoring.analytics.analytics import SELECTED
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.missing_tools.ledger import WantedTool
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN

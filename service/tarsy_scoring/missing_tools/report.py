@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.missing_tools.decisions import ToolStateName
 from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger

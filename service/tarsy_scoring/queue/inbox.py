@@ -45,8 +45,18 @@ UPDATE {schema}.scoring_requests r SET arrivals = r.arrivals + a.n
 FROM unnest($1::uuid[], $2::int[]) AS a(request_id, n) WHERE r.request_id = a.request_id
 """
 
-# Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing.
+# Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing. The
+# days on which a known session ended become dirty when its end moves.
 UPSERT_SESSIONS = """
+WITH moved AS (
+  INSERT INTO {schema}.dirty_days (day)
+  SELECT (d.at AT TIME ZONE 'UTC')::date
+  FROM unnest($1::text[], $6::timestamptz[]) AS t(session_id, completed_at)
+  JOIN {schema}.sessions m USING (session_id)
+  CROSS JOIN LATERAL (VALUES (least(m.completed_at, m.first_seen_at)), (least(t.completed_at, m.first_seen_at))) d(at)
+  WHERE t.completed_at IS NOT NULL
+    AND least(t.completed_at, m.first_seen_at) <> least(m.completed_at, m.first_seen_at)
+)
 INSERT INTO {schema}.sessions AS s (session_id, chain_id, alert_type, labels, status, completed_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[], $5::text[], $6::timestamptz[])
   AS t(session_id, chain_id, alert_type, labels, status, completed_at)

@@ -58,8 +58,17 @@ SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, p
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
-# Only under a held lease. What an event said stays, except for a chain that only the source may name.
+# Only under a held lease. What an event said stays, except for a chain that only the source may name. The day on
+# which a session with completed scores ended becomes dirty when it moves; `END` marks the new one.
 LEARN_SESSIONS = """
+WITH moved AS (
+  INSERT INTO {schema}.dirty_days (day)
+  SELECT (m.first_seen_at AT TIME ZONE 'UTC')::date
+  FROM jsonb_to_recordset($1::jsonb) AS v(score_id uuid, lease_token uuid, completed_at timestamptz)
+  JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.lease_token = v.lease_token
+  JOIN {schema}.sessions m USING (session_id)
+  WHERE m.completed_at IS NULL AND v.completed_at < m.first_seen_at
+)
 UPDATE {schema}.sessions m SET chain_id = coalesce(v.certain_chain_id, m.chain_id, v.chain_id),
   alert_type = coalesce(m.alert_type, v.alert_type), labels = v.labels || m.labels,
   status = coalesce(m.status, v.status), completed_at = coalesce(m.completed_at, v.completed_at)
@@ -78,21 +87,33 @@ KEEP_TOOLS = """
 INSERT INTO {schema}.tool_lists (tools_hash, names) VALUES ($1, $2) ON CONFLICT (tools_hash) DO NOTHING
 """
 
-# The only statement by which a holder ends a score. The columns are passed as one JSON document.
+# The only statement by which a holder ends a score. The columns are passed as one JSON document. The days become
+# dirty on which the score, its session's end, and the score that it replaces count.
 END = f"""
 WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
 held AS (
   SELECT s.score_id, s.lease_token FROM {{schema}}.session_scores s
   JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
   FOR UPDATE OF s SKIP LOCKED
-)
+), ended AS (
 UPDATE {{schema}}.session_scores s SET
   status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
   attempts_burned = s.attempts_burned + v.attempts_burned,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
   {", ".join(f"{name} = v.{name}" for name in SET_AT_END)}
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
-RETURNING held.lease_token, s.session_id, s.purpose
+RETURNING held.lease_token, s.session_id, s.purpose, s.status, s.reference IS NOT NULL AS has_reference
+), marked AS (
+INSERT INTO {{schema}}.dirty_days (day)
+SELECT DISTINCT (d.at AT TIME ZONE 'UTC')::date
+FROM ended e JOIN {{schema}}.sessions m USING (session_id) CROSS JOIN LATERAL (
+  SELECT now() UNION ALL SELECT least(m.completed_at, m.first_seen_at)
+  UNION ALL SELECT max(o.completed_at) FROM {{schema}}.session_scores o
+  WHERE o.session_id = e.session_id AND o.status = 'completed' AND o.purpose = 'production'
+    AND (o.reference IS NOT NULL) = e.has_reference) d(at)
+WHERE e.status = 'completed' AND e.purpose = 'production' AND d.at IS NOT NULL
+)
+SELECT lease_token, session_id, purpose FROM ended
 """
 
 # Ends that are already stored: no other writer ends the same attempt with the same status and message.
@@ -410,8 +431,7 @@ class Store:
             for token, e in by_token.items()
         ]
         free = [end for end in ends if by_token[end["lease_token"]].claimed.session_id in chains]
-        # Before the scores end: otherwise the triggers would count each of them for the day of its arrival
-        # first.
+        # Before the scores end, which marks the days on which their sessions ended.
         ours = [by_token[end["lease_token"]] for end in free]
         if facts := [_facts_row(e.claimed, e.facts) for e in ours if e.facts is not None]:
             await connection.execute(self.database.sql(LEARN_SESSIONS), facts)

@@ -101,6 +101,15 @@ DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
   AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
 """
 
+# The days on which scores of these sessions count become dirty.
+MARK_DAYS = """
+INSERT INTO {schema}.dirty_days (day)
+SELECT (s.completed_at AT TIME ZONE 'UTC')::date FROM {schema}.session_scores s
+WHERE s.session_id = ANY($1::text[]) AND s.status = 'completed' AND s.purpose = 'production'
+UNION SELECT (least(completed_at, first_seen_at) AT TIME ZONE 'UTC')::date FROM {schema}.sessions
+WHERE session_id = ANY($1::text[])
+"""
+
 # Foreign keys cascade to everything that refers to the sessions and their scores.
 REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text[]) RETURNING session_id"
 
@@ -194,6 +203,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
     scores: list[UUID] = [
         r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)
     ]
+    await connection.execute(database.sql(MARK_DAYS), session_ids)
     await idempotency.keep_key_hashes(database, connection, session_ids)
     await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
     await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)

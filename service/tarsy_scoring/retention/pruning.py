@@ -4,10 +4,10 @@ Deletes expired rows in small batches, without blocking workers.
 Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch
 takes. An open score and all its rows stay. So do a session and a score with an event that no broker has
 acknowledged, so that their end is announced however long the brokers are away. The latest completed score of
-a session stays as long as the session. A session is deleted as a whole, when nothing has happened to it for
-as long as scores are kept. An anchor session and its judgements stay while it is an anchor: a new judge is
-compared with what former judges said of it. Locked rows are skipped, so several clean-ups at once, and a
-crash in the middle of one, do no harm.
+a session with a reference, and that without one, stay as long as the session. A session is deleted as a
+whole, when nothing has happened to it for as long as scores are kept. An anchor session and its judgements
+stay while it is an anchor: a new judge is compared with what former judges said of it. Locked rows are
+skipped, so several clean-ups at once, and a crash in the middle of one, do no harm.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tarsy_scoring.outbox.outbox import IS_UNPUBLISHED
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.idempotency import KEPT_H
 from tarsy_scoring.retention.erasure import forget_sessions
-from tarsy_scoring.scores.latest import is_latest
+from tarsy_scoring.scores.latest import has_no_later, is_completed
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
@@ -102,10 +102,10 @@ _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
 """
 
 # The score may be deleted: it ended before the cutoff, its events are published, it is not the latest
-# completed score of its session, and is no judgement of an anchor.
+# completed score of its session and kind, which the daily counts hold, and is no judgement of an anchor.
 _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
   AND NOT EXISTS ({_UNPUBLISHED} AND e.score_id = s.score_id)
-  AND NOT ({is_latest("s")})
+  AND NOT ({is_completed("s")} AND {has_no_later("s", of_its_kind=True)})
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')"""
 

@@ -62,15 +62,20 @@ def has_no_later(alias: str, purpose: str = "'production'", *, of_its_kind: bool
       AND (later.completed_at > {alias}.completed_at OR later.score_id < {alias}.score_id){same_kind})"""
 
 
-def latest_of(session_id: str, columns: str, kind: Kind | None = None) -> str:
+def latest_of(session_id: str, columns: str, kind: Kind | None = None, kind_of: str = "") -> str:
     """
     Subquery: these columns of the latest score of one session, of one kind or of all. For statements that
     look up few sessions.
 
     Behind `CROSS JOIN LATERAL` it makes PostgreSQL look up each session by the index, where `is_latest` would
     let it read all scores because it expects more sessions than there are.
+
+    Args:
+        kind_of: Alias of a score; the latest is of the same kind.
     """
     of_kind = "" if kind is None else f" AND {is_of_kind('latest', kind)}"
+    if kind_of:
+        of_kind = f" AND (latest.reference IS NULL) = ({kind_of}.reference IS NULL)"
     return f"""(
     SELECT {columns} FROM {{schema}}.session_scores latest
     WHERE latest.session_id = {session_id} AND {is_completed("latest")}{of_kind}

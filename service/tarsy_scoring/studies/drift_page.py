@@ -36,8 +36,8 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
     if chain is not None:
-        points = await analytics.totals_made(database, replace(chosen, chain=chain))
-        shown = chain, trend_view(points, f"Totals per day, {form.period}")
+        found = await analytics.trends(database, replace(chosen, chain=chain))
+        shown = chain, trend_view(found.points, f"Totals per day, {form.period}")
     return await period_page(
         request,
         "drift.html",

@@ -15,7 +15,8 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, Field
 
-from tarsy_scoring.analytics.analytics import SELECTED, Selection
+from tarsy_scoring.analytics.analytics import SELECTED
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.config.settings import Settings

@@ -101,7 +101,6 @@ class Metrics:
 
     outbox_backlog: Gauge
     outbox_age: Gauge
-    rollups_backlog: Gauge
     events_published: Counter
     events_cut: Counter
     write_backs: Counter

@@ -29,7 +29,8 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from tarsy_scoring.analytics.analytics import DayOf, Selection
+from tarsy_scoring.analytics.analytics import DayOf
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.dead_letters.letter_states import LetterState
 from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.scores.export import Chosen, Format, Purpose

@@ -8,7 +8,7 @@ import pytest
 from builders import Scoring, policy
 from stored import NOON, store_score
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.labels.labels import scores_by_judge
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tables import table
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.report import report
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.missing_tools.decisions import ToolState, ToolStateName

@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.scores.session_list import Filters
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.edge.problems import Problem

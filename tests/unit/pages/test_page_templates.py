@@ -402,7 +402,7 @@ def test_criteria_page_renders_with_and_without_changes() -> None:
 @pytest.mark.parametrize("name", ["<b>", None], ids=["named", "unnamed"])
 def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     form = read_period_form(b"", TODAY)
-    shared: dict[str, Any] = {"chains": [], "criteria_names": []}
+    shared: dict[str, Any] = {"chains": [], "criteria_names": [], "recounted": 2}
     category = CategoryAverage(name, "logical_flow", 1e9, 3)
     found: Any = Distribution(
         [BandCount("low", 0, 49, 0, []), BandCount("high", 50, 100, 3, [category])], 1, 1, [category]

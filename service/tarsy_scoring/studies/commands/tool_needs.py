@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 from rich.console import Console
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.shared import (
     FAILED,
     FiniteRange,

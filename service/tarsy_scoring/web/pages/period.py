@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.analytics.analytics import Selection
+from tarsy_scoring.analytics.daily import Selection, count_recounted
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
@@ -140,5 +140,6 @@ async def period_page(request: Request, template: str, form: PeriodForm, **value
         form=form,
         chains=await chain_names(context),
         criteria_names=sorted(context.policy.hashes),
+        recounted=0 if form.faults else await count_recounted(context.analytics.database, form.selection),
         **values,
     )

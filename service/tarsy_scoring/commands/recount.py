@@ -1,0 +1,32 @@
+"""`recount`: counts all days of the analytics again."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tarsy_scoring.analytics.recount import mark_all, recount_all
+from tarsy_scoring.commands.shared import counted, json_option, print_json, run_on_parts
+
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
+
+
+@click.command()
+@json_option
+def recount(as_json: bool) -> None:
+    """
+    Count all days of the analytics again from the stored scores.
+
+    You need it after a restore of single tables, or changes of scores by hand: workers keep the counts up to
+    date. Safe beside running workers, which take over what an interrupted run leaves.
+    """
+
+    async def work(parts: "Parts") -> int:
+        await mark_all(parts.database)
+        return await recount_all(parts.database)
+
+    days = run_on_parts(work)
+    if as_json:
+        print_json({"days": days})
+        return
+    click.echo(f"counted {counted(days, 'day')} again")
