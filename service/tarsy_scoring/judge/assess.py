@@ -68,19 +68,8 @@ async def assess(
         )
         return _Reading(conversation, await strategy.evaluate(conversation, criteria, kind), of)
 
-    async def sample() -> _Reading | None:
-        try:
-            return await read(context, "sample")
-        except (RetryLater, WaitFor, Unscorable) as error:
-            if not is_final(error):
-                raise
-            return None
-
     readings = [await read(context, "analysis")]
-    further = await asyncio.gather(*(sample() for _ in range(chain.samples - 1)), return_exceptions=True)
-    for error in (f for f in further if isinstance(f, BaseException)):
-        raise error  # only now, when all others have stored their turns
-    readings += [reading for reading in further if isinstance(reading, _Reading)]
+    readings += await _succeeded([read(context, "sample") for _ in range(chain.samples - 1)], is_final)
     chosen = _of_median(readings)
     samples = [r.verdict.total_score for r in readings]
     flags = set()
@@ -97,6 +86,17 @@ async def assess(
     if is_ungrounded(verdict.grounding):
         verdict.flags.add("ungrounded")
     return verdict
+
+
+async def _succeeded(samples: Sequence[Awaitable[_Reading]], is_final: IsFinal) -> list[_Reading]:
+    """Leave out samples that fail for good; raise another error only after all others have stored their turns."""
+    readings = []
+    for found in await asyncio.gather(*samples, return_exceptions=True):
+        if not isinstance(found, BaseException):
+            readings.append(found)
+        elif not isinstance(found, RetryLater | WaitFor | Unscorable) or not is_final(found):
+            raise found
+    return readings
 
 
 def _of_median(readings: Sequence[_Reading]) -> _Reading:

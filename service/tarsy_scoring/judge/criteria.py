@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import ValidationError, field_validator, model_validator
@@ -25,10 +25,8 @@ from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, loca
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
+from tarsy_scoring.timeline.render.context import FittedContext, estimate_tokens
 from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence_lines
-
-if TYPE_CHECKING:
-    from tarsy_scoring.timeline.render.context import FittedContext
 
 # Appended to every system prompt, so that no criteria file can omit it.
 FENCE_NOTICE = """\
@@ -118,7 +116,7 @@ class Criteria(Definition):
         """SHA-256 (hex) of the content. The order of keys and the layout of the file do not change it."""
         return _sha256(json.dumps(self.content, sort_keys=True, ensure_ascii=False, separators=(",", ":")))
 
-    def open_conversation(self, context: "FittedContext") -> list[Message]:
+    def open_conversation(self, context: FittedContext) -> list[Message]:
         """
         The first messages: system prompt, then the prompt with its placeholders filled.
 
@@ -284,9 +282,6 @@ def _parsed(loader: Any) -> tuple[yaml.Node | None, Any]:
 
 
 def _estimated(texts: Iterable[str]) -> int:
-    # Only a process that judges needs estimates, and the rules of secrets that come with them.
-    from tarsy_scoring.timeline.render.context import estimate_tokens
-
     return sum(map(estimate_tokens, texts))
 
 

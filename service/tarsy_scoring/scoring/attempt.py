@@ -323,8 +323,35 @@ class Scorer:
     # --- the ways an attempt ends ----------------------------------------------------------------------
 
     async def _complete(self, attempt: Attempt, verdict: Verdict | None, criteria: Criteria) -> Finished:
-        claimed = attempt.claimed
-        columns = self._columns(attempt, "completed")
+        claimed, columns = attempt.claimed, self._completed_columns(attempt, verdict, criteria)
+        event = {
+            "criteria": criteria.name,
+            "criteria_hash": criteria.criteria_hash,
+            "score_triggered_by": claimed.score_triggered_by,
+            "alert_type": claimed.alert_type,
+            "labels": dict(claimed.labels),
+            "interaction": attempt.layers.totals() if attempt.layers else None,
+            "has_reference": columns["reference"] is not None,
+        } | {name: columns[name] for name in PUBLISHED}
+        ending = Ending(
+            claimed,
+            columns,
+            NewEvent(claimed.score_id, "scoring.completed", event),
+            missing_tools=verdict.missing_tools if verdict else (),
+            alternative_approaches=verdict.alternative_approaches if verdict else (),
+            turns=attempt.unstored,
+            facts=attempt.facts,
+        )
+        await self._end(attempt, ending)
+        self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
+        self._count(attempt, columns)
+        result = {"total_score": columns["total_score"], "flags": columns["flags"]}
+        return Finished("completed", result | self._log_fields(attempt))
+
+    def _completed_columns(
+        self, attempt: Attempt, verdict: Verdict | None, criteria: Criteria
+    ) -> dict[str, Any]:
+        claimed, columns = attempt.claimed, self._columns(attempt, "completed")
         shown = attempt.context.context_hash if attempt.context else None
         turns = [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
         columns |= judgement_columns(
@@ -336,31 +363,7 @@ class Scorer:
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
         if attempt.layers is not None:
             columns |= decided_columns(attempt.layers, self.settings, claimed.chain_id, criteria, verdict)
-        event = {
-            "criteria": criteria.name,
-            "criteria_hash": criteria.criteria_hash,
-            "score_triggered_by": claimed.score_triggered_by,
-            "alert_type": claimed.alert_type,
-            "labels": dict(claimed.labels),
-            "interaction": attempt.layers.totals() if attempt.layers else None,
-            "has_reference": columns["reference"] is not None,
-        } | {name: columns[name] for name in PUBLISHED}
-        await self._end(
-            attempt,
-            Ending(
-                claimed,
-                columns,
-                NewEvent(claimed.score_id, "scoring.completed", event),
-                missing_tools=verdict.missing_tools if verdict else (),
-                alternative_approaches=verdict.alternative_approaches if verdict else (),
-                turns=attempt.unstored,
-                facts=attempt.facts,
-            ),
-        )
-        self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
-        self._count(attempt, columns)
-        result = {"total_score": columns["total_score"], "flags": columns["flags"]}
-        return Finished("completed", result | self._log_fields(attempt))
+        return columns
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
         """Count a completed score; of scores for other purposes than production only that they ended."""

@@ -4,8 +4,7 @@ Score one session without Kafka and without a database, for pipelines and for au
 Timeline rules, context, judge and document are those of a worker. Nothing is stored.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -59,31 +58,19 @@ async def score_offline(
     criteria = registry.of_chain(chain)
     started = datetime.now(UTC)
     turns: list[Turn] = []
-    clock = AttemptClock(
-        math.inf
-    )  # replaced before the first question, since gates have a limit of their own
-
-    def ask_of(provider: str, _context: FittedContext) -> Ask:
-        async def ask(question: Question) -> Turn:
-            turn = await clients[provider].ask(question, clock=clock)
-            turns.append(turn)
-            return turn
-
-        return ask
-
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
+    verdict: Verdict | None = None
     layers = await measure(timeline, chain, settings.config.agent_prices_usd_per_million_tokens)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
-        verdict: Verdict | None = None
-        gates = settings.config.gates
-        checked = await run_gates(chain.gates, timeline, gates, deadline_s=settings.attempt_timeout_s)
+        limit_s, gates = settings.attempt_timeout_s, settings.config.gates
+        checked = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s)
         layers = replace(layers, gates=checked)
         if with_judge and chain.judge.enabled:
-            clock = AttemptClock(settings.attempt_timeout_s)
+            asking = _recording(clients, AttemptClock(limit_s), turns)
             masking = masking_of(settings.config.masking.extra_patterns)
-            judges, nonce = Judges(settings.config.providers, ask_of, masking=masking), new_nonce()
+            judges, nonce = Judges(settings.config.providers, asking, masking=masking), new_nonce()
             # There is no later attempt, so every error of an optional turn is final.
             judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)
             await add_second_opinion(judgement, timeline, nonce, chain, criteria, judges)
@@ -107,3 +94,19 @@ async def score_offline(
     tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
     approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
     return document(row, tools, approaches, shown_turns, lambda _name, _chain: criteria.criteria_hash)
+
+
+def _recording(
+    clients: Mapping[str, JudgeClient], clock: AttemptClock, turns: list[Turn]
+) -> Callable[[str, FittedContext], Ask]:
+    """For `Judges.ask_of`: asks a provider and appends its turn."""
+
+    def ask_of(provider: str, _context: FittedContext) -> Ask:
+        async def ask(question: Question) -> Turn:
+            turn = await clients[provider].ask(question, clock=clock)
+            turns.append(turn)
+            return turn
+
+        return ask
+
+    return ask_of

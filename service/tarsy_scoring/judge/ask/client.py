@@ -142,22 +142,9 @@ class JudgeClient:
         """
         fitted = self._fit(question, token_factor)
 
-        def is_over(state: RetryCallState) -> bool:
-            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(
-                LONGEST_WAIT_S, clock.left_s
-            )
-
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(TransientError),
-            wait=_wait_s,
-            stop=is_over,
-            sleep=self._sleep,
-            before_sleep=self._log_retry,
-            reraise=True,
-        )
         with self._tracing.chat(self.provider, self.settings, question.kind) as tell:
             try:
-                turn: Turn = await retrying(self._call, fitted, permits, clock)
+                turn: Turn = await self._retrying(clock)(self._call, fitted, permits, clock)
                 tell(turn)
                 return turn
             except TimeoutError:
@@ -167,6 +154,20 @@ class JudgeClient:
             except TransientError as transient:
                 failure = transient.error
             raise failure  # outside `except`, so that the provider's free text does not become its cause
+
+    def _retrying(self, clock: AttemptClock) -> AsyncRetrying:
+        def is_over(state: RetryCallState) -> bool:
+            longest_s = min(LONGEST_WAIT_S, clock.left_s)
+            return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > longest_s
+
+        return AsyncRetrying(
+            retry=retry_if_exception_type(TransientError),
+            wait=_wait_s,
+            stop=is_over,
+            sleep=self._sleep,
+            before_sleep=self._log_retry,
+            reraise=True,
+        )
 
     def _fit(self, question: Question, token_factor: float) -> FittedQuestion:
         """
