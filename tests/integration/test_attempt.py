@@ -376,14 +376,6 @@ async def test_usage_has_earlier_turns_when_the_last_attempt_asks_no_judge(
     assert await usage_of(service, claimed.score_id) == ("failed", 10_000, 100, 0.01)
 
 
-async def test_usage_has_the_turns_of_a_cancelled_score(service: Service, claimed: ClaimedScore) -> None:
-    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
-
-    await service.leases.cancel(claimed.score_id, "alice")
-
-    assert await usage_of(service, claimed.score_id) == ("cancelled", 10_000, 100, 0.01)
-
-
 async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     await service.claim_now()
@@ -394,18 +386,6 @@ async def test_usage_has_the_turns_of_a_lost_worker(service: Service, claimed: C
     await service.leases.take_back_expired(max_attempts=1, deadline_s=3600)
 
     assert await usage_of(service, claimed.score_id) == ("failed", 10_000, 100, 0.01)
-
-
-async def test_turns_of_a_removed_provider_are_not_continued(service: Service, claimed: ClaimedScore) -> None:
-    """The conversation cannot continue with another provider, so the score is judged anew."""
-    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
-    await service.database.once(lambda c: c.execute("UPDATE judge_turns SET provider = 'gone'"))
-    again = await service.claim_now()
-
-    finished = await service.attempt(again, FakeJudge(ANALYSIS, MISSING_TOOLS))
-
-    assert finished.outcome == "completed"
-    assert [t["provider"] for t in (await service.score(claimed.score_id))["turns"]] == ["gone", "default", "default"]
 
 
 async def test_turns_of_a_provider_that_the_chain_no_longer_has_are_not_continued(service: Service) -> None:

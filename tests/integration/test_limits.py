@@ -253,15 +253,6 @@ async def test_a_call_is_charged_its_maximum_until_its_cost_is_known(url: str) -
         assert await fleet.day() == (Decimal("2"), Decimal("0.5"))
 
 
-async def test_a_call_that_costs_nothing_needs_no_budget(url: str) -> None:
-    """A model of one's own has the price 0, and its chain may have a budget for another provider."""
-    async with open_fleet(url, settings_of(daily_usd=0.01), size=1) as fleet:
-        permit = await fleet.one.admit(call_of(usd=0.0))
-        await fleet.one.settle(permit, Result(cost_usd=0.0))
-
-        assert await fleet.day() == (0, 0)
-
-
 async def test_a_call_cancelled_in_the_line_reserves_nothing(url: str) -> None:
     """Only calls whose transaction already runs are reserved."""
     async with open_fleet(url, settings_of(daily_usd=1), size=1) as fleet:
@@ -453,37 +444,6 @@ async def test_pause_and_resume(
         assert [await refusal(fleet.one, call) for call in calls.values()] == [None] * 4
 
 
-async def test_resume_lifts_all_matching_pauses(url: str) -> None:
-    """Those that match every given name, or all pauses without a name; it returns their number."""
-    every: list[tuple[str | None, str | None]] = [
-        (None, None),
-        ("a", None),
-        ("a", "main"),
-        ("b", "main"),
-        (None, "main"),
-    ]
-    table = {(None, None): 5, ("a", None): 2, (None, "main"): 3, ("a", "main"): 1, ("c", None): 0}
-    async with open_fleet(url, settings_of(TWO)) as fleet:
-        for named, lifted in table.items():
-            for pause in every:
-                await fleet.one.pause(*pause, "alice", None)
-
-            assert (await fleet.one.resume(*named), len(await fleet.one.pauses())) == (lifted, 5 - lifted)
-            await fleet.one.resume(None, None)
-
-
-async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
-    """Only a pause of the chain stops its interaction metrics and gates."""
-    async with open_fleet(url, settings_of(gated={"judge": {"enabled": False}})) as fleet:
-        await fleet.fail(1, result=Result(opens="key"))
-        without_key = fleet.one.standings()
-        await fleet.one.pause("gated", None, "alice", None)
-        await fleet.refresh()
-
-        assert without_key == Standings({"gated": Standing()}, Standing("key"))
-        assert fleet.one.standings().by_chain == {"gated": Standing("pause")}
-
-
 # --- chains that are not claimed -----------------------------------------------------------------------
 
 
@@ -537,31 +497,6 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
     assert hold == (("budget", f"{says}: the next UTC day has a new budget") if held else None)
 
 
-async def test_budget_shares_have_every_named_or_charged_chain(url: str) -> None:
-    """Spent and reserved, then reserved; also of all chains, and without a chain; a budget of zero is spent."""
-    free = {"daily_budget_usd": None}
-    settings = settings_of(daily_usd=4, defaults={"daily_budget_usd": 2}, a={}, free=free, none={"daily_budget_usd": 0})
-    async with open_fleet(url, settings) as fleet:
-        await fleet.one.settle(await fleet.one.admit(call_of("a", usd=1.5)), Result(cost_usd=0.5))
-        for chain, usd in (("new", 1.0), ("free", 1.0)):
-            await fleet.one.admit(call_of(chain, usd=usd))
-        await fleet.refresh()
-        shares = fleet.one.budget_shares()
-
-    chains = {chain: share for (scope, chain), share in shares.items() if scope == "chain"}
-    assert shares["all", ""] == (0.625, 0.5)
-    assert chains == {"": (0.0, 0.0), "a": (0.25, 0.0), "new": (0.5, 0.5), "none": (1.0, 0.0)}
-
-
-async def test_a_budget_spent_yesterday_blocks_no_chain(url: str) -> None:
-    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
-        await fleet.one.admit(call_of(usd=1.0))
-        spent = await fleet.one.refreshed_standings()
-        await fleet.rows("UPDATE budget_days SET day = day - 1")
-
-        assert (spent.others.reason, (await fleet.one.refreshed_standings()).others.reason) == ("budget", None)
-
-
 # --- token factors -------------------------------------------------------------------------------------
 
 
@@ -591,18 +526,6 @@ async def test_a_token_factor_is_shared_by_the_fleet(url: str) -> None:
 
         assert await factors(fleet) == [2.0] * 3
         assert fleet.one.token_factor("spare") == 1.0
-
-
-async def test_a_new_model_starts_with_a_new_token_factor(url: str) -> None:
-    async with open_fleet(url, settings_of({"main": {"model": "old"}})) as fleet:
-        await report(fleet.one, reported(2.0))
-        assert await factors(fleet) == [2.0] * 3
-
-    async with open_fleet(url, settings_of({"main": {"model": "new"}})) as fleet:
-        assert await factors(fleet) == [1.0] * 3
-        await report(fleet.one, reported(1.3))
-        assert await factors(fleet) == [1.3] * 3
-        assert await fleet.value("SELECT token_model FROM provider_states") == "new"
 
 
 # --- a database that goes away -------------------------------------------------------------------------

@@ -129,17 +129,6 @@ async def test_a_disagreement_is_flagged_and_the_first_total_counts(judged: Judg
     assert judged.counted("disagrees") == 1
 
 
-async def test_the_second_judge_may_be_reminded(judged: Judged) -> None:
-    """Its reminder is a turn of the second opinion too, so that its cost can be told apart."""
-    judged.main.script(says(58, "partial"))
-    judged.spare.script(Fault(kind="no_score", times=1))
-
-    score = await judged.score()
-
-    assert score["second_opinion"]["total_score"] is not None
-    assert [t["kind"] for t in score["turns"]] == ["analysis", "missing_tools", "second_opinion", "second_opinion"]
-
-
 @pytest.mark.parametrize(("chain", "total"), [("asked", 80), ("alone", 58), ("never", 58)])
 async def test_no_second_judge_is_asked(judged: Judged, chain: str, total: int) -> None:
     """The total is far from an edge, the chain has no other provider, or it wants no second opinions."""

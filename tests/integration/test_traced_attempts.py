@@ -26,7 +26,6 @@ from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import OutboxEvent
-from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.scoring.attempt import Finished
@@ -335,36 +334,6 @@ async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
     by_score = {(e.payload["score_id"], kind_of(e)): e.traceparent for e in await events_of(service)}
     assert by_score[str(claimed.score_id), "scoring.failed"] == SAMPLED
     assert by_score[str(later.score_id), "queued"] == of_another
-
-
-async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> None:
-    """The worker that takes it back has not received its request."""
-    await service.request(traceparent=SAMPLED)
-    claimed = await service.claim()
-    lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 second'"
-    for max_attempts in (5, 1):
-        await service.database.once(lambda c: c.execute(lapse))
-        await service.leases.take_back_expired(max_attempts, 3600)
-        if max_attempts == 5:
-            assert (await service.claim_now()).score_id == claimed.score_id
-
-    ends = [
-        (kind_of(e), e.traceparent)
-        for e in await events_of(service)
-        if kind_of(e) in ("waiting_retry", "scoring.failed")
-    ]
-    assert ends == [("waiting_retry", SAMPLED), ("scoring.failed", SAMPLED)]
-
-
-async def test_a_repeat_changes_no_trace(service: Service) -> None:
-    """The first arrival of a request counts, as for its other fields."""
-    await service.request(traceparent=SAMPLED)
-    (request,) = await service.database.once(lambda c: c.fetch("SELECT * FROM scoring_requests"))
-    repeated = {"request_id": request["request_id"], "traceparent": None}
-    await service.inbox.accept([Request(session_id="one", source=request["source"], **repeated)])
-
-    (stored,) = await service.database.once(lambda c: c.fetch("SELECT * FROM scoring_requests"))
-    assert (stored["arrivals"], stored["traceparent"]) == (2, SAMPLED)
 
 
 @pytest.mark.parametrize(

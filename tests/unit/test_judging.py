@@ -296,12 +296,6 @@ def test_room_is_the_window_less_prompts_and_two_answers(factor: float, window: 
     assert context_budget(SMALL, CRITERIA, factor, window) == (0 if less is None else ROOM - less)
 
 
-def test_longer_answers_leave_less_room() -> None:
-    longer = ProviderSettings(context_window_tokens=32_000, max_reply_tokens=4_000)
-    tiny = ProviderSettings(context_window_tokens=4_000, max_reply_tokens=2_000)
-    assert [context_budget(settings, CRITERIA) for settings in (longer, tiny)] == [ROOM - 4_000, 0]
-
-
 counts = st.integers(0, 2_000_000)
 
 
@@ -343,12 +337,6 @@ def test_after_a_refusal_there_is_less_room() -> None:
         assert smaller_budget(budget, shown, too_long(window, prompt), SMALL, CRITERIA) == expected, (window, prompt)
 
 
-@given(budget=counts, shown=counts, window=st.none() | counts, prompt=st.none() | counts)
-def test_the_next_try_is_always_smaller(budget: int, shown: int, window: int | None, prompt: int | None) -> None:
-    tried = smaller_budget(budget, shown, too_long(window, prompt), SMALL, CRITERIA)
-    assert 0 <= tried <= 0.75 * min(budget, shown)
-
-
 # --- what endpoints report -----------------------------------------------------------------------------
 
 
@@ -364,11 +352,6 @@ def test_an_endpoint_that_reads_far_fewer_tokens_has_cut_the_prompt(
     turns = [answer(input_tokens=tokens) for tokens in read]
     flags = flags_of(turns, showing(estimate), CRITERIA)
     assert flags == ({"input_truncated_by_provider"} if is_truncated else set())
-
-
-def test_a_provider_with_a_smaller_window_has_cut_nothing() -> None:
-    turns = [answer(provider="small", input_tokens=1_000), answer(provider="large", input_tokens=60_000)]
-    assert flags_of(turns, showing(60_000), CRITERIA) == set()
 
 
 @table

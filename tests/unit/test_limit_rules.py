@@ -70,30 +70,6 @@ def test_the_fifth_failure_in_a_row_opens_the_circuit() -> None:
 REFUSED = Result(is_refused=True, blocked_s=20.0, reason="HTTP 429")
 
 
-def test_only_an_answer_in_between_starts_the_count_again() -> None:
-    """A provider that alternates between 500 and 429 is not healthy; a refusal says nothing of its health."""
-    table = [
-        (Result(), None),
-        (Result(blocked_s=20.0), None),
-        (REFUSED, "circuit"),
-        (Result(is_refused=True), "circuit"),
-    ]
-    for between, kind in table:
-        state = WELL
-        for result in [FAILED] * 4 + [between] + [FAILED] * 4:
-            state = state_after(state, uuid.uuid4(), result, NOW)
-
-        assert state.kind == kind, between
-
-
-def test_a_failure_that_asks_for_a_wait_counts_as_both() -> None:
-    state = WELL
-    for _ in range(FAILURES_TO_OPEN):
-        state = state_after(state, uuid.uuid4(), replace(FAILED, blocked_s=60.0), NOW)
-
-    assert (state.kind, state.blocked_for_s(NOW)) == ("circuit", 60)
-
-
 def test_a_refused_probe_makes_way_for_the_next() -> None:
     """It neither closes the circuit nor lengthens its cool-down."""
     for result in (REFUSED, Result(is_refused=True)):
@@ -309,14 +285,6 @@ def test_a_call_waits_until_the_window_has_room() -> None:
 
         assert (answer.due_s if isinstance(answer, RateLimited) else 0) == waits_s, row
         assert len(locked.calls) == (0 if waits_s else 1), row
-
-
-def test_calls_of_one_transaction_share_the_minute() -> None:
-    locked = locked_with(window_of(requests=2))
-
-    answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True)) for _ in range(4)]
-
-    assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
 
 
 def test_a_large_call_gets_in_line() -> None:

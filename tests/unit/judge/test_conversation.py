@@ -49,15 +49,6 @@ async def test_context_too_long_is_raised_where_no_reply_can_be_dropped(replies:
     assert len(judge.kinds) == replies + 1
 
 
-async def test_context_too_long_is_raised_after_one_shorter_request() -> None:
-    judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, FULL)
-
-    with pytest.raises(ContextTooLong):
-        await conversing(judge, "R1", "R2")
-
-    assert len(judge.kinds) == 4
-
-
 async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
     judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, JudgeUnavailable("away"), answer("A3"))
     conversation = await conversing(judge, "R1")
@@ -69,15 +60,6 @@ async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
     assert judge.conversations[-1] == [*OPENING, *said("A1", "R1", "A2", "F")]
 
 
-async def test_a_request_with_dropped_replies_has_the_normal_reply_limit() -> None:
-    judge = ScriptedJudge(answer("A1"), answer("A2"), CUT, FULL, answer("A3"))
-
-    await conversing(judge, "R1", "R2")
-
-    assert judge.factors == [1, 1, 1, 2, 1]
-    assert judge.conversations[-1] == [*OPENING, *said("A2", "R2")]
-
-
 async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() -> None:
     judge = ScriptedJudge(CUT, JudgeRejectedRequest("400"))
 
@@ -85,8 +67,3 @@ async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() ->
         await conversing(judge)
 
     assert judge.factors == [1, 2]
-
-
-async def test_a_rejected_first_call_is_a_rejected_request() -> None:
-    with pytest.raises(JudgeRejectedRequest):
-        await conversing(ScriptedJudge(JudgeRejectedRequest("400")))

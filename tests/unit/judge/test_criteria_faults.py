@@ -49,13 +49,6 @@ def test_a_fault_is_reported_with_the_line_of_its_key(
     assert reason in found_reason
 
 
-@table
-def test_a_file_without_a_mapping_is_one_fault(text: str, line: int | None, reason: str, *, tmp_path: Path) -> None:
-    [(found_line, key, found_reason)] = faults_of(tmp_path, text)
-    assert (found_line, key) == (line, "")
-    assert reason in found_reason
-
-
 def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
     for name in ("missing.yaml", "."):
         with pytest.raises(InvalidCriteria, match="cannot be read: "):
@@ -69,13 +62,6 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
         (9, "rubric.0.id", "is given twice, first in line 9"),
         (13, "name", "is given twice, first in line 1"),
     ]
-
-
-def test_an_alias_is_read_once(tmp_path: Path) -> None:
-    """A part reused by an alias is no repeated key, and one that contains itself does not hang the reader."""
-    repeated = VALID.replace("{id: completion, weight: 0.7,", "&part {id: completion, weight: 0.7,") + "bands: *part\n"
-    assert "is given twice" not in str(faults_of(tmp_path, repeated))
-    assert (1, "name", "Field required") in faults_of(tmp_path, "self: &itself\n  - *itself\n")
 
 
 def test_all_faults_are_reported_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:

@@ -87,16 +87,6 @@ json_objects = st.dictionaries(
 words = st.text(st.characters(exclude_characters="{}`~>\"'“\ufeff", exclude_categories=["Cs"]), max_size=40)
 
 
-@given(found=json_objects, before=words, after=words, in_fence=st.booleans(), indent=st.none() | st.just(2))
-def test_words_around_never_change_what_is_found(
-    found: dict[str, Any], before: str, after: str, in_fence: bool, indent: int | None
-) -> None:
-    text = json.dumps(found, indent=indent, ensure_ascii=False)
-    wrapped = f"\n```json\n{text}\n```\n" if in_fence else text
-    assert [one.read for one in find_objects(f"{before}{wrapped}{after}")] == [found]
-    assert extract_object(f"{before}{wrapped}{'' if in_fence else after}") == found
-
-
 @given(found=json_objects, data=st.data())
 def test_a_truncated_object_is_never_found(found: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(found)
@@ -154,10 +144,6 @@ async def test_characters_that_cannot_be_stored_are_left_out() -> None:
     assert verdict.alternative_approaches == [AlternativeApproach("Logs", "Better.", ("a", "b"))]
 
 
-async def test_a_whole_number_is_a_total() -> None:
-    assert (await judge(with_total("85"))).total_score == 85
-
-
 @table
 async def test_any_other_total_is_refused(total: str) -> None:
     with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
@@ -171,27 +157,6 @@ async def test_fields_that_make_a_score_are_required(key: str) -> None:
     del reply[key]
     with pytest.raises(InvalidStructuredAnswer, match=rf"\({key}: Field required\)"):
         await judge(reply)
-
-
-async def test_lists_may_be_left_out() -> None:
-    reply = structured_reply()
-    del reply["missing_tools"], reply["alternative_approaches"]
-
-    verdict = await judge(reply)
-
-    assert (verdict.total_score, verdict.missing_tools, verdict.alternative_approaches) == (67, [], [])
-    assert verdict.missing_tools_analysis == "No critical missing tools identified."
-
-
-async def test_unknown_keys_are_ignored() -> None:
-    reply = structured_reply(confidence="high", outcome="correct", score_breakdown={**BREAKDOWN, "style": 99})
-    reply["missing_tools"][0]["priority"] = 1
-
-    verdict = await judge(reply)
-
-    assert verdict.score_breakdown == BREAKDOWN
-    assert verdict.judge_outcome is None
-    assert verdict.missing_tools == [MissingTool("read-file", "the script was never seen")]
 
 
 APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubectl.get_logs: all"]}
@@ -211,12 +176,6 @@ async def test_up_to_three_approaches_are_kept_in_order(count: int) -> None:
 
     assert [a.name for a in verdict.alternative_approaches] == [f"approach {number}" for number in range(count)]
     assert all(a.steps == ("b: 2", "a: 1") for a in verdict.alternative_approaches)
-
-
-async def test_half_points_are_kept() -> None:
-    verdict = await judge(structured_reply(score_breakdown={**BREAKDOWN, "consistency": 17.5}))
-    assert verdict.score_breakdown == {**BREAKDOWN, "consistency": 17.5}
-    assert verdict.flags == set()
 
 
 async def test_the_reminder_says_what_is_wrong() -> None:
@@ -288,17 +247,3 @@ async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> 
     reply = structured_reply(outcome=outcome)
     with pytest.raises(InvalidStructuredAnswer, match="outcome: "):
         await judge(reply, criteria=banded())
-
-
-async def test_an_outcome_is_kept_without_surrounding_blanks() -> None:
-    assert (await judge(structured_reply(outcome=" right\n"), criteria=banded())).judge_outcome == "right"
-
-
-@pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "root"])
-async def test_a_category_may_be_called_anything(id_: str, recwarn: pytest.WarningsRecorder) -> None:
-    criteria = banded(bands={}, categories=[{"id": id_, "max_points": 100}])
-
-    verdict = await judge(structured_reply(score_breakdown={id_: 67}), criteria=criteria)
-
-    assert verdict.score_breakdown == {id_: 67}
-    assert list(recwarn) == []

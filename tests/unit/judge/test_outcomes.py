@@ -126,27 +126,6 @@ async def test_the_last_valid_json_counts() -> None:
         assert len(verdict.missing_tools) == len(verdict.alternative_approaches) == 1
 
 
-async def test_breakdown_and_outcome_are_repaired_in_one_turn() -> None:
-    """However much does not agree, the judge is asked once; each contradiction that stays has its own flag."""
-    said = as_json(50, "correct", score_breakdown={"logical_flow": 40, "consistency": 40})
-    scripted = ScriptedJudge(said, said)
-
-    verdict = await judge(scripted, WITH_BREAKDOWN)
-
-    assert scripted.kinds == ["analysis", "repair"]
-    assert verdict.total_score == 50
-    assert verdict.flags == {"breakdown_mismatch", "outcome_score_mismatch"}
-
-
-async def test_a_repair_of_one_thing_may_break_another() -> None:
-    said = as_json(50, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
-    repaired = as_json(62, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
-
-    verdict = await judge(ScriptedJudge(said, repaired), WITH_BREAKDOWN)
-
-    assert (verdict.total_score, verdict.flags) == (62, {"breakdown_mismatch"})
-
-
 FAILED_REPAIRS: dict[str, list[ScriptStep]] = {
     "refused": [answer(refusal="no")],
     "filtered": [answer(finish_reason="content_filter")],
@@ -225,9 +204,3 @@ def test_a_line_without_exactly_one_outcome_states_none(line: str) -> None:
 @table
 def test_the_last_line_that_states_an_outcome_counts(lines: list[str], outcome: str) -> None:
     assert extract_outcome("\n\n".join(lines), BANDS) == outcome
-
-
-@table
-def test_any_id_can_be_stated(id_: str) -> None:
-    assert extract_outcome(f"**Outcome: {id_.title()}**", [id_, "other"]) == id_
-    assert extract_outcome(f"Outcome: {id_}", []) is None

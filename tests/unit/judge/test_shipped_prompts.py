@@ -13,8 +13,7 @@ import pytest
 
 from tables import table
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.read.extraction import extract_breakdown, extract_missing_tools, extract_outcome, extract_total
-from tarsy_scoring.judge.read.failure_tags import find_failure_tags
+from tarsy_scoring.judge.read.extraction import extract_breakdown, extract_outcome, extract_total
 
 REGISTRY = load_criteria()
 INVESTIGATION, METHODOLOGY, OUTCOME, STRUCTURED, CLI = (
@@ -90,11 +89,6 @@ def test_vocabulary_in_the_prompt_is_that_of_the_file() -> None:
     }
 
 
-def test_no_failure_tag_is_part_of_another() -> None:
-    terms = list(OUTCOME.failure_vocabulary)
-    assert not [(a, b) for a in terms for b in terms if a != b and a in b]
-
-
 def test_requested_outcome_line_is_the_one_that_is_read() -> None:
     form = re.search(r"^Outcome: <([\w|]+)>$", OUTCOME.prompt, re.MULTILINE)
     assert form
@@ -108,56 +102,7 @@ def test_the_form_by_itself_states_no_outcome() -> None:
     assert extract_outcome(OUTCOME.prompt, OUTCOME.bands) is None
 
 
-@table
-def test_improvements_are_no_missing_tools(name: str, first_part: str, missing: int) -> None:
-    """An answer in the form of the follow-up gives rows for the tools that were missing, and for no others."""
-    follow_up = _single_blanks(REGISTRY.get(name).follow_up_prompt)
-    heading = re.search(r"`(## [^`]+)`", follow_up)
-    assert heading
-    assert "No critical missing tools identified." in follow_up
-    improvements = "- get-logs: parameters: a time window, see E9.\n- list-pods: output: cut off, see E3."
-    found = extract_missing_tools(f"{first_part}\n\n{heading[1]}\n{improvements}")
-    assert [tool.tool_name for tool in found] == ["read-file", "list-processes"][:missing]
-    assert not [tool for tool in found if "time window" in tool.rationale]
-
-
 # --- investigation -------------------------------------------------------------------------------------
-
-
-def test_bands_of_investigation_are_stated_before_and_after_the_data() -> None:
-    in_rules = re.findall(r"^(\w+) \((\d+)-(\d+)\):", INVESTIGATION.system_prompt, re.MULTILINE)
-    in_task = re.findall(r"\b(correct|partial|wrong) (\d+)-(\d+)", INVESTIGATION.prompt)
-    for stated in (in_rules, in_task):
-        assert {name: (int(low), int(high)) for name, low, high in stated} == INVESTIGATION.bands
-    assert INVESTIGATION.bands == OUTCOME.bands
-
-
-def test_the_thirds_of_a_band_cover_it_once() -> None:
-    header, _, *rows = re.findall(r"^\|(.+)\|$", INVESTIGATION.system_prompt, re.MULTILINE)
-    columns = zip(*(row.split("|") for row in rows), strict=True)
-    thirds = dict(zip((title.strip() for title in header.split("|")), columns, strict=True))
-    for outcome, (low, high) in INVESTIGATION.bands.items():
-        ranges = [range(int(a), int(b) + 1) for a, b in (third.split("-") for third in thirds[outcome])]
-        assert sorted(point for points in ranges for point in points) == list(range(low, high + 1))
-
-
-def test_the_line_of_the_outcome_is_described_once() -> None:
-    assert "Outcome:" not in INVESTIGATION.system_prompt + INVESTIGATION.prompt
-    assert INVESTIGATION.added_by_code["output_schema"].count("Outcome: ") == len(INVESTIGATION.bands)
-
-
-def test_each_term_of_investigation_has_one_question_in_prompt_and_file() -> None:
-    section = INVESTIGATION.system_prompt.split("# Failure vocabulary")[1].split("Write terms")[0]
-    assert dict(re.findall(r"- (\w+): (.+\?)", section)) == INVESTIGATION.failure_vocabulary
-    assert len(INVESTIGATION.failure_vocabulary) == 6
-    for term in INVESTIGATION.failure_vocabulary:
-        assert find_failure_tags(f"There is {term} at E3.", list(INVESTIGATION.failure_vocabulary)) == [term]
-
-
-def test_investigation_has_no_words_of_one_domain() -> None:
-    words = r"(?i)\b(kubernetes|pods?|cluster|containers?|devops|sre|malicious|severity|deployment|incident response)\b"
-    stated = INVESTIGATION.system_prompt + INVESTIGATION.prompt + (INVESTIGATION.follow_up_prompt or "")
-    assert not re.findall(words, stated)
 
 
 # --- investigation-methodology -------------------------------------------------------------------------
@@ -167,11 +112,6 @@ def test_requested_form_is_the_one_that_is_read() -> None:
     lines = METHODOLOGY.added_by_code["output_schema"].replace("X/25", "17/25")
     assert extract_breakdown(lines, METHODOLOGY.max_points) == dict.fromkeys(METHODOLOGY.max_points, 17)
     assert extract_total(f"{lines}\n\n68") == 68
-
-
-def test_the_bands_of_the_calibration_cover_0_to_100_once() -> None:
-    bands = [range(int(a), int(b) + 1) for a, b in re.findall(r"- (\d+)-(\d+):", opening(METHODOLOGY))]
-    assert sorted(point for band in bands for point in band) == list(range(101))
 
 
 # --- criteria with answers in JSON ---------------------------------------------------------------------
@@ -210,10 +150,6 @@ def test_weights_in_the_prompt_are_those_of_the_file() -> None:
     for stated in (in_framework, in_answer):
         assert {name: float(weight) for name, weight in stated} == weights
     assert sum(weights.values()) == pytest.approx(1)
-
-
-def test_the_task_names_the_criteria_in_their_order() -> None:
-    assert ", ".join(item.id for item in CLI.rubric) in _single_blanks(CLI.prompt)
 
 
 def test_prompt_does_not_reveal_the_pass_threshold() -> None:

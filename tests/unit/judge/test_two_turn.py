@@ -86,11 +86,6 @@ async def test_a_breakdown_that_stays_wrong_is_flagged_and_never_clamped() -> No
         assert (verdict.total_score, verdict.flags) == (total, {"breakdown_mismatch"})
 
 
-async def test_a_total_that_fits_the_breakdown_after_all_repairs_it() -> None:
-    verdict = await judge(ScriptedJudge(answer(f"{ANALYSIS}\n\n70"), answer("Total: 67"), NAMED))
-    assert (verdict.total_score, verdict.flags) == (67, set())
-
-
 async def test_half_points_may_be_rounded_into_the_total() -> None:
     verdict = await judge(ScriptedJudge(answer(f"{ANALYSIS.replace('20/25', '20.5/25')}\n\n68"), NAMED))
     assert verdict.flags == set()
@@ -108,19 +103,6 @@ async def test_missing_tools_that_fail_for_good_cost_a_flag_and_not_the_score() 
         verdict = await judge(ScriptedJudge(SCORED, *script))
         assert (verdict.total_score, verdict.flags) == (67, {"missing_tools_unavailable"})
         assert (verdict.missing_tools_analysis, verdict.missing_tools) == (None, [])
-
-
-async def test_missing_tools_that_may_succeed_later_are_raised() -> None:
-    seen: list[Exception] = []
-
-    def is_final(error: Exception) -> bool:
-        seen.append(error)
-        return False
-
-    error = JudgeUnavailable("away")
-    with pytest.raises(JudgeUnavailable):
-        await judge(ScriptedJudge(SCORED, error), is_final=is_final)
-    assert seen == [error]
 
 
 @pytest.mark.parametrize("script", [[SCORED], [answer(f"{ANALYSIS}\n\n70")]], ids=["missing_tools", "repair"])
