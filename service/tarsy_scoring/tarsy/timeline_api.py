@@ -110,6 +110,8 @@ class TarsyApi:
             )
             if any(event.get("session_id") not in (None, session_id) for event in events):
                 raise self._mixed_up(session_id)
+            if "stages" not in trace:
+                raise KeyError("stages")
             interactions = _calls(trace, "mcp_interactions")
             await _together(
                 *(
