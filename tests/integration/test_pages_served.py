@@ -228,8 +228,6 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
         flags=["ungrounded", "a_new_flag"],
         failure_tags=["wrong_conclusion"],
         gates=[{"name": "looked", "gate_type": "tool_called", "passed": False, "message": "0 calls"}],
-        gates_passed=0,
-        gates_total=1,
         coverage={"shown_share": 0.5, "cut_entries": ["E2"]},
         evidence={"expected": {}, "read": {}, "missing": ["stage 2: no events"]},
         usage={"input_tokens": 1000, "cached_input_tokens": 600, "output_tokens": 200, "cost_usd": 0.003},

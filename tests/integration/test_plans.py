@@ -218,7 +218,7 @@ async def test_every_statement_uses_its_index(connection: asyncpg.Connection, ge
 
 
 async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
-    assert scanned(await plan_of(connection, "SELECT * FROM session_scores WHERE spread = 3", "")) == {"session_scores"}
+    assert scanned(await plan_of(connection, "SELECT * FROM session_scores WHERE losses = 3", "")) == {"session_scores"}
 
 
 async def test_a_heartbeat_changes_no_indexed_column(connection: asyncpg.Connection) -> None:

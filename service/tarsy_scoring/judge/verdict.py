@@ -181,11 +181,6 @@ class Verdict:
     second_opinion: SecondOpinion | None = None
     flags: set[str] = field(default_factory=set)
 
-    @property
-    def spread(self) -> int:
-        """Points between the highest and the lowest sample."""
-        return max(self.samples, default=0) - min(self.samples, default=0)
-
 
 @dataclass(frozen=True, slots=True)
 class Question:

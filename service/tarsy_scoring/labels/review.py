@@ -29,9 +29,10 @@ WITH candidates AS (
     md5(s.score_id::text) AS digest, array_remove(ARRAY[
       CASE WHEN s.flags ? 'second_opinion_disagrees' THEN 'second opinion' END,
       CASE WHEN s.flags ? 'outcome_score_mismatch'
-        OR s.gates_total > 0 AND s.gates_passed = s.gates_total AND s.outcome = 'fail' THEN 'contradiction' END,
+        OR s.gates <> '[]' AND NOT s.gates @> '[{{"passed": false}}]' AND s.outcome = 'fail' THEN 'contradiction' END,
       CASE WHEN s.flags - 'outcome_score_mismatch' - 'second_opinion_disagrees' <> '[]' THEN 'flag' END,
-      CASE WHEN s.spread > {SAMPLES_APART_POINTS} THEN 'samples apart' END], NULL) AS reasons
+      CASE WHEN (SELECT max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
+                 FROM jsonb_array_elements(s.samples) a) > {SAMPLES_APART_POINTS} THEN 'samples apart' END], NULL) AS reasons
   FROM {{schema}}.session_scores s
   WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $2::interval
   ORDER BY s.completed_at DESC LIMIT {MOST_READ}

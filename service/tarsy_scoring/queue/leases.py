@@ -95,7 +95,7 @@ TAKE_BACK = f"""
 WITH lost AS (
   SELECT score_id, attempts_burned + 1 AS burned, losses + 1 AS losses,
          losses >= least({SUSPECT_LOSSES}, $2 - 1) AS is_to_blame,
-         spent_s + coalesce(extract(epoch FROM lease_expires_at - {_STARTED}), 0) AS spent
+         spent_s + greatest(0, extract(epoch FROM lease_expires_at - {_STARTED})) AS spent
   FROM {{schema}}.session_scores s
   WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
   ORDER BY score_id FOR UPDATE SKIP LOCKED

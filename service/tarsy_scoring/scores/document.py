@@ -13,6 +13,7 @@ from tarsy_scoring.scores.shapes import Usage
 CurrentHash = Callable[[str | None, str | None], str | None]
 """The hash that criteria of this name have now for a chain; None if the name is unknown."""
 
+_OUTCOMES = {True: "pass", False: "fail", None: None}
 NO_USAGE = dict.fromkeys(Usage.model_fields)
 
 
@@ -36,20 +37,22 @@ def document(
         row["criteria_hash"] is not None
         and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
     )
-    shown["layers"] = _layers(row)
+    totals = [sample["total_score"] for sample in row["samples"]]
+    shown["spread"] = max(totals) - min(totals) if totals else None
+    is_checked = bool(row["gates"]) or row["status"] == "completed"
+    passed, total = sum(gate["passed"] for gate in row["gates"]), len(row["gates"])
+    shown["gates_passed"], shown["gates_total"] = (passed, total) if is_checked else (None, None)
+    shown["layers"] = {
+        "interaction": None,
+        "gates": _OUTCOMES[passed == total if total else None],
+        "judge": _OUTCOMES[row["judge_passed"]],
+    }
     shown["missing_tools"] = list(missing_tools)
     shown["alternative_approaches"] = list(alternative_approaches)
     shown["turns"] = list(turns)
     if row["status"] == "in_progress":
         shown["current_stage"] = row["current_stage"]
     return shown
-
-
-def _layers(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """What each layer decided; see `score_parts.LayerResults`."""
-    gates = row["gates_passed"] == row["gates_total"] if row["gates_total"] else None
-    names = {True: "pass", False: "fail", None: None}
-    return {"interaction": None, "gates": names[gates], "judge": names[row["judge_passed"]]}
 
 
 def unstored_row(

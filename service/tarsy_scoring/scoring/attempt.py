@@ -74,7 +74,9 @@ MOST_KEPT = 1000  # hashes remembered as stored; a source may list different too
 KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
 FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
 # The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
-PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})
+PUBLISHED = sorted(
+    {*SET_AT_END, "gates_passed", "gates_total"} & {*ScoringCompleted.model_fields} - {"interaction"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,6 @@ def judgement_columns(
         ),
         "rubric": asdict(rubric) if rubric else None,
         "failure_tags": verdict.failure_tags,
-        "spread": verdict.spread,
         "samples": [{"total_score": total} for total in verdict.samples],
         "grounding": asdict(grounding) | {"share": grounding.share} if grounding else None,
         "flags": sorted(flags | verdict.flags),

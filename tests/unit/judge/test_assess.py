@@ -110,7 +110,6 @@ async def test_the_median_counts_with_its_own_analysis(totals: list[int], median
     assert verdict.total_score == median
     assert verdict.score_analysis == f"The analysis of {median}."
     assert verdict.samples == totals
-    assert verdict.spread == max(totals) - min(totals)
     assert watching.beside_samples == []
 
 
