@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -95,11 +96,6 @@ def _roles(only: str | None) -> tuple[Role, ...]:
     return tuple(r for r in ROLES if r in wanted)
 
 
-# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes,
-# notifications and health end. Every step has a limit, and together they take at most the drain and `STOP_S`.
-# A loop that dies ends the process: a worker without one of its loops would look healthy.
-
-
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
     """
     Run the given roles until `stopping`, then drain and flush.
@@ -122,47 +118,30 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     log.info("service.stopped")
 
 
+# --- roles ---------------------------------------------------------------------------------------------
+
+
 async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
-    """Run the loops of these roles on a migrated database; ends when all of them have ended."""
-    intake = None
-    if "intake" in roles:
-        capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
-        intake = Intake(parts.settings, parts.inbox, capacity, parts.metrics)
+    """
+    Run the loops of these roles on a migrated database; ends when all of them have ended.
+
+    A stop goes in order: intake and judging end at `stopping`, attempts drain, then the relay and the loops
+    beside it flush. Each step has a limit, and together they take at most the drain and `STOP_S`. A loop that
+    dies ends the process: a worker without one of its loops would look healthy.
+    """
+    intake = _open_intake(parts) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
-    write_back = None
-    if "relay" in roles and parts.settings.write_back:
-        write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
-        await write_back.require_fit()
+    beside = await _open_beside_relay(parts) if relay is not None else []
     _watch_readiness(health, parts.database, intake)
+    topics = topics_of(parts.settings, roles)
     judged = asyncio.Event()  # set when judging has ended, so that the relay may flush
-
-    async def run_kafka_roles() -> None:
-        topics = topics_of(parts.settings, roles)
-        if not topics:
-            return
-        checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
-        # The relay gives positions to events while the brokers are away, so that the gateway can deliver
-        # them.
-        if not await (checking if relay is None else relay.assign_positions_during(checking)):
-            return
-        async with asyncio.TaskGroup() as group:
-            if relay is not None:
-                group.create_task(relay.run(judged))
-            if intake is not None:
-                group.create_task(intake.run(stopping))
-
     async with asyncio.TaskGroup() as service:
-        background = [
+        watching = [
             service.create_task(parts.database.exchange_notifications(is_judging="judging" in roles)),
             service.create_task(_watch_backlog(parts)),
         ]
-        kafka = service.create_task(run_kafka_roles())
-        ending = [kafka]
-        if write_back is not None:
-            ending.append(service.create_task(write_back.run(judged)))
-        if "relay" in roles:
-            ending += map(service.create_task, _studies(parts, stopping))
-            ending.append(service.create_task(run_recounts(parts.database, stopping)))
+        ending = [service.create_task(_run_kafka_roles(parts, topics, relay, intake, stopping, judged))]
+        ending += [service.create_task(loop(judged)) for loop in beside]
         tracing = OFF
         if "judging" in roles:
             tracing = _tracing(parts.settings)
@@ -177,21 +156,78 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             log.warning(
                 "worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events"
             )
-        for task in background:
+        for task in watching:
             task.cancel()
 
 
-def _studies(parts: Parts, stopping: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-    """The background tasks of the studies; none without their extra."""
+def _open_intake(parts: Parts) -> Intake:
+    capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
+    return Intake(parts.settings, parts.inbox, capacity, parts.metrics)
+
+
+async def _run_kafka_roles(
+    parts: Parts,
+    topics: Sequence[str],
+    relay: Relay | None,
+    intake: Intake | None,
+    stopping: asyncio.Event,
+    judged: asyncio.Event,
+) -> None:
+    """Run relay and intake when their topics exist."""
+    if not topics:
+        return
+    checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
+    # The relay gives positions to events while the brokers are away, so that the gateway can deliver them.
+    if not await (checking if relay is None else relay.assign_positions_during(checking)):
+        return
+    async with asyncio.TaskGroup() as group:
+        if relay is not None:
+            group.create_task(relay.run(judged))
+        if intake is not None:
+            group.create_task(intake.run(stopping))
+
+
+# --- loops beside the relay ----------------------------------------------------------------------------
+
+
+# Runs until shortly after its event is set; what it leaves is done by another process.
+BackgroundLoop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+
+async def _open_write_back(parts: Parts) -> BackgroundLoop | None:
+    if not parts.settings.write_back:
+        return None
+    write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
+    await write_back.require_fit()
+    return write_back.run
+
+
+async def _open_recounts(parts: Parts) -> BackgroundLoop | None:
+    return partial(run_recounts, parts.database)
+
+
+async def _open_drift(parts: Parts) -> BackgroundLoop | None:
+    """The drift loop of the studies; None without their extra."""
     drift = load_studies("drift_loop")
-    return [drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping)] if drift else []
+    return drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run if drift else None
+
+
+# What a worker with the relay also runs; None: the settings or the installation do not want it.
+BESIDE_RELAY = (_open_write_back, _open_recounts, _open_drift)
+
+
+async def _open_beside_relay(parts: Parts) -> list[BackgroundLoop]:
+    return [loop for open_loop in BESIDE_RELAY if (loop := await open_loop(parts)) is not None]
+
+
+# --- judging -------------------------------------------------------------------------------------------
 
 
 def _tracing(settings: Settings) -> Tracing:
     """Tracing of judging, `OFF` if not configured. Raises: ConfigurationError: traces cannot be exported."""
     if not wants_traces(os.environ):
         return OFF
-    from tarsy_scoring.telemetry.otel import open_spans
+    from tarsy_scoring.telemetry.otel import open_spans  # the extra `tracing`
 
     return open_spans()
 

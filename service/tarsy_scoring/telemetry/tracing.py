@@ -5,10 +5,10 @@ A `traceparent` is read and passed on whether tracing is on or off. `otel.Spans`
 here is the no-op that takes its place when tracing is off, and imports nothing of OpenTelemetry.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Protocol
 
 from tarsy_scoring.config.chains import ProviderSettings
@@ -167,7 +167,7 @@ def wants_traces(environ: Mapping[str, str]) -> bool:
     if exporter != "otlp":
         raise ConfigurationError("OTEL_TRACES_EXPORTER: only otlp and none are supported")
     try:
-        importlib.import_module("tarsy_scoring.telemetry.otel")
+        import_module("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
         raise ConfigurationError(
             "traces are wanted, and OpenTelemetry's SDK is not installed; install it: "

@@ -76,7 +76,7 @@ def test_an_unknown_exporter_is_refused() -> None:
 
 
 def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tarsy_scoring.telemetry.otel", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'tarsy-scoring\[tracing\]'"):
         wants_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
