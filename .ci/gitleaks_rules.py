@@ -1,5 +1,5 @@
 """
-Writes the token patterns of gitleaks to `service/tarsy_scoring/timeline/clean/masking/gitleaks.yaml`.
+Writes the token patterns of gitleaks to `service/tarsy_scoring/timeline/clean/gitleaks.yaml`.
 
 `python .ci/gitleaks_rules.py PATH/TO/gitleaks.toml COMMIT`, with the file `config/gitleaks.toml` of a
 checkout.
@@ -11,9 +11,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-TARGET = Path(__file__).parents[1] / "service/tarsy_scoring/timeline/clean/masking/gitleaks.yaml"
+TARGET = Path(__file__).parents[1] / "service/tarsy_scoring/timeline/clean/gitleaks.yaml"
 HEADER = """\
-# Patterns of tokens that their own shape identifies, and words of software, from gitleaks
+# Patterns of tokens that their own shape identifies, from gitleaks
 # (https://github.com/gitleaks/gitleaks, config/gitleaks.toml, commit {commit}).
 # MIT License, Copyright (c) 2019 Zachary Rice: the text is in gitleaks.LICENSE. Written by .ci/gitleaks_rules.py.
 """
@@ -42,22 +42,7 @@ def main() -> None:
             pattern = GROUP.sub(lambda match: "(?:" if match[0].startswith("(") else match[0], pattern)
             quoted = pattern.replace("'", "''")
             lines.append(f"  {rule['id']}: '{quoted}'")
-    generic = next(rule for rule in rules if rule["id"] == "generic-api-key")
-    words = {
-        word for allowed in generic["allowlists"] for word in allowed.get("stopwords", ()) if word.isalpha()
-    }
-    lines += ["words: >-", *_wrapped(sorted(word for word in words if len(word) >= 4))]
     TARGET.write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def _wrapped(words: list[str]) -> list[str]:
-    lines = ["  " + words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) < 115:
-            lines[-1] += " " + word
-        else:
-            lines.append("  " + word)
-    return lines
 
 
 if __name__ == "__main__":

@@ -244,7 +244,7 @@ class Sanitizer:
     def _suspicious(self, texts: Sequence[bytes]) -> list[tuple[int, set[int]]]:
         """
         The sorted indices of all texts that `text` changes or finds injections in, and of some others; each
-        with the numbers of the `SECRET_PATTERNS` that may match it.
+        with the numbers of the patterns of `ANY_SECRET` that may match it.
         """
         joined = _SEPARATOR.join(texts)
         ends = [

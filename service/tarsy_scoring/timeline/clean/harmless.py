@@ -7,15 +7,13 @@ word of a sentence, or the name is one of another thing. How many reasons apply 
 says.
 """
 
-import base64
-import binascii
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from tarsy_scoring.timeline.clean.masking.values import Value
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.values import Value
 
 
 class Candidate:
@@ -44,15 +42,11 @@ def _is_in_quotes(it: Candidate) -> bool:
 
 # --- traits ------------------------------------------------------------------------------------------------
 
-_WORDS = frozenset(packed for packed in read_rules("masking/gitleaks.yaml", "words").encode().split())
 _PARTS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _CONSONANTS = re.compile(rb"[^aeiouy]{5}")
 _DIGIT, _LOWER, _UPPER, _SIGN = (
     re.compile(kind) for kind in (rb"[0-9]", rb"[a-z]", rb"[A-Z]", rb"[!@#$%^*~]")
 )
-_ODD = re.compile(rb"[0-9]|[a-z][A-Z]|[A-Za-z][-_.][A-Z]|[!@#$%^&*~+=]")
-# A digit in place of a letter, as in `c0rmorant`.
-_LEET = re.compile(rb"(?<![0-9])[A-Za-z][013457][a-z]{3}")
 _UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -62,8 +56,7 @@ def is_wordy(value: bytes) -> bool:
     in_words = letters = 0.0
     for part in _PARTS.findall(value):
         letters += len(part) if part.isalpha() else len(part) / 2
-        lower = part.lower()
-        if lower in _WORDS or (len(part) >= 4 and part.isalpha() and _is_pronounceable(lower)):
+        if len(part) >= 4 and part.isalpha() and _is_pronounceable(part.lower()):
             in_words += len(part)
     return in_words * 2 > letters or not letters
 
@@ -87,47 +80,18 @@ def is_random(value: bytes) -> bool:
     return not is_wordy(value) or _SIGN.search(value) is not None
 
 
-def is_login(value: bytes) -> bool:
-    """Whether a value is base64 of `user:password`."""
-    try:
-        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return False
-
-
 def is_token_body(value: bytes) -> bool:
     """Whether what stands behind the prefix of a token looks like the body of one."""
     body = re.split(rb"[_-]", value)[-1]
     return is_mixed(body) and not is_wordy(body)
 
 
-_OTHER_SETTING = rb"[ \t]*(?:%b)[ \t]+\S+[ \t]*\r?" % read_rules("masking/harmless.yaml", "settings").encode()
-_SETTING_BEFORE = re.compile(rb"(?:\n|\\n|\A)" + _OTHER_SETTING + rb"(?:\n|\\n)[ \t]*[\w.-]+[ \t]+\Z")
-_SETTING_BEHIND = re.compile(rb"[ \t]*\r?(?:\n|\\n)" + _OTHER_SETTING + rb"(?:\n|\\n|\Z)")
-_OWN_LINE = re.compile(rb"(?:\n|\\n|\A)[ \t]*[\w.$-]+[ \t]+\Z")
-
-
-def is_setting(it: "Candidate") -> bool:
-    """
-    Whether a value stands on a line of a name and a value: beside a known setting, or with digits or signs.
-    """
-    if _OWN_LINE.search(it.before) is None:
-        return False
-    beside = _SETTING_BEFORE.search(it.before) or _SETTING_BEHIND.match(it.after)
-    return beside is not None or _ODD.search(it.value) is not None
-
-
 _TRAITS: dict[str, Callable[[Candidate], bool]] = {
     "digit": lambda it: _DIGIT.search(it.value) is not None,
-    "known": lambda it: it.value.lower() in _WORDS,
-    "leet": lambda it: _LEET.search(it.value) is not None,
     "literal": lambda it: it.is_quoted and _DIGIT.search(it.value) is not None,
-    "login": lambda it: is_login(it.value),
     "mixed": lambda it: is_mixed(it.value),
-    "odd": lambda it: _ODD.search(it.value) is not None,
     "quoted": lambda it: it.is_quoted,
     "random": lambda it: is_random(it.value),
-    "setting": is_setting,
     "token body": lambda it: is_token_body(it.value),
     "wordy": lambda it: is_wordy(it.value),
 }
@@ -158,7 +122,7 @@ class _Reason:
         )
 
 
-REASONS: dict[str, list[Any]] = read_rules("masking/harmless.yaml", "reasons")
+REASONS: dict[str, list[Any]] = read_rules("harmless.yaml", "reasons")
 
 
 @cache  # few sessions need the reasons of every group, and to compile them all takes 10 ms

@@ -52,14 +52,6 @@ class Checks:
 
 
 _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[49];|%2[27]|\\+u002[27]))""")
-# A tag of YAML or ERB, an object around the value, or a call that only converts it.
-_WRAPPING = re.compile(
-    rb"""!!?\w+[ \t]+(?=[^|>\s])|\{\s{0,40}\\*["']?(?:value|plaintext|secureString|S)\\*["']?\s*:\s*|<%=[ ](?=["'])
-    |(?:Some|Just|Ok|SecretStr|SecretString|SecretBytes|Secret|SecureString|String|Sensitive|bytes|bytearray|str|raw|quote
-    |\[\]byte|Buffer\.from|encodeURIComponent|Password|PASSWORD|b64encode|base64encode|nonsensitive|N)(?:::\w+)?
-    \((?=[b]?\\*["'])""",
-    re.IGNORECASE | re.VERBOSE,
-)
 # What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after
 # apply)`, and a variable and a type of GraphQL.
 _REFERENCE = re.compile(
@@ -70,31 +62,8 @@ _REFERENCE = re.compile(
     re.VERBOSE,
 )
 _TEMPLATE = re.compile(rb"\$?\{\{[^\n\"'`]{0,400}?\}\}")
-_LIST = re.compile(rb"\[\s{0,40}(\\*[\"'][^\[\]\n]{1,2000}?)\s{0,40}\]")
-# The new value behind an old one: of an assignment, and of a pair of name and value in a diff.
-_CHANGED = re.compile(
-    rb"\\*[\"'] (?:[-=]>|to) \\*[\"'][^\"'\n]*|\\*[\"'](?:\n|\\n)\+[ \t]+value:[ \t]+\\*[\"'][^\"'\n]*"
-)
-_CHANGED_BARE = re.compile(rb" (?:->|to) (?=[^\s]*[0-9])[^\s\"',;]+")
-# The items of a list of YAML below a name.
-_ITEMS = re.compile(rb"[ \t]*(?:(?:\r?\n|\\+n)[ \t]*- [\"']?([^\s\"':]+)[\"']?[ \t]*(?=\r?\n|\\+n|\Z))+")
 _BLOCK = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?=\r?\n|\\+r?\\*n)")
-_HEREDOC = re.compile(rb"<<[-~]?[\"']?(\w{1,30})[\"']?(?:\r?\n|\\+n)")
-# A value of several words, in the lines of an environment.
-_VARIABLE = re.compile(rb"(?:\A|\n|\\n)[ \t]*(?:export |- )?[A-Z][A-Z0-9_]*=\Z")
-_WORDS = re.compile(
-    rb"[\w.!#@%^*+~-]+(?: [\w.!#@%^*+~][\w.!#@%^*+~-]*){1,8}"
-    rb"(?=[ \t]*(?:\r?\n|\\n)[ \t]*(?:export |- )?[A-Z][A-Z0-9_]*=)"
-)
 _LINE_END = re.compile(rb"[ \t]*(?:\r?\n|\\+r?\\*n)")
-_NEXT_LINE = re.compile(
-    rb"""(?:[ \t]*(?:\r?\n|\\+r?\\*n)){1,3}[ \t]*(?![-#])["']?
-    (?=[^\s"']*[0-9])(?=[^\s"']*[A-Za-z])([^\s"'\\:=]{6,200})["']?[ \t]*(?=\r?\n|\\+r?\\*n|\\*["'}]|\Z)""",
-    re.VERBOSE,
-)
-# Words of a pass phrase, alone behind a name that begins its line.
-_PHRASE = re.compile(rb"([a-z]+(?: [a-z]+){2,11})[ \t]*(?=\r?\n|\\+n|\Z)")
-_KEY_OF_LINE = re.compile(rb"(?:\A|\n|\\n)[ \t]*(?:- )?[\w.-]*(?:[ \t]*:[ \t]*|=)\Z")
 # A value without quotation marks ends at a blank. Punctuation belongs to it unless another name follows.
 _BARE = re.compile(
     rb"""(?:[^\s"'`\\,;&|<>(){}\[\]]
@@ -109,9 +78,6 @@ _BARE = re.compile(
 _ARGUMENT = re.compile(rb"""(?:[^\s"'`\\;|&<>]|[;|&<>](?=[A-Za-z0-9!@#$%^*_+~?]))+""")
 _TRAILING = b").]}>,;:|"
 _LONGEST_BLOCK = 8_000  # of a value of several lines, or many names could each read the rest of a text
-
-
-_DOUBLED = re.compile(rb"''(?=\w)|(?<=')'\w")
 
 
 @cache
@@ -131,8 +97,6 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
         if found[2] is not None:
             return found.start()
         behind = len(found[1])
-        if mark == b"'" and position < found.start() and _DOUBLED.match(data, found.start()):
-            continue  # YAML and SQL double a mark within a value
         if behind < depth or behind % (2 * depth + 2) != 2 * depth + 1:
             return found.start() if behind <= depth else found.end(1) - depth
     return len(data)
@@ -147,39 +111,14 @@ def template_end(data: bytes, position: int) -> int:
 
 
 def read_assigned(data: bytes, position: int) -> Value | None:
-    """
-    The value of an assignment: quoted, bare, a block of YAML, a here-document, or alone on the next line.
-    """
+    """The value of an assignment: quoted, bare, or a block of YAML."""
     if _REFERENCE.match(data, position):
         return None
-    if wrapping := _WRAPPING.match(data, position):
-        position = wrapping.end()
-    if values := _LIST.match(data, position):
-        return values.span(1)
     if opening := _OPENING.match(data, position):
-        end = quoted(data, opening.end(), opening[1])
-        changed = _CHANGED.match(data, end)
-        return opening.end(), changed.end() if changed else end
+        return opening.end(), quoted(data, opening.end(), opening[1])
     if block := _BLOCK.match(data, position):
         return _indented(data, position, block.end())
-    if here := _HEREDOC.match(data, position):
-        limit = min(len(data), here.end() + _LONGEST_BLOCK)
-        closing = data.find(here[1], here.end(), limit)
-        return here.end(), closing if closing >= 0 else limit
-    if items := _ITEMS.match(data, position):
-        return data.index(b"- ", position) + 2, items.end()
-    if _LINE_END.match(data, position):
-        below = _NEXT_LINE.match(data, position)
-        return below and below.span(1)
-    if (phrase := _PHRASE.match(data, position)) and _KEY_OF_LINE.search(
-        data, max(0, position - 60), position
-    ):
-        return phrase.span(1)
-    if (words := _WORDS.match(data, position)) and _VARIABLE.search(data, max(0, position - 80), position):
-        return words.span()
-    value = _bare(_BARE, data, position)
-    changed = _CHANGED_BARE.match(data, value[1]) if value else None
-    return (position, changed.end()) if changed else value
+    return _bare(_BARE, data, position)
 
 
 def read_argument(data: bytes, position: int) -> Value | None:
@@ -212,19 +151,7 @@ def _indented(data: bytes, position: int, line_end: int) -> Value | None:
     return match.end() - len(first), match.end()
 
 
-_ELEMENT = re.compile(
-    rb"\s{0,40}(?:<!\[CDATA\[([^\n]{1,400}?)\]\]>|([^<>\n]{1,4000}?)\s{0,40}(?=</|&lt;/|\\+u003c/))"
-)
-
-
-def read_element(data: bytes, position: int) -> Value | None:
-    """The text of an XML element."""
-    match = _ELEMENT.match(data, position)
-    return match and match.span(match.lastindex or 0)
-
-
 READERS: dict[str, Callable[[bytes, int], Value | None]] = {
     "argument": read_argument,
     "assigned": read_assigned,
-    "element": read_element,
 }

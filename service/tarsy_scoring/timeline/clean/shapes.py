@@ -1,0 +1,208 @@
+"""
+Finds secrets that their own shape or place identifies, by the rules of `secrets.yaml` and `gitleaks.yaml`.
+
+Also finds private keys, cut or whole, and base64 whose text holds a secret.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import re2
+
+from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
+from tarsy_scoring.timeline.clean.patterns import BytesSet, compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
+
+_RULES = "secrets.yaml"
+# The escape that may stand before a token: `EDGE` of `secrets.yaml`.
+_EDGE = re.compile(rb"\\+[nrt]|%[0-9A-Fa-f]{2}|\\+u00[0-9a-f]{2}")
+_LARGE_COUNT = re.compile(r"\{(?:\d\d+(?:,\d*)?|[1-9],\d\d+)\}")
+
+
+class Rule(NamedTuple):
+    """A rule as `secrets.yaml` explains it."""
+
+    kind: str
+    pattern: str
+    value: str = ""
+    unless: tuple[str, ...] = ()
+    loose: bool = False
+
+    @property
+    def searched(self) -> str:
+        """The pattern; if it is loose, without large counts, for which RE2 has too many states."""
+        return _LARGE_COUNT.sub("+", self.pattern) if self.loose else self.pattern
+
+
+class Rules:
+    """
+    Rules that are searched together; a secret of one of them may not begin within a match of another.
+
+    Args:
+        window: Bytes in which a match must begin and end; None: any number. It keeps many matches in a long
+            line from each reading the rest of the line.
+    """
+
+    def __init__(self, rules: Sequence[Rule], window: int | None = None) -> None:
+        self._window = window
+        self.pattern = "|".join(f"(?:{rule.searched})" for rule in rules)
+        self._rules = rules
+        self.any = compile_bytes(self.pattern, capture=False)
+        self._which = BytesSet([rule.searched for rule in rules])
+        self._each = [compile_bytes(rule.pattern) for rule in rules]
+
+    def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
+        """The secrets in a text, in order."""
+        position = 0
+        while (match := self._next(data, position)) is not None:
+            start, position = match.span()
+            if checks.are_used_up():
+                position = min(len(data), position + STRETCH_BYTES)
+                yield Secret(start, position, "stretch")
+                continue
+            # The rules in the order in which they may match there: first those within the match of them all.
+            within = sorted(self._which.compiled.Match(data[start:position]) or ())
+            for index in (*within, *(other for other in range(len(self._rules)) if other not in within)):
+                rule = self._rules[index]
+                value = self._value(index, data, start)
+                if value and value[0] < value[1] and not is_harmless(Candidate(data, value), rule.unless):
+                    yield Secret(*value, rule.kind)
+                    position = max(position, value[1])
+                    break
+
+    def _next(self, data: bytes, position: int) -> "re2._Match | None":
+        size = self._window or len(data)
+        while position < len(data):
+            end = position + size
+            match = self.any.search(data, position, end)
+            if end >= len(data) or (match and (match.start() == position or match.end() < end - size // 2)):
+                return match
+            # What begins near the end of a window is searched again in a window of its own.
+            position = match.start() if match is not None else end - size // 4
+        return None
+
+    def _value(self, index: int, data: bytes, start: int) -> Value | None:
+        parts = self._each[index].match(data, start, start + (self._window or len(data)))
+        if parts is None:
+            return None
+        if reader := self._rules[index].value:
+            return READERS[reader](data, parts.end())
+        if parts.lastindex is not None:
+            return parts.start(parts.lastindex), parts.end(parts.lastindex)
+        edge = _EDGE.match(data, start)
+        return edge.end() if edge else start, parts.end()
+
+
+def _read(group: str, window: int | None = None) -> Rules:
+    return Rules([Rule(**rule) for rule in read_rules(_RULES, group)], window)
+
+
+def _tokens() -> Rules:
+    shapes = [*read_rules(_RULES, "tokens"), *read_rules("gitleaks.yaml", "tokens").values()]
+    edge = read_rules(_RULES, "edge")
+    apart = "|".join(f"(?:{shape})" for shape in shapes)  # or `(?i)` of one would hold for those behind it
+    return Rules([Rule("token", f"{edge}(?:{apart})[\\w-]*=?=?", unless=("unfinished",), loose=True)])
+
+
+TOKENS = _tokens()
+SHAPES, PLACES, SENTENCES, OUTPUTS = map(_read, ("shapes", "places", "sentences", "outputs"))
+COMMANDS = _read("commands", window=4_000)
+
+# --- private keys --------------------------------------------------------------------------------------
+
+_KEY_NAME = (
+    r"(?:[A-Za-z0-9-]+ ){0,4}(?i:(?:PRIVATE|SECRET|STATIC|SYMMETRIC|SHARED|SESSION|MASTER|SIGNING|ENCRYPTION"
+    r"|ENCRYPTED|CLIENT|SERVER|AES|HMAC) KEY)(?: BLOCK)?(?: [Vv][0-9]+)?"
+)
+_BEGIN = rf"-{{4,5}} ?BEGIN {_KEY_NAME} ?-{{4,5}}|PuTTY-User-Key-File-[0-9]:"
+_END = rf"-{{4,5}} ?END {_KEY_NAME} ?-{{4,5}}|Private-MAC: ?[0-9a-f]+"
+KEY_PATTERN = f"{_BEGIN}|{_END}"
+_EDGES = compile_bytes(f"({_BEGIN})|({_END})")
+_MAX_KEY_BYTES = 20_000
+# Lines of base64 and headers; between them line ends, also written ones, and marks of quotation and joining.
+_BODY = re.compile(
+    rb"""(?:(?:\\+[nrt]|[\s\\"'+,>|]|\.{3,}|\xe2\x80\xa6)*
+    (?:(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset|Encryption)[: ][^\n\\]{0,120}
+    |[A-Za-z0-9+/=]{16,}(?:\\+/[A-Za-z0-9+/=]+)*(?:\s{0,2}[A-Za-z0-9+/]{1,15}={0,2}(?=\s*\Z))?))*""",
+    re.VERBOSE,
+)
+_IN_BODY = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\\\"',>|"
+_LONG_LINE = re.compile(rb"[A-Za-z0-9+/=]{16,}")
+
+
+def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
+    """The spans of private keys with their armour; of a key that is cut, up to what looks like its body."""
+    begun: int | None = None
+    body = 0  # where the text behind the last edge starts
+    for edge in _EDGES.finditer(data):
+        start, end = edge.span()
+        if edge.lastindex == 2:
+            if begun is None or end - begun > _MAX_KEY_BYTES:  # the head of the key is cut
+                begun = _body_start(data, max(body, start - 4_000), start)
+            yield Secret(begun, end, "private_key")
+            begun = None
+        else:
+            if begun is not None:
+                yield Secret(begun, _body_end(data, body, start), "private_key")
+            begun = start
+        body = end
+    if begun is not None:
+        yield Secret(begun, _body_end(data, body, len(data)), "private_key")
+
+
+def _body_start(data: bytes, floor: int, end: int) -> int:
+    """The start of the lines of base64 before an END whose BEGIN is cut off."""
+    line = _LONG_LINE.search(data, floor + len(data[floor:end].rstrip(_IN_BODY)), end)
+    return line.start() if line else end
+
+
+def _body_end(data: bytes, position: int, limit: int) -> int:
+    body = _BODY.match(data, position, limit)
+    return body.end() if body else position
+
+
+# --- base64 --------------------------------------------------------------------------------------------
+
+
+def _aligned(word: str) -> Iterator[str]:
+    """The characters that base64 has for a word, for each of its three places in a group of bytes."""
+    for offset in range(3):
+        encoded = base64.b64encode(b"\0" * offset + word.encode() + b"\0" * 3).decode()
+        yield re.escape(encoded[-(-8 * offset // 6) : 8 * (offset + len(word)) // 6])
+
+
+_STARTS: str = read_rules(_RULES, "base64_starts")
+_WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
+_WORDS = [part for word in read_rules(_RULES, "base64_words") for part in _aligned(word)]
+ENCODED_PATTERN = "|".join([*_WORDS, _STARTS, _WHOLE_TEXT])
+_ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)
+_BASE64 = re.compile(
+    rb"[A-Za-z0-9+/_-]{12,}(?:(?:\r?\n|\\+n)[A-Za-z0-9+/_-]{60,}"
+    rb"|(?<=[A-Za-z0-9+/_-]{60})(?:\r?\n|\\+n)[A-Za-z0-9+/_-]+)*={0,2}"
+)
+
+
+def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Secret]:
+    """The runs of base64 whose text holds a secret; a text that is nothing but base64 of a text is one."""
+    for run in _BASE64.finditer(data):
+        if _ENCODED.search(run[0]) is None:
+            continue
+        start, end = run.span()
+        is_alone = not data[:start].strip() and not data[end:].strip()
+        if checks.are_used_up():
+            yield Secret(start, end, "stretch")
+        elif (decoded := _decoded(run[0])) and (
+            is_secret(decoded) or (is_alone and decoded.isascii() and decoded.decode().strip().isprintable())
+        ):
+            yield Secret(start, end, "encoded")
+
+
+def _decoded(run: bytes) -> bytes:
+    digits = re.sub(rb"\s|\\+n", b"", run).rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    try:
+        return base64.b64decode(digits[: len(digits) - (len(digits) % 4 == 1)] + b"=" * (-len(digits) % 4))
+    except (binascii.Error, ValueError):
+        return b""
