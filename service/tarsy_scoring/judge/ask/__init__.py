@@ -1,1 +1,1 @@
-"""Calls of a judge's model: one client per provider, and what its errors mean."""
+"""Calls a judge's model: one client per provider, and the meaning behind each error."""

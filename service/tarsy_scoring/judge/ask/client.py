@@ -37,15 +37,15 @@ _log = structlog.get_logger()
 
 
 class Permits(Protocol):
-    """Grants permits for single calls and books their outcomes, under the limits of the fleet."""
+    """Grants permits for single calls and books their outcomes, under the fleet's limits."""
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
         """
-        Grant one call, and reserve its tokens and money; returns the permit for `settle`.
+        Grant one call, and reserve tokens and money for it; returns the permit for `settle`.
 
         Args:
             tokens: Estimated input plus the reply limit.
-            most_usd: Upper bound of the cost; None where prices are unknown.
+            most_usd: The highest possible cost; None where prices are unknown.
 
         Raises:
             WaitFor: The call is not allowed now.
@@ -54,9 +54,9 @@ class Permits(Protocol):
 
     async def settle(self, permit: Any, **result: Any) -> None:
         """
-        Book the outcome of an admitted call; the keywords are those of `limits.rules.Result`.
+        Book an admitted call's outcome; keywords as in `limits.rules.Result`.
 
-        Takes no time of the attempt: the answer has arrived and is paid for. Never
+        Takes no attempt time: the answer has arrived and is paid for. Never
         called for a call that was cancelled, or that ended too early to say anything about the provider.
         """
         ...
@@ -64,7 +64,7 @@ class Permits(Protocol):
 
 class JudgeClient:
     """
-    The client of one provider. One per provider and process; safe for concurrent use in one event loop.
+    Asks one provider. One per provider and process; safe for concurrent use in one event loop.
 
     Args:
         api_key: None for an endpoint without keys.
@@ -115,15 +115,15 @@ class JudgeClient:
         asked for).
 
         Prompt and reply limit together stay within `context_window_tokens`; the reply limit shrinks where
-        necessary. A call that used all of `timeout_s` is not repeated, so that another provider gets its
+        necessary. A call that used all of `timeout_s` is not repeated, so that another provider gets a
         turn. A cancellation closes the connection and frees the slot; the provider may bill what the model
         wrote until then.
 
         Args:
-            clock: Of the attempt. Calls and the pauses between them count; waiting for a free slot or a
+            clock: The attempt's. Calls and the pauses between them count; waiting for a free slot or a
                 permit does not.
-            permits: Asked for a permit before each single call, and given its outcome.
-            token_factor: Real tokens of the model per estimated one, >= 1.
+            permits: Asked for a permit before each single call, and told the outcome.
+            token_factor: Real tokens per estimated one, >= 1.
 
         Returns:
             The answer. Refusals and cut answers are returned too; `Conversation` reacts to them.
@@ -132,7 +132,7 @@ class JudgeClient:
             JudgeUnavailable: Unreachable, 408, 409, 424, 5xx, or no chat completion, 4 times; or no answer
                 within `timeout_s`, once.
             AttemptTimedOut: The attempt's time was up.
-            RateLimited: 429 four times, or a wait of more than 30 s or than the attempt has left.
+            RateLimited: 429 four times, or a wait longer than 30 s or than the attempt has left.
             KeyRejected, QuotaExhausted: Without retries; the operator has to act.
             PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves
                 no room for a reply.
@@ -171,7 +171,7 @@ class JudgeClient:
 
     def _fit(self, question: Question, token_factor: float) -> FittedQuestion:
         """
-        Fit the reply limit into the part of the window that the prompt leaves.
+        Fit the reply limit into the window that the prompt leaves.
 
         Raises:
             PromptTooLong: The prompt leaves too few tokens for a reply.
@@ -191,13 +191,13 @@ class JudgeClient:
         return FittedQuestion(question, estimated, tokens, reply_limit)
 
     def _estimate(self, message: Message) -> int:
-        """Tokens of a message, estimated once for all turns that contain it."""
+        """Estimated tokens in a message, once for all turns that contain it."""
         if (known := self._estimates.get(message)) is None:
             known = self._estimates[message] = estimate_tokens(message.content)
         return known
 
     async def _call(self, fitted: FittedQuestion, permits: Permits | None, clock: AttemptClock) -> Turn:
-        # The permit is taken last: its reservation must not be held while the call waits for a free slot.
+        # The permit is taken last: no reservation must be held while the call waits for a free slot.
         await clock.untimed(self._calls.acquire())
         try:
             while True:
@@ -259,12 +259,12 @@ def create_clients(
 
 
 def _wait_s(state: RetryCallState) -> float:
-    """The wait before the next call, with jitter: the one that the provider asked for, or else our own."""
+    """The wait before the next call, with jitter: as the provider asked, or else our own."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.after_s if isinstance(error, TransientError) else None
     spread = random.random()  # noqa: S311  # jitter needs no secure source
     if asked is None:
         base = RETRY_WAITS_S[min(state.attempt_number, len(RETRY_WAITS_S)) - 1]
         return base * (1 + JITTER * (2 * spread - 1))
-    # Never earlier than asked, and not above the limit because of jitter alone.
+    # Never earlier than asked, and not above the limit through jitter alone.
     return asked if asked > LONGEST_WAIT_S else min(LONGEST_WAIT_S, asked * (1 + JITTER * spread))

@@ -34,7 +34,7 @@ from tarsy_scoring.judge.ask.transport import (
 )
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 
-# An attempt that ends during a call counts as a failure of the provider only if the call has waited this long.
+# An attempt that ends during a call counts as the provider's failure only if the call has waited this long.
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
@@ -52,7 +52,7 @@ class FittedQuestion:
     A question that fits the window.
 
     Args:
-        estimated: Our estimate of its tokens.
+        estimated: Our estimate in tokens.
         tokens: The estimate times the model's factor.
     """
 
@@ -65,13 +65,13 @@ class FittedQuestion:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    The outcome of a call.
+    What a call led to.
 
     Args:
-        account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing
+        account: Keywords for `limits.rules.Result` and `Permits.settle`; None where the call says nothing
             about the provider.
         result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
-            or a key that its file has replaced, so the question can be asked again at once.
+            or a key that the file has replaced, so the question can be asked again at once.
     """
 
     account: Mapping[str, Any] | None
@@ -80,13 +80,13 @@ class Outcome:
 
 class Endpoint:
     """
-    The HTTP endpoint of one provider. Safe for concurrent use in one event loop.
+    One provider's HTTP endpoint. Safe for concurrent use in one event loop.
 
     Remembers which parameters the endpoint refused and omits them from later calls.
 
     Args:
-        api_key: Read again from its file when that changes; None for an endpoint without keys.
-        connections: Upper limit of simultaneous connections.
+        api_key: Read again when the key file changes; None for an endpoint without keys.
+        connections: Most simultaneous connections.
         transport: Replaces the network in tests.
 
     Raises:
@@ -145,7 +145,7 @@ class Endpoint:
 
     def prepare(self, fitted: FittedQuestion) -> dict[str, Any]:
         """
-        Build the body of the request, with the parameters that the endpoint is known to accept.
+        Build the request body, with the parameters that the endpoint is known to accept.
 
         Build it again after an outcome without a result.
         """
@@ -163,7 +163,7 @@ class Endpoint:
 
     def _adapt(self, request: dict[str, Any], error: ErrorReply) -> bool:
         """
-        Leave out of later calls what the error calls unsupported; False where it names nothing of the call.
+        Omit from later calls what the error calls unsupported; False where it names no part that was sent.
         """
         sent = request.keys() & _ADAPTABLE
         has_system = any(message["role"] == "system" for message in request["messages"])
@@ -190,7 +190,7 @@ class Endpoint:
 
         Args:
             request: The body, see `prepare`.
-            ends_at: End of the attempt by the clock of the event loop. Without an answer by then, the result
+            ends_at: When the attempt ends, by the event loop's clock. Without an answer by then, the result
                 is a `TimeoutError`.
         """
         started = time.perf_counter()
@@ -256,7 +256,7 @@ class Endpoint:
         return Outcome({**billed, **learned, "blocked_s": blocked_s}, turn)
 
     def _usage_of(self, reported: object) -> ReplyUsage:
-        """Read the tokens, and warn once of counts that cannot be true."""
+        """Read the tokens, and warn once about counts that cannot be true."""
         usage, unusable = usage_of(reported)
         if unusable and not self._has_warned_of_usage:
             self._has_warned_of_usage = True
@@ -265,7 +265,7 @@ class Endpoint:
         return usage
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
-        """The outcome of a call without an answer in time; a short wait is not held against the provider."""
+        """For a call without an answer in time; a short wait is not held against the provider."""
         if is_attempt_over:
             return Outcome(_NO_ANSWER if waited_s >= SILENCE_S else None, TimeoutError())
         reason = f"gave no answer within {self.settings.timeout_s:g} s"
@@ -280,8 +280,7 @@ class Endpoint:
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
     """
-    The messages with the system's text at the beginning of the first of the user, for models without that
-    role.
+    The messages with the system's text before the user's first one, for models without that role.
     """
     system = "\n\n".join(m.content for m in messages if m.role == "system")
     others = [m for m in messages if m.role != "system"]
@@ -289,7 +288,7 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """The first error of a chain, such as `ConnectionRefusedError` below two of HTTP libraries."""
+    """The first error in a chain, such as `ConnectionRefusedError` below two from HTTP libraries."""
     while below := error.__cause__ or error.__context__:
         error = below
     return error

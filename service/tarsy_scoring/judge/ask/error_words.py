@@ -1,8 +1,7 @@
 """
-The words of endpoints' errors, as patterns: what an error says, and the numbers in it.
+Words in endpoints' errors, as patterns: what an error says, and the numbers in it.
 
-Source: `tests/endpoints`, which has the reply behind each pattern. Patterns of other spellings belong there
-first.
+Source: `tests/endpoints`, which has the reply behind each pattern. Other spellings belong there first.
 """
 
 import re
@@ -43,7 +42,7 @@ UNSUPPORTED = re.compile(
     r"unsupported|n[o']t support|unknown|unrecogni[sz]ed|unexpected|not (?:permitted|allowed)|deprecated", _I
 )
 
-# Other words with which endpoints refuse a part of a request. An endpoint whose error names the form of JSON
+# Other words with which endpoints refuse a request part. An endpoint whose error names the JSON form
 # at all is asked for a weaker one: that costs one call where the error was about something else.
 Refusable = Literal["response_format", "system role"]
 REFUSED: tuple[tuple[Refusable, re.Pattern[str]], ...] = (
@@ -54,8 +53,8 @@ REFUSED: tuple[tuple[Refusable, re.Pattern[str]], ...] = (
     ("system role", re.compile(r"does not support 'system'|system role (?:is )?not supported", _I)),
 )
 
-# Meanings that neither status nor code tell. Only the beginning of a message counts, also of one inside
-# another: the rest of an error may quote the session, and a used-up quota stops all calls of the provider.
+# Meanings that neither status nor code tell. Only a message's beginning counts, also inside another
+# message: the rest may quote the session, and a used-up quota stops all calls to the provider.
 _BEGINS = r"(?:^|\"message\\*\": ?\\*\")"
 MEANINGS: tuple[tuple[Literal["quota", "filtered", "key"], re.Pattern[str]], ...] = (
     ("quota", re.compile(_BEGINS + r"(?:Your credit balance is too low|Insufficient Balance)", _I)),

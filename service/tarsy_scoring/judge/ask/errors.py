@@ -1,7 +1,7 @@
 """
-What the errors of endpoints mean, and the reaction to each.
+What endpoints' errors mean, and the reaction to each.
 
-Reads status, headers and body of a response without an answer, and the rate limits that any response reports.
+Reads status, headers and body where there is no answer, and the rate limits that any response reports.
 `error_words` has the words.
 """
 
@@ -58,8 +58,8 @@ _TOO_LONG_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
 )
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_READ_CHARACTERS = 2_000  # of an error's text; the facts are at its start
-# An error says what it refuses at its beginning, and what it means even earlier.
+_READ_CHARACTERS = 2_000  # of an error's text; the facts come first
+# An error says early what it refuses, and even earlier what it means.
 _REFUSAL_CHARACTERS, _MEANING_CHARACTERS = 500, 200
 
 
@@ -78,7 +78,7 @@ class ErrorReply:
 
     Args:
         error: The error in the body as JSON, or the body as text where it is no JSON.
-        needed_tokens: Tokens of a call like this one. The token limit counts as used up when fewer remain.
+        needed_tokens: Tokens that such a call needs. The token limit counts as used up when fewer remain.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ErrorReply:
             error = as_mapping(error[0]).get("error") or error[0]
         self._error = as_mapping(error)
         self._http_status = self.status = status
-        # OpenRouter: a success may hold an error with the status of the provider behind it, and its text.
+        # OpenRouter: a success may hold an error with status and text from the provider behind it.
         if status < 300 and (code := as_count(self._error.get("code"))) in range(400, 600):
             self.status = code or status
         said = (
@@ -105,7 +105,7 @@ class ErrorReply:
         )
 
     def describe(self, key: str | None) -> str:
-        """Status and identifiers of the error; never its free text, which may quote the prompt or the key."""
+        """Status and identifiers; never free text, which may quote the prompt or the key."""
         named = [
             f"{name} {value}"
             for name in ("code", "type", "param")
@@ -117,7 +117,7 @@ class ErrorReply:
 
     def reaction(self, who: str, key: str | None) -> tuple[dict[str, Any], Exception]:
         """
-        The facts about the provider, as keywords of `limits.rules.Result`, and the error to raise.
+        The facts about the provider, as keywords for `limits.rules.Result`, and the error to raise.
 
         Args:
             who: The judge, in words for the message.
@@ -168,7 +168,7 @@ class ErrorReply:
             return meaning
         if self.status in (401, 403):
             return "key"
-        # A gateway may put an error into a body with a status of success.
+        # A gateway may put an error into a body with a success status.
         if 300 <= self.status < 500 and self.status not in _PASSING:
             return "rejected"
         is_pause = self.status == _RATE_LIMITED or (self.wait_s or 0) > LONGEST_WAIT_S
@@ -201,7 +201,7 @@ class ErrorReply:
         return self.status not in (401, 403, 429) and TOO_LONG.search(self._text) is not None
 
     def token_sizes(self) -> tuple[int | None, int | None]:
-        """Tokens of window and prompt; None where the error does not report them."""
+        """Tokens in window and prompt; None where the error does not report them."""
         window, prompt = as_count(self._error.get("n_ctx")), as_count(self._error.get("n_prompt_tokens"))
         if window is None:
             window = number_in(LARGER_THAN_RATE, self._text) or number_in(WINDOW, self._text)
@@ -211,11 +211,10 @@ class ErrorReply:
 
     def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
         """
-        The sent part of the request that the endpoint does not support; not one whose value is merely too
-        large.
+        The sent part that the endpoint does not support; not one whose value is merely too large.
 
         Args:
-            sent: Names of parameters, and of other parts (`error_words.Refusable`).
+            sent: Names: parameters and other parts (`error_words.Refusable`).
         """
         if self.status not in (400, 422) or self.says_prompt_is_too_long():
             return None
@@ -228,7 +227,7 @@ class ErrorReply:
         return next((part for part, words in REFUSED if part in parts and words.search(head)), None)
 
     def _wait_in_body_s(self) -> float | None:
-        """The wait in the details of a Google error, or in the text of any."""
+        """The wait in a Google error's details, or in any error's text."""
         if self.status not in _ASKING_TO_WAIT:
             return None
         details = self._error.get("details")
@@ -248,9 +247,9 @@ def wait_asked_s(
     """
     The wait that the provider asks for; None where it asks for none, or for zero or less.
 
-    Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
-    `x-ratelimit-*` limits that are used up, then the body. After a 429 one of the limits must be used up,
-    so if none is reported as such, the longest reset of any counts.
+    Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset among the
+    `x-ratelimit-*` limits that are used up, then the body. After a 429 some limit must be used up,
+    so if none is reported as such, the longest reset counts.
 
     Args:
         headers: Looked up in lower case.

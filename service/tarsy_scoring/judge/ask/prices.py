@@ -1,5 +1,5 @@
 """
-The cost of calls, at configured prices or else at the published prices of the model.
+Costs calls, at configured prices or else at the model's published prices.
 """
 
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ from tarsy_scoring.config.chains import ProviderSettings
 
 class Prices:
     """
-    Prices of one provider's model; unknown where neither the configuration nor `genai-prices` has them.
+    Prices for one provider's model; unknown where neither the configuration nor `genai-prices` has them.
 
     Published prices belong to the provider behind the base URL. They are unknown behind a gateway, on a
     private server and for an unknown model. They may rise with the length of the prompt.
@@ -30,7 +30,7 @@ class Prices:
 
     def cost_usd(self, read: int | None, cached: int | None, written: int | None) -> float | None:
         """
-        The cost of a call; None where prices or usage are unknown.
+        What a call costs; None where prices or usage are unknown.
 
         Args:
             read: Input tokens, including those served from the cache.
@@ -47,7 +47,7 @@ class Prices:
         return ((read - cached) * prices.input + cached * cached_price + written * prices.output) / 1e6
 
     def _published_usd(self, read: int, cached: int, written: int) -> float | None:
-        # Imported here because its table takes about 30 MB of memory.
+        # Imported here because the price table takes about 30 MB.
         from genai_prices import Usage, calc_price
 
         usage = Usage(input_tokens=read, cache_read_tokens=cached, output_tokens=written)

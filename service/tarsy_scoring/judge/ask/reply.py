@@ -1,7 +1,7 @@
 """
 Reads a completion: its text, how it ended, and the tokens it took.
 
-The `openai` client does not validate what an endpoint sends, so each value is checked here. `Conversation`
+`openai` does not validate what an endpoint sends, so each value is checked here. `Conversation`
 decides whether the answer is usable.
 """
 

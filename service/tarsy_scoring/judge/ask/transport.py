@@ -1,7 +1,7 @@
 """
-The HTTP transport of judge calls: bounds what an endpoint may send, and checks proxy, CA file and headers.
+HTTP transport for judge calls: bounds what an endpoint may send, and checks proxy, CA file and headers.
 
-The `openai` client reads every body whole, bodies of errors included, so the bound sits below it.
+The `openai` client reads every body whole, error bodies included, so the bound sits below it.
 """
 
 import socket
@@ -31,15 +31,15 @@ if sys.platform == "linux":
 
 
 class UnreadableReply(Exception):
-    """A reply that is compressed or too long. Its bytes are not read, or not to their end."""
+    """A reply that is compressed or too long. The bytes are not read, or not to the end."""
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
     """
-    Reads each body up to `most_bytes`, and nothing of a compressed one: 400 KB of gzip can become 400 MB.
+    Reads each body up to `most_bytes`, and no compressed one: 400 KB gzip can become 400 MB.
 
-    An unreadable success raises `UnreadableReply`. An unreadable error keeps its status, which decides the
-    reaction, and the part of its body that was read. A cancellation closes the connection.
+    An unreadable success raises `UnreadableReply`. An unreadable error keeps the status, which decides the
+    reaction, and the body as far as it was read. A cancellation closes the connection.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, most_bytes: int) -> None:
@@ -51,7 +51,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         request.headers["Accept-Encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
         headers, most_bytes = response.headers, self._most_bytes
-        fault = f"sent more than {most_bytes} bytes; if its replies are so long, raise its max_reply_tokens"
+        fault = f"sent more than {most_bytes} bytes; if its replies are so long, raise max_reply_tokens"
         if headers.pop("Content-Encoding", "identity") != "identity":
             most_bytes, fault = (
                 0,
@@ -89,7 +89,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 def open_transport(provider: str, settings: ProviderSettings, connections: int) -> httpx2.AsyncHTTPTransport:
     """
-    Open the pool of connections to one provider; it connects at the first request.
+    Open the connection pool to one provider; it connects at the first request.
 
     Raises:
         ConfigurationError: Proxy or CA file cannot be used.

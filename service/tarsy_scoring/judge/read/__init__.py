@@ -1,1 +1,1 @@
-"""Reads the replies of a judge: totals, JSON, citations and failure tags."""
+"""Reads a judge's replies: totals, JSON, citations and failure tags."""

@@ -1,7 +1,7 @@
 """
-Extract total, analysis, outcome, breakdown and missing tools from the text of an answer.
+Extract total, analysis, outcome, breakdown and missing tools from a reply.
 
-The functions are linear in the length of the answer, and strict: without a plain statement they return None
+The functions are linear in the reply's length, and strict: without a plain statement they return None
 or nothing, never a guess.
 """
 
@@ -26,7 +26,7 @@ _UNDERSCORED_DECORATION = re.compile(
 )  # ids hold underscores
 _MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
 _BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
-# Without the two emoji of numbers, `100` and `10`.
+# Without the two emoji for numbers, `100` and `10`.
 _EMOJI = (
     "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
 )
@@ -50,14 +50,14 @@ def extract_total(reply: str) -> int | None:
     """
     The total on the last non-empty line, 0-100, or None.
 
-    The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label of words such as
+    The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label such as
     "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code
     fence are skipped, and characters without width are ignored. Anything else on the line makes it no score,
     above all a second number (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole
     number: `067`, `100.0`, `1e2`, `~67`, `>67`.
 
-    A number that the judge quotes is no score of the judge: neither the end of a code block or block quote
-    that holds something else, nor a number that contradicts another bare total of the reply.
+    A number that the judge quotes is no score: neither one that ends a code block or block quote with other
+    content, nor one that contradicts another bare total in the reply.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
@@ -71,7 +71,7 @@ def extract_total(reply: str) -> int | None:
 
 
 def analysis_of(reply: str) -> str:
-    """The answer without its score line and the code fence around it; the whole answer where there is no
+    """The answer without score line and the code fence around it; the whole answer where there is no
     total.
     """
     if extract_total(reply) is None:
@@ -84,7 +84,7 @@ def analysis_of(reply: str) -> str:
 
 
 def _drop_from_end(lines: list[str], *, fences: int) -> int:
-    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns the number of these
+    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns how many such
     fences.
     """
     dropped = 0
@@ -110,7 +110,7 @@ def _score_of_line(line: str) -> re.Match[str] | None:
     if len(line) > _LONGEST_SCORE_LINE:
         return None
     line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", _without_block_marks(line)))
-    # A space, not nothing, in place of each mark: `6*7` must not become 67.
+    # A space, not nothing, replaces each mark: `6*7` must not become 67.
     return _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
 
 
@@ -139,7 +139,7 @@ _LABEL_ALONE = re.compile(
 
 
 def _quotations(lines: Sequence[str]) -> list[int | None]:
-    """By line: the first line of the code block or block quote that the line belongs to, or None."""
+    """By line: where the code block or block quote around the line begins, or None."""
     found: list[int | None] = []
     start, mark = None, ""
     for number, line in enumerate(map(_visible, lines)):
@@ -161,7 +161,7 @@ def _quotations(lines: Sequence[str]) -> list[int | None]:
 
 def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
     """
-    Whether the quotation that holds the last line is a frame of the judge around its own total.
+    Whether the judge put the quotation around the last line as a frame for the total.
 
     It is one around the whole answer, around the total with outcome or breakdown that stand nowhere else, and
     around the total alone directly below them.
@@ -183,7 +183,7 @@ def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
 
 def _is_form(line: str) -> bool:
     """
-    Whether a line is one that the judge writes above its total: an outcome, points of a category, a label.
+    Whether the judge writes such a line above a total: an outcome, points for a category, a label.
     """
     visible = _visible(line)
     if len(visible) > _LONGEST_SCORE_LINE:
@@ -204,7 +204,7 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     """
     The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
 
-    The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
+    The totals' range may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
     word or with several outcomes (`Outcome: correct or partial`) states none. Quoted lines count only where
     no other line states one.
 
@@ -237,15 +237,15 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     """
     Points per category, as the answer states them (`Logical Flow: 15/25`, decorated or not).
 
-    The last statement of a category counts, because remarks come before the breakdown. The denominator must
-    be that of the category (in a table it may have its own column), and the points must not exceed it. Points
+    A category's last statement counts, because remarks come before the breakdown. The denominator must
+    be the category's (in a table it may have a column), and the points must not exceed it. Points
     that are struck out, estimated or changed (`20/25 -> 15/25`) are not stated.
 
     Args:
         categories: Highest points by category id.
 
     Returns:
-        All categories, or None where one of them is not stated, because a part cannot be summed.
+        All categories, or None where one is not stated, because a part cannot be summed.
     """
     breakdown: dict[str, float] = {}
     with_fractions = "\n".join(
@@ -288,7 +288,7 @@ _ITEM = re.compile(  # for a line without trailing space
     r"(?P<number>[0-9]{1,3})[.)][ \t]*(?P<close>[*_]{0,3})[ \t]*(?P<rest>\S.*)"
 )
 _ENDS_THE_LIST = re.compile(r"[ \t]*(?:#{1,6}[ \t]|(?:-{3,}|\*{3,}|_{3,})[ \t]*$)")
-# The name ends at a colon, at a dash between spaces (tool names contain hyphens), or with its marks.
+# The name ends at a colon, at a dash between spaces (tool names contain hyphens), or after decoration.
 _NAME_END = re.compile(r":(?=\s|[*_`]|$)|\s[-–—]+\s|\s*[–—]\s*|(?<=[*_`])\s+(?=\S)")
 _LONGEST_NAME, _MOST_WORDS = 80, 6
 _LABEL_OF_NAME = re.compile(r"[ \t*_]*tool(?:[ \t]name)?[*_]*[ \t]*:[ \t*_]*(?=\S)", re.IGNORECASE)
@@ -298,10 +298,10 @@ _MARKS = " \t*_`\"'“”:"
 
 def extract_missing_tools(text: str) -> list[MissingTool]:
     """
-    Read the numbered list of missing tools: the name and the reason of each item.
+    Read the numbered list that names missing tools: name and reason per item.
 
-    Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason
-    below. Lines and bullets below an item belong to its reason. An item without a recognisable name gives no
+    Reads `1. **read-file**: why`, `1) read-file - why`, and a name alone on a line with the reason
+    below. Lines and bullets below an item belong to the reason. An item without a recognisable name gives no
     row. A text without a list, or one that states that no tools are missing, gives no rows.
     """
     if _says_none_missing(text):
@@ -321,7 +321,7 @@ def _says_none_missing(text: str) -> bool:
 
 
 def _numbered_items(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Head and following lines of each item. A number that is indented deeper or out of sequence begins no
+    """Head and following lines of each item. A number indented deeper or not next in sequence begins no
     item.
     """
     head, body, last, indent = "", list[str](), 0, 0
@@ -362,7 +362,7 @@ def _name_and_reason(head: str) -> tuple[str, str] | None:
     return name, reason
 
 
-# --- the steps of an approach --------------------------------------------------------------------------
+# --- steps in an approach --------------------------------------------------------------------------
 
 _STEP_TOOL = re.compile(r"[`*\s]*(?P<tool>[A-Za-z][A-Za-z0-9]*(?:[._/-][A-Za-z0-9]+)+)[`*]*(?=[\s:(,–—-]|$)")
 

@@ -1,8 +1,8 @@
 """
 Finds the failures that an analysis asserts, as opposed to those that it denies, asks about or only names.
 
-A cue in front of a term (`no sign of X`) denies the term as far as the clause reaches, as in NegEx. An answer
-behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a sentence is read: an
+A cue before a term (`no sign of X`) denies the term as far as the clause reaches, as in NegEx. An answer
+behind a term (`X: none`, `X was ruled out`) denies that term. Only a sentence's form is read: an
 explanation that refutes a term without a cue is not recognised.
 
 Source: Chapman et al., A Simple Algorithm for Identifying Negated Findings and Diseases in Discharge
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tarsy_scoring.timeline.text import without_invisible
 
-# Each term becomes one character of a private plane, so that no pattern depends on the vocabulary.
+# Each term becomes one private character, so that no pattern depends on the vocabulary.
 _FIRST_MARK = 0xF0000
 _MARKS = f"{chr(_FIRST_MARK)}-\U000ffffd"
 _TERM = re.compile(f"[{_MARKS}]")
@@ -28,11 +28,11 @@ _RUN = re.compile(  # terms that share a statement: `X, Y and Z`
 
 def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
     """
-    The terms that the analysis asserts, in the order of the vocabulary, each once.
+    The terms that the analysis asserts, in vocabulary order, each once.
 
     Only whole terms count, in any case and decoration. One assertion is enough, whatever other sentences
-    deny. A list of all terms of a vocabulary of four or more is taken for a quotation of the vocabulary.
-    Linear in the length of the analysis.
+    deny. A list with all terms, if there are four or more, is taken for a quotation from the vocabulary.
+    Linear in the analysis' length.
 
     Args:
         vocabulary: Identifiers such as `wrong_conclusion`.
@@ -74,7 +74,7 @@ def _mark_terms(analysis: str, marks: dict[str, str]) -> str:
     # A hyphen or a dot makes another word (`non-X`, `X.py`); underscores around a term are emphasis.
     whole = rf"(?<![\w!¬])(?<!\w[-.])(?P<emphasis>_{{0,3}})(?P<term>{names})(?P=emphasis)(?!\w)(?![-.]\w)"
     text = _STRUCK_OUT.sub(" ", re.sub(whole, lambda m: marks[m["term"]], text))
-    # A longer quotation is the text of another author; quotation marks around a term alone are decoration.
+    # A longer quotation has another author; quotation marks around a term alone are decoration.
     return _QUOTED.sub(lambda m: _TERM.sub(" ", m[0]) if _OTHER_WORD.search(m[0]) else m[0], text)
 
 
@@ -109,7 +109,7 @@ def _sentences(text: str) -> list[_Sentence]:
 
 
 def _cells(row: str) -> Iterator[_Sentence]:
-    """The terms of a table's row, each with the answer of the row: `| X | E12 | no |` is read as `X: no`."""
+    """Terms in a table row, each with the row's answer: `| X | E12 | no |` is read as `X: no`."""
     cells = [cell.strip() for cell in row.split("|") if cell.strip()]
     answer = next((cell for cell in cells if _YES_OR_NO.fullmatch(cell)), "")
     return (_Sentence(f"{cell}: {answer}", is_item=True) for cell in cells if _TERM.search(cell))
@@ -117,7 +117,7 @@ def _cells(row: str) -> Iterator[_Sentence]:
 
 # --- cues ----------------------------------------------------------------------------------------------
 
-# Contains the word of a cue and denies nothing.
+# Contains a cue's word and denies nothing.
 _QUIET = re.compile(
     r"(?:\bnot|n't|\bnever) (?:only|just|merely|simply|so much|(?:even |later )?(?:correct|revis|retract"
     r"|excus|admit)\w*)"
@@ -158,7 +158,7 @@ _NAMING = (
     r"|list of (?:failure )?tags)\b"
 )
 _CUE = re.compile(f"(?P<naming>{_NAMING})|{_DENYING}|{_DOUBTING}")
-_REACH = 300  # characters of a sentence that are read around a term
+_REACH = 300  # characters read around a term
 _OF_SUBJECTS = frozenset({"no", "no one", "nothing", "none", "neither", "nor", "unlikely", "doubtful"})
 _ASIDE = re.compile(r"^, [^,;:.()]{0,40},")  # `not, in my view, X`
 _LEADS_IN = re.compile(
@@ -241,7 +241,7 @@ _YES_NEXT = re.compile(r"\W*(?:yes|indeed|definitely|certainly|clearly|it (?:doe
 
 def _is_asserted(sentence: _Sentence, run: re.Match[str], answer: str) -> bool:
     """
-    Whether a sentence asserts the terms of a run.
+    Whether a sentence asserts the terms in a run.
 
     Args:
         answer: The next sentence, if it may answer this one: `X:` and `None found.`

@@ -1,5 +1,5 @@
 """
-Checks the citations of an analysis against the evidence that the judge saw.
+Checks the citations in an analysis against the evidence that the judge saw.
 
 Only the form is checked: that an entry exists and that a quotation occurs in it. Whether the entry supports
 the claim is not checked.
@@ -17,31 +17,31 @@ from tarsy_scoring.timeline.render.context import FittedContext
 from tarsy_scoring.timeline.text import one_line, without_invisible
 
 _FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more
-_MOST_QUOTATIONS = 1_000  # each is a search of the evidence; honest analyses hold dozens
+_MOST_QUOTATIONS = 1_000  # each searches the evidence; honest analyses hold dozens
 _MOST_FAILED = 20  # each is searched in all entries, and stored with the score
 _LIST_MARKS = re.compile(r"(?:(?:[-*+•>]|#{1,6}) )+")
-_MOST_CHARACTERS, _MOST_IDS = 300, 10  # kept of a citation that does not hold
+_MOST_CHARACTERS, _MOST_IDS = 300, 10  # kept when a citation does not hold
 
 
 def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     """
-    Count the citations of an analysis and those that hold, and say why the others do not.
+    Count the citations in an analysis and those that hold, and say why the others do not.
 
-    In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range
+    In a sentence without quotations, each entry id is a citation. It holds if the entry exists; in a range
     (`E3-E5`) the two ends count. In a sentence with quotations, the quotations are the citations, and the ids
-    name their entries; an id without an entry is a citation there, too. A quotation holds if one of its
-    entries contains it. Without an id, any entry may contain it.
+    name their entries; an id without an entry is a citation there, too. A quotation holds if an
+    entry so named contains it. Without an id, any entry may contain it.
 
-    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
-    least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at
+    A quotation is text in double quotation marks with at least three words or 16 characters, or code with at
+    least three words. White space, case, Markdown, shapes for quotation marks and dashes, and punctuation at
     the ends are ignored. Words and numbers must be whole. `...` matches anything in the same entry. Code
     after a word about an omitted step (``It should have read `the second log` ``) is a suggestion and no
-    citation, unless a word of evidence comes in between (`... that E4 shows ...`). Commands are never
+    citation, unless a word for evidence comes in between (`... that E4 shows ...`). Commands are never
     citations: judges write those that ran and those that they miss alike. An id without an entry that the
-    evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
+    evidence uses as a word (`E11000`, a MongoDB error) is no citation.
 
-    Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
-    The first 20 different citations that do not hold are given, with at most 300 characters of a quotation.
+    Linear in the analysis and the evidence, except for the search per quotation; the first 1,000 count.
+    The first 20 different citations that do not hold are given, each quotation cut to 300 characters.
     """
     shown = _Shown(evidence)
     checked = held = 0
@@ -62,9 +62,9 @@ def is_ungrounded(grounding: Grounding) -> bool:
 
 def citing_sentences(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """
-    The sentences of a judge's text that name entries, in order: their ids, and the sentence on one line.
+    Yield each sentence that names entries, in order: the ids, and the sentence on one line.
 
-    An id of the sentence may be a word that no entry has as its id (`E11000`).
+    An id may be a word that names no entry (`E11000`).
     """
     text = without_invisible(text)
     for sentence in _sentences(text):
@@ -78,7 +78,7 @@ def citing_sentences(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 class _Citation(NamedTuple):
-    """One id, or a quotation with the ids of its sentence: those that exist, else all of them."""
+    """One id, or a quotation with the ids beside it: those that exist, else all."""
 
     ids: tuple[str, ...]
     quotation: str | None = None
@@ -89,10 +89,10 @@ class _Sentence:
     start: int = 0
     end: int = 0
     ids: dict[str, None] = field(default_factory=dict)
-    """The entry ids of the sentence, each once, in order."""
+    """Entry ids in the sentence, each once, in order."""
     quotations: list[str] = field(default_factory=list)
     suggests: bool = False
-    """Whether code that comes next is a suggestion, as the words in front of it indicate."""
+    """Whether code that comes next is a suggestion, as the words before it indicate."""
 
 
 _NUMBER = r"[1-9][0-9]{0,5}"
@@ -107,24 +107,24 @@ _SUGGESTS = (
     r"|fail(?:s|ed|ing|ure)? to|without|instead|rather|better|missing|missed|lack(?:s|ed|ing)?|omitted|skipped"
     r"|recommend(?:s|ed|ations?)?|suggest(?:s|ed|ions?)?|try|e\.g\.|such as|for example"
 )
-# Without `show`, because of `does not show`, and without nouns such as `logs`.
+# Without `show`, since judges write `does not show`, and without nouns such as `logs`.
 _CLAIMS = r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
-# The lookahead for the first character spares most positions a try of every alternative.
+# The lookahead for the first character rejects most positions at once.
 _TOKENS = (
     r'(?=["“„«`E.!?\n])(?:(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
     r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
     r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
     rf"|(?P<id>{_ID})"
-    # The end of a sentence. In `... refused. [E17]` the id still belongs to it.
+    # Ends a sentence. In `... refused. [E17]` the id still belongs to it.
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion affect code. In a text without code the search for them would take most of the time.
+# Words that suggest affect code. In a text without code the search for them would take most time.
 _TOKEN = re.compile(_TOKENS)
 _TOKEN_AROUND_CODE = re.compile(
     rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
 )
-# A command begins with the name of a program that is no English word, or has an option.
+# A command begins with a program whose name is no English word, or has an option.
 _COMMAND = re.compile(
     r"(?:\$ )?(?:kubectl|oc|helm|docker|podman|crictl|istioctl|git|curl|wget|ssh|psql|mysql|redis-cli|mongosh?|aws"
     r"|gcloud|az|terraform|systemctl|journalctl|dmesg|grep|ls|ps|df|du|netstat|nslookup|tcpdump|traceroute)\s+\S"
@@ -173,7 +173,7 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
     """
-    Yield ids, quotations, words of suggestion and ends of sentences.
+    Yield ids, quotations, suggesting words and sentence ends.
 
     Text in quotation marks that is no quotation is searched for them, too.
     """
@@ -183,7 +183,7 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
         kind = token.lastgroup or ""
         position = token.end()
         if kind == "code" and token.start() == closing_ticks:
-            position = token.start("code")  # these ticks close the code in front of them and open none
+            position = token.start("code")  # these ticks close the code before them and open none
         elif kind in _QUOTATIONS and not _is_quotation(token):
             position = token.start() + 1
             closing_ticks = token.end(kind) if kind == "code" else closing_ticks
@@ -223,7 +223,7 @@ class _Shown:
         self._words_by_entry: dict[str, frozenset[str]] = {}
 
     def cited(self, sentence: _Sentence) -> tuple[str, ...]:
-        """The ids of the sentence that are citations."""
+        """The ids in the sentence that are citations."""
         return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._used_as_words)
 
     def has_entry(self, entry: str) -> bool:
@@ -231,7 +231,7 @@ class _Shown:
 
     def holds(self, citation: _Citation) -> bool:
         """
-        Whether the entry exists, or one of the entries contains the quotation; without ids any entry may.
+        Whether the entry exists, or a named entry contains the quotation; without ids any entry may.
         """
         if citation.quotation is None:
             return self.has_entry(citation.ids[0])
@@ -261,10 +261,10 @@ class _Shown:
         return FailedCitation(entry, kept, "not_there")
 
     def _entry(self, entry: str) -> str:
-        """The normalised text of an entry; empty where there is no such entry."""
+        """An entry's normalised text; empty where there is no such entry."""
         if entry not in self._entries:
             text = self._evidence.entry_text(entry)
-            # Analyses also quote the heading of an entry: `Tool call kubectl.get`.
+            # Analyses also quote an entry's heading: `Tool call kubectl.get`.
             self._entries[entry] = (
                 "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
             )
@@ -298,14 +298,14 @@ _ELLIPSIS = re.compile(r"[\[(]?\.{3,}[\])]?")
 _AT_ENDS = " .,;:!?()[]{}"
 _WORD_CHARACTER, _LETTER_OR_DIGIT = re.compile(r"\w"), re.compile(r"[^\W_]")
 _WORD = re.compile(r"\w+")
-# Source: quotations of recorded judgements. With every fifth word changed 123 of 123 reach this share in
-# their entry, and 8 of 136 do in an entry of another session.
+# Source: quotations in recorded judgements. With every fifth word changed all 123 reach this share in their
+# entry, and 8 among 136 do in an entry from another session.
 _WORDS_OF_PARAPHRASE = 2 / 3
 _REST_OF_WORD = re.compile(r"\w*+")
 
 
 def _normalised(text: str) -> str:
-    """Text without differences of white space, case, quotation marks, dashes and Markdown."""
+    """Text without differences in white space, case, quotation marks, dashes and Markdown."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text.translate(_SAME)))
@@ -314,7 +314,7 @@ def _normalised(text: str) -> str:
 
 
 def _pieces(quotation: str) -> list[str]:
-    """The normalised parts of a quotation between its ellipses."""
+    """Normalised parts between the ellipses in a quotation."""
     return [piece for p in _ELLIPSIS.split(_normalised(quotation)) if (piece := p.strip(_AT_ENDS))]
 
 
@@ -323,7 +323,7 @@ def _words(normalised: str) -> frozenset[str]:
 
 
 def _contains_in_order(pieces: Sequence[str], text: str) -> bool:
-    """Whether there are pieces and the text contains all of them in this order."""
+    """Whether there are pieces and the text contains them all in this order."""
     position = 0
     for piece in pieces:
         start = _find_whole(piece, text, position)
@@ -334,7 +334,7 @@ def _contains_in_order(pieces: Sequence[str], text: str) -> bool:
 
 
 def _find_whole(piece: str, text: str, position: int) -> int:
-    """The position of the piece where it cuts no word or number of the text; -1 where there is none."""
+    """Index at which the piece cuts no word or number in the text; -1 where there is none."""
     while (start := text.find(piece, position)) >= 0:
         end = start + len(piece)
         before, behind = text[max(start - 2, 0) : start][::-1], text[end : end + 2]

@@ -1,9 +1,8 @@
 """
 Asks for JSON replies, and extracts the answer from a reply that wraps it.
 
-The answer may be the whole reply, the content of a code fence at its end, or surrounded by words. Extraction
-is
-linear in the length of the reply.
+The answer may be the whole reply, stand in a code fence at the end, or between words. Extraction is linear
+in the reply's length.
 """
 
 import re
@@ -29,7 +28,7 @@ before it and nothing after it. Change nothing else in it."""
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object for OpenAI's strict mode: every property is required, and no others allowed."""
+    """An object schema for OpenAI's strict mode: every property is required, and no others allowed."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -49,12 +48,12 @@ def output_schema(schema: Mapping[str, Any]) -> str:
 
 
 def added_prompts(reply_format: ReplyFormat) -> dict[str, str]:
-    """The texts that a strategy with JSON replies adds to the prompts of the file."""
+    """Texts that a strategy with JSON replies adds to the file's prompts."""
     return {"output_schema": output_schema(reply_format.schema), "reminder_prompt": REMINDER}
 
 
 def whole(answer: BaseModel) -> object:
-    """All of an answer, for `decisive`."""
+    """The whole answer, for `decisive`."""
     return answer
 
 
@@ -65,10 +64,10 @@ async def say_json(
     decisive: Callable[[Model], object] = whole,
 ) -> tuple[Model, Turn]:
     """
-    Ask until the reply fits the model. Each reminder lists the problems of the reply.
+    Ask until the reply fits the model. Each reminder lists the problems found.
 
     Args:
-        decisive: The part in which all answers of one reply must agree.
+        decisive: The part in which all answers in one reply must agree.
 
     Raises:
         InvalidStructuredAnswer: No reply fitted the model.
@@ -89,11 +88,11 @@ async def say_json(
 
 def parse(reply: str, model: type[Model], decisive: Callable[[Model], object] = whole) -> Model | str:
     """
-    The last object of the reply that fits the model, or the problems of the reply as text.
+    The last object in the reply that fits the model, or the problems found as text.
 
     An object that the reply quotes is no answer: one in a block quote, in inline code, or in a code fence
     with anything behind it. Two objects that fit and differ in their `decisive` part are no answer either,
-    even if one of them is quoted. The text holds paths and reasons, never the content of the reply.
+    even if one is quoted. The text holds paths and reasons, never reply content.
     """
     found = find_objects(reply)
     fitting: list[tuple[Model, bool]] = []
@@ -121,14 +120,14 @@ def _explain(error: ValidationError) -> str:
 
 
 class Found(NamedTuple):
-    """A JSON object of a reply, and whether the reply quotes it."""
+    """A JSON object in a reply, and whether the reply quotes it."""
 
     read: dict[str, Any]
     is_quoted: bool
 
 
 def find_objects(reply: str) -> list[Found]:
-    """The outermost JSON objects of a reply in order; none that is cut."""
+    """Outermost JSON objects in a reply, in order; none that is cut."""
     reply = reply.strip("\ufeff \t\r\n")
     if (read := _object_of(reply.strip("`"))) is not None:
         return [Found(read, is_quoted=False)]
@@ -147,7 +146,7 @@ def find_objects(reply: str) -> list[Found]:
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
-    # The JSON of an endpoint may escape half of a surrogate pair. `encode` replaces it: one letter is not
+    # An endpoint's JSON may escape half a surrogate pair. `encode` replaces it: one letter is not
     # worth a reminder.
     try:
         found = from_json(encode(text), allow_inf_nan=False)
@@ -157,16 +156,16 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 class _Passage(NamedTuple):
-    """The content of a code fence or block quote, or the words between them; `mark` opened it."""
+    """What a code fence or block quote holds, or the words between them; `mark` opened it."""
 
     text: str
     mark: str
 
 
 def _passages(text: str) -> Iterator[_Passage]:
-    """Cut a text at its code fences and block quotes. A fence inside a fence is part of its content."""
+    """Cut a text at code fences and block quotes. A fence inside a fence counts as content."""
     lines: list[str] = []
-    mark = ""  # that of the open fence or block quote
+    mark = ""  # opened the current fence or block quote
     for line in text.split("\n"):
         fence = _FENCE_LINE.match(line)
         is_quote = line.lstrip().startswith(">")
