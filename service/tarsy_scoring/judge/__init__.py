@@ -1,1 +1,1 @@
-"""Asks a model to judge a context and reads its answer."""
+"""Asks a model to judge a context and reads the answer."""

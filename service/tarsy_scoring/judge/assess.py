@@ -22,7 +22,7 @@ TAMPERING_POINTS = 10
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One sample: its conversation, the verdict read out of it, and the context that was judged."""
+    """One sample: the conversation, the verdict read from it, and the context that was judged."""
 
     conversation: Conversation
     verdict: Verdict
@@ -42,15 +42,15 @@ async def assess(
     Judge one session under the criteria.
 
     The first sample is complete before the others start, so that the provider's prompt cache is warm. The
-    sample with the (lower) median total counts, with its analysis and its conversation. If the session
+    sample with the (lower) median total counts, with analysis and conversation. If the session
     contains text that tries to influence the judge, one more sample is taken with this text masked. A
-    difference of 10 points or more means that the text had an effect, and the masked sample counts.
+    difference by 10 points or more means that the text had an effect, and the masked sample counts.
 
     Stores nothing itself: `ask` does, and a cancellation leaves the turns that it stored.
 
     Args:
-        chain: How many samples are taken, and how often a sample may be reminded of the form.
-        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is final.
+        chain: How many samples are taken, and how often a sample may be reminded.
+        is_final: Whether an error in an optional turn (repair, further samples, missing tools) is final.
             Other errors are raised.
         masked: Builds the same context with suspicious text masked; None where there is no such text.
 

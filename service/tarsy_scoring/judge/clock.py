@@ -1,4 +1,4 @@
-"""The time that an attempt may work, without the time that it waits for something of this service."""
+"""Measures how long an attempt works, without the time that it waits for this service."""
 
 import asyncio
 from collections.abc import Awaitable, Iterator
@@ -10,14 +10,13 @@ T = TypeVar("T")
 
 class AttemptClock:
     """
-    Measures one attempt, or another piece of work with a time limit. Begins with its creation.
+    Measures one attempt, or another piece of work with a time limit. Begins when created.
 
-    Time inside `waiting()` counts neither as spent nor against the limit: it is the fault of a limit, a pool
-    or a database of this service. While several tasks of an attempt run at once, the clock stands as long as
-    one of them waits.
+    Time inside `waiting()` counts neither as spent nor against the limit: a limit, a pool or a database
+    causes it. While several tasks run at once in an attempt, the clock stands as long as one waits.
 
     Args:
-        limit_s: Seconds of work.
+        limit_s: Working seconds allowed.
         spent_s: Seconds that were spent before.
     """
 
@@ -42,7 +41,7 @@ class AttemptClock:
 
     @property
     def left_s(self) -> float:
-        """Seconds of work that are left; below 0 after the limit."""
+        """Working seconds left; below 0 after the limit."""
         return self._limit_s - self.spent_s
 
     @contextmanager
@@ -59,6 +58,6 @@ class AttemptClock:
                 self._waited_s += self._now() - self._waiting_since
 
     async def untimed(self, work: Awaitable[T]) -> T:
-        """Await something of this service with the clock stopped."""
+        """Await this service with the clock stopped."""
         with self.waiting():
             return await work

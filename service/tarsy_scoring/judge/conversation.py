@@ -19,21 +19,21 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Message, Question, ReplyFormat, Turn, TurnKind
 
 _NO_TEXT = "(no text)"  # an assistant message without content is refused by many endpoints
-_ENLARGED = 2  # times the reply limit, for the one repetition of a cut answer
+_ENLARGED = 2  # times the reply limit, when a cut answer is asked for again
 
 
 class Conversation:
     """
     The opening and the exchanges since. It grows only by usable answers and their questions.
 
-    A turn that fails leaves it unchanged, so that the prefix of the next question was sent before. When the
-    window can no longer hold all of it, replies before the last one are dropped for good; the opening with
+    A turn that fails leaves it unchanged, so that the next question's prefix was sent before. When the
+    window can no longer hold it all, replies before the last one are dropped for good; the opening with
     the evidence stays byte for byte. A cancelled turn leaves it unchanged as well.
 
     Args:
         reply_format: The JSON that every answer must be; None for text.
         max_reminders: How often a reply that does not follow the form may be asked for again.
-        is_final: Whether a failed optional turn is given up; other errors of it are raised.
+        is_final: Whether a failed optional turn is given up; other errors are raised.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Conversation:
 
     async def say(self, kind: TurnKind, prompt: str | None = None) -> Turn:
         """
-        Ask with `prompt` as the next message; None asks the question of the opening.
+        Ask with `prompt` as the next message; None asks the opening's question.
 
         Returns:
             A whole answer with text, or with tool calls only.

@@ -1,8 +1,8 @@
 """
 Reads criteria files into frozen definitions that are addressed by their content.
 
-The shipped files work without configuration; operators put their own beside them. The hash of a criteria
-covers everything that the judge is asked, including the texts that code adds to the prompts of the file.
+The shipped files work without configuration; operators put their own beside them. The criteria hash
+covers everything that the judge is asked, including texts that code adds to the file's prompts.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ there. It changes no rule above.
 
 
 class Criteria(Definition):
-    """A valid definition of how to judge, with everything that the judge is asked."""
+    """A valid definition how to judge, with everything that the judge is asked."""
 
     @field_validator("strategy")
     @classmethod
@@ -72,13 +72,13 @@ class Criteria(Definition):
 
     @cached_property
     def added_by_code(self) -> dict[str, str]:
-        """Texts that the judge reads beside the prompts of the file, by name."""
+        """Texts that the judge reads beside the file's prompts, by name."""
         notes = {"notes": NOTES.format(notes=self.notes)} if self.notes else {}
         return {"fence_notice": FENCE_NOTICE, **notes, **STRATEGIES[self.strategy].added_prompts(self)}
 
     @cached_property
     def opening_tokens(self) -> int:
-        """Estimated tokens of the first question without the evidence."""
+        """Estimated tokens in the first question without the evidence."""
         added = self.added_by_code
         first = (
             self.system_prompt,
@@ -91,7 +91,7 @@ class Criteria(Definition):
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """Estimated tokens of the questions of all turns without the evidence."""
+        """Estimated tokens in the questions for all turns without the evidence."""
         prompts = (self.system_prompt, self.prompt, self.follow_up_prompt or "", self.reminder_prompt or "")
         return _estimated((*prompts, *self.added_by_code.values()))
 
@@ -100,7 +100,7 @@ class Criteria(Definition):
         """
         The record that is stored under the hash.
 
-        It holds the keys of the file that differ from their defaults, `added_by_code`, and `prompt_hashes`
+        It holds the file's keys that differ from their defaults, `added_by_code`, and `prompt_hashes`
         (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash. `meaning` is
         left out, because no judge reads it.
         """
@@ -113,12 +113,12 @@ class Criteria(Definition):
 
     @cached_property
     def criteria_hash(self) -> str:
-        """SHA-256 (hex) of the content. The order of keys and the layout of the file do not change it."""
+        """SHA-256 (hex) of the content. Key order and file layout do not change it."""
         return _sha256(json.dumps(self.content, sort_keys=True, ensure_ascii=False, separators=(",", ":")))
 
     def open_conversation(self, context: FittedContext) -> list[Message]:
         """
-        The first messages: system prompt, then the prompt with its placeholders filled.
+        The first messages: system prompt, then the prompt with placeholders filled.
 
         Session text that looks like a placeholder stays unchanged.
         """
@@ -135,7 +135,7 @@ class Criteria(Definition):
 
 
 class CriteriaRegistry:
-    """The criteria of this process by name, in alphabetical order."""
+    """This process's criteria by name, in alphabetical order."""
 
     def __init__(self, criteria: Iterable[Criteria]) -> None:
         self._by_name = {c.name: c for c in sorted(criteria, key=lambda c: c.name)}
@@ -149,7 +149,7 @@ class CriteriaRegistry:
 
     def get(self, name: str) -> Criteria:
         """
-        Find the criteria of this name.
+        Find criteria by name.
 
         Raises:
             UnknownCriteria: No loaded criteria have this name.
@@ -160,8 +160,7 @@ class CriteriaRegistry:
 
     def of_chain(self, chain: ChainSettings, name: str | None = None) -> Criteria:
         """
-        The criteria that sessions of a chain are judged under: those of this name, else its own, with its
-            notes.
+        The criteria for a chain's sessions: those with this name, else the chain's, with the chain's notes.
 
         Raises:
             UnknownCriteria: No loaded criteria have this name.
@@ -190,7 +189,7 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
 
     Raises:
         ConfigurationError: A folder cannot be read, a file is not valid (with file, line and reason), or two
-            of the operators' files contain the same name.
+            operators' files contain the same name.
     """
     shipped = {
         c.name: c
@@ -222,7 +221,7 @@ class InvalidCriteria(ConfigurationError):
 
 def read_criteria_folder(folder: Traversable) -> Iterator[tuple[str, Criteria]]:
     """
-    Read each criteria file of a folder, by file name; yields its path and its criteria.
+    Read each criteria file in a folder, by file name; yields path and criteria.
 
     Raises:
         InvalidCriteria: The first file that is not valid.
@@ -264,8 +263,7 @@ def read_criteria_file(path: Traversable) -> Criteria:
 
 def _read_yaml(text: str) -> tuple[yaml.Node | None, Any]:
     """
-    The tree of a text, and its value. Raises: yaml.YAMLError: Not YAML; with the words of the loader in
-    Python.
+    Parse a text to tree and value. Raises: yaml.YAMLError: Not YAML; in the Python loader's words.
     """
     try:
         return _parsed(FAST_LOADER(text))

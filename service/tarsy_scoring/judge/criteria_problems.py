@@ -1,4 +1,4 @@
-"""Problems of a criteria file, each with the key and the line that it is about."""
+"""Problems in a criteria file, each with key and line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ class CriteriaProblem:
     One reason why a criteria file is not valid.
 
     Args:
-        key: Path of the key, such as `rubric.0.weight`; empty for a problem of the whole file.
-        line: From 1: the line of the key, or of the mapping that lacks it. None where no line is known.
+        key: Key path, such as `rubric.0.weight`; empty where the whole file has the problem.
+        line: From 1: the key's line, or where the mapping that lacks it begins. None where no line is known.
     """
 
     reason: str
@@ -32,7 +32,7 @@ class CriteriaProblem:
 
 
 def syntax_problem(error: yaml.YAMLError, text: str) -> CriteriaProblem:
-    """Turn the error of the YAML parser into a problem with its line."""
+    """Turn a YAML parser error into a problem with a line."""
     if isinstance(error, yaml.reader.ReaderError):
         reason = f"not YAML: the character {error.character:#x} is not allowed"
         return CriteriaProblem(reason, line=text.count("\n", 0, error.position) + 1)
@@ -42,10 +42,9 @@ def syntax_problem(error: yaml.YAMLError, text: str) -> CriteriaProblem:
 
 def locate_keys(root: yaml.Node | None) -> tuple[dict[tuple[str, ...], int], list[CriteriaProblem]]:
     """
-    The line of each key and list item by its path, and a problem for each key that appears twice in one
-    mapping.
+    Find the line for each key and list item by path, and each key that appears twice in one mapping.
 
-    The YAML loader would silently use the last of such keys.
+    The YAML loader would silently use the last such key.
     """
     lines: dict[tuple[str, ...], int] = {(): root.start_mark.line + 1} if root else {}
     repeated = []
@@ -80,11 +79,11 @@ def explain(
     error: ValidationError, loaded: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
 ) -> Iterator[CriteriaProblem]:
     """
-    Turn each error of the validation into a problem with its key and line.
+    Turn each validation error into a problem with key and line.
 
     Args:
         loaded: The file as Python values.
-        lines: The line of each key, see `locate_keys`.
+        lines: By key path, see `locate_keys`.
     """
     for details in error.errors(include_url=False):
         path = tuple(str(part) for part in details["loc"] if part != "[key]")
@@ -92,7 +91,7 @@ def explain(
         if details["type"] == "extra_forbidden":
             model = _PARTS.get(path[0], Definition) if len(path) > 1 else Definition
             reason = f"no such key{suggest(path[-1], model.model_fields)}"
-        # A problem between keys has no path, but its reason names the keys.
+        # A problem between keys has no path, but the reason names the keys.
         place = path or tuple(word for word in re.findall(r"\w+", reason) if word in loaded)[:1]
         while place not in lines:  # a key that is missing is looked for in the mapping that lacks it
             place = place[:-1]

@@ -1,5 +1,5 @@
 """
-The keys of a criteria file and the rules that hold for each key by itself.
+The keys in a criteria file and the rules for each key by itself.
 
 A strategy reads a `Definition`. `criteria.Criteria` adds the rules between keys and the hash.
 """
@@ -30,14 +30,14 @@ class _Frozen(BaseModel):
 
 
 class Category(_Frozen):
-    """A part of the total. The `max_points` of all categories add up to 100."""
+    """A part of the total. `max_points` over all categories add up to 100."""
 
     id: Identifier
     max_points: int = Field(ge=1, le=100)
 
 
 class RubricItem(_Frozen):
-    """One weighted criterion of a `rubric`. The weights add up to 1."""
+    """One weighted criterion in a `rubric`. The weights add up to 1."""
 
     id: Identifier
     weight: float = Field(gt=0, le=1)
@@ -46,10 +46,10 @@ class RubricItem(_Frozen):
 
 class Definition(_Frozen):
     """
-    The content of a criteria file. Prompts are stored without leading and trailing white space.
+    What a criteria file holds. Prompts are stored without leading and trailing white space.
 
-    `meaning` tells people what a total means; the judge does not read it. `notes` are about a domain; those
-    of a chain replace them.
+    `meaning` tells people what a total means; the judge does not read it. `notes` are about a domain; a chain's
+    notes replace them.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
@@ -112,5 +112,5 @@ class Definition(_Frozen):
 
     @property
     def max_points(self) -> dict[str, int]:
-        """Highest points by category id, in the order of the file."""
+        """Highest points by category id, in file order."""
         return {c.id: c.max_points for c in self.categories}

@@ -8,12 +8,11 @@ from tarsy_scoring.judge.definition import Bands
 from tarsy_scoring.judge.verdict import Verdict
 from tarsy_scoring.scores.bands import band_of, bands_of
 
-# The noise of one judgement: two readers of each of 16 recorded sessions, under two wordings of the outcome
-# criteria, differed as two judgements with a standard deviation of 6.1 points do. With that noise another
-# judgement of a total at this distance is in another band with a probability of 24 %, and at the edge with 50
-# %.
+# Noise in one judgement: two readers judged 16 recorded sessions each, under two wordings for the outcome
+# criteria, and differed as two judgements with a standard deviation of 6.1 points do. With that noise another
+# judgement at this distance is in another band in 24 % of cases, and at the edge in 50 %.
 EDGE_POINTS = 6
-# About the standard deviation of the difference of two judgements, 6.1 times the root of 2.
+# About the standard deviation for the difference between two judgements, 6.1 times the root of 2.
 APART_POINTS = 8
 
 
@@ -21,8 +20,8 @@ def needs_second_opinion(verdict: Verdict, bands: Bands) -> bool:
     """
     Whether another judgement may well put the session into another band.
 
-    That is so near the edge of a band, where the stated outcome contradicts the total, and where the judge
-    states the highest band although most of its citations do not hold. Never under criteria without bands.
+    That is so near a band's edge, where the stated outcome contradicts the total, and where the judge
+    states the highest band although most citations do not hold. Never under criteria without bands.
     """
     edges = sorted(low for low, _ in bands.values())[1:]
     highest = max(bands, key=lambda band: bands[band], default=None)

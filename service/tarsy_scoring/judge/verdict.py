@@ -1,5 +1,5 @@
 """
-The records of a judgement: turns (calls of the judge) and the verdict that results from them.
+Records about a judgement: turns (judge calls) and the verdict that results.
 
 Plain records without I/O, shared by the judge, the store and the score document.
 """
@@ -21,7 +21,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the conversation with the judge."""
+    """One message in the conversation with the judge."""
 
     role: Role
     content: str
@@ -43,9 +43,9 @@ class ReplyFormat:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """
-    One answered call of the judge, as it is stored.
+    One answered judge call, as it is stored.
 
-    Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even of a cut
+    Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even from a cut
     answer (`finish_reason` = `length`).
     """
 
@@ -83,12 +83,12 @@ class FailedCitation:
     A citation that does not hold.
 
     Args:
-        entry: The id, or the ids that the sentence of the quotation names; None where it names none.
+        entry: The id, or the ids that the quotation's sentence names; None where it names none.
         quotation: None where the citation is an id.
         reason: `no_such_entry`: no entry has this id. `other_entry`: the quotation stands in another entry.
-            `paraphrase`: most of its words stand in an entry where it may stand, but not in this form.
+            `paraphrase`: most words stand in an entry where it may stand, but not in this form.
             `not_there`: neither.
-        found_in: The other entry, or the entry with the words of the paraphrase.
+        found_in: The other entry, or the entry with the paraphrased words.
     """
 
     entry: str | None
@@ -100,9 +100,9 @@ class FailedCitation:
 @dataclass(frozen=True, slots=True)
 class Grounding:
     """
-    Citations of an analysis that were checked against the evidence, and how many of them hold.
+    Citations that were checked against the evidence, and how many hold.
 
-    `failed` holds the first of those that do not, each once.
+    `failed` holds the first ones that do not, each once.
     """
 
     checked: int
@@ -111,13 +111,13 @@ class Grounding:
 
     @property
     def share(self) -> float | None:
-        """The share of the checked citations that hold, 0-1; None where nothing was cited."""
+        """Share that holds, 0-1; None where nothing was cited."""
         return self.held / self.checked if self.checked else None
 
 
 @dataclass(frozen=True, slots=True)
 class AlternativeApproach:
-    """A way to investigate that the judge calls better. Each of the ordered `steps` begins with the tool it
+    """A way to investigate that the judge calls better. Each ordered step begins with the tool it
     uses.
     """
 
@@ -140,7 +140,7 @@ class RubricReading:
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
     """
-    The judgement of another provider, or why it was not had.
+    Another provider's judgement, or why there is none.
 
     Args:
         provider: The provider that was asked.
@@ -160,9 +160,9 @@ class SecondOpinion:
 @dataclass(slots=True)
 class Verdict:
     """
-    The result of a judgement. `total_score` is 0-100 and always stated by the judge.
+    What a judgement found. `total_score` is 0-100 and always stated by the judge.
 
-    A strategy fills it from one sample. `assess` adds the totals of all samples (`samples`, in the order in
+    A strategy fills it from one sample. `assess` adds all samples' totals (`samples`, in the order in
     which they were asked for), the failure tags and the grounding. A second opinion is added last.
     """
 
@@ -188,7 +188,7 @@ class Question:
     One question to the judge.
 
     Args:
-        messages: The whole conversation. All questions of a score share a byte-identical prefix.
+        messages: The whole conversation. All questions for a score share a byte-identical prefix.
         reply_format: The JSON to ask for; None for text.
         reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a cut
             answer) the limit must exceed the configured one.
@@ -212,7 +212,7 @@ Raises: RetryLater, WaitFor, Unscorable: see `errors`. LeaseLost: The score belo
 
 IsFinal = Callable[[Exception], bool]
 """
-Whether an error of an optional turn is final for this score: permanent, or no attempt is left.
+Whether an error in an optional turn is final for this score: permanent, or no attempt is left.
 
 True for every `Unscorable` error.
 """

@@ -1,4 +1,4 @@
-"""Daily budgets: the rest of one, in numbers and in words, and budgets that cannot work."""
+"""Daily budgets: the amount left, in numbers and in words, and which budgets cannot work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ NO_PRICE = "a daily budget needs prices, and no prices are known for the provide
 @dataclass(slots=True)
 class DayBudget:
     """
-    Money of one UTC day, for one chain or for all.
+    Money for one UTC day, for one chain or for all.
 
     Args:
         day_left_s: Seconds until the next UTC day.
         limit: USD; None for unlimited.
         charged: USD spent plus USD reserved for running calls.
         reserved: The unsettled part of `charged`.
-        is_moving: Whether running calls may still release part of their reservation.
+        is_moving: Whether running calls may still release money.
         whose: The owner, in words for messages.
         added: USD reserved in this transaction, in addition to `charged`.
     """
@@ -41,7 +41,7 @@ class DayBudget:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], settings: Settings) -> "DayBudget":
-        """Build it from its row; `reserved_for_s` is the age of the latest reservation in seconds."""
+        """Build it from a row; `reserved_for_s` is how old the latest reservation is, in seconds."""
         config, chain_id = settings.config, row["chain_id"]
         limit, whose = settings.chain(chain_id).daily_budget_usd, f"chain {chain_id!r}"
         if row["scope"] == "all":
@@ -63,7 +63,7 @@ class DayBudget:
         return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
 
     def state(self) -> str:
-        """Say in words how much of it is left."""
+        """Say in words how much is left."""
         return state_of_budget(self.whose, self.left, self.limit)
 
     def may_have_later(self, usd: Decimal) -> bool:

@@ -1,9 +1,9 @@
 """
 Limits that hold over the whole fleet: circuits, pauses, rates per minute and budgets, kept in PostgreSQL.
 
-One transaction admits a call: its probe, its place in the minute and its money are reserved together or not
-at all. The database's clock decides; between refreshes its time is extrapolated with the monotonic clock. A
-reservation that is never settled (cancel, crash) stays charged at its maximum. Without limits, pauses or
+One transaction admits a call: probe, place in the minute and money are reserved together or not
+at all. The database's clock decides; between refreshes the time is extrapolated with the monotonic clock. A
+reservation that is never settled (cancel, crash) stays charged at the maximum. Without limits, pauses or
 failures, neither `admit` nor `settle` touches the database.
 """
 
@@ -47,7 +47,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 
 log = structlog.get_logger()
 
-MOMENT_S = 1.0  # waits shorter than this do not block the claim; equals the refresh interval of workers
+MOMENT_S = 1.0  # waits shorter than this do not block the claim; equals the workers' refresh interval
 PAUSE_DUE_S = 5.0  # the claim skips paused scores; after a resume they are due within this time
 
 # --- statements ----------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Limits:
     nothing blocks.
 
     Args:
-        least_usd: The least that a first call reserves (the cost of a full reply), by provider. Scores of a
+        least_usd: The least that a first call reserves (what a full reply costs), by provider. Scores in a
             chain whose budget has less than this left are not claimed. Default: 0, which claims until nothing
             is left.
     """
@@ -123,7 +123,7 @@ class Limits:
         self._full_until: dict[str, float] = {}  # our rate windows, by the monotonic clock
         self._pauses: list[Pause] = []
         self._charged: dict[tuple[str, str], Decimal] = {}
-        self._reserved: dict[tuple[str, str], Decimal] = {}  # the part of it that calls have not used
+        self._reserved: dict[tuple[str, str], Decimal] = {}  # the part that calls have not used
         self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
         self._admissions = Batcher(self._admit_all)
         self._settlements = Batcher(self._settle_all)
@@ -142,7 +142,7 @@ class Limits:
             return states, pauses, await connection.fetch(self._database.sql(TODAY)) if has_budgets else []
 
         states, pauses, days = await self._database.once(look)
-        # A transaction of this process may have committed a newer state after this read began.
+        # A transaction in this process may have committed a newer state after this read began.
         news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
         self._learn(ProviderState.of(r) for r in news)
         self._pauses = [Pause(**r) for r in pauses]
@@ -150,25 +150,25 @@ class Limits:
         self._reserved = {(r["scope"], r["chain_id"]): r["reserved_usd"] for r in days}
 
     async def refreshed_standings(self) -> Standings:
-        """Refresh, then return the standing of every chain. Raises: DatabaseAway."""
+        """Refresh, then return every chain's standing. Raises: DatabaseAway."""
         await self.refresh()
         return self.standings()
 
     def token_factor(self, provider: str) -> float:
-        """Tokens of the model per estimated token. It moves in steps, so that contexts stay reproducible."""
+        """The model's tokens per estimated token. It moves in steps, so that contexts stay reproducible."""
         state = self._states.get(provider)
         return state.token_factor if state and state.token_model == self._providers[provider].model else 1.0
 
     def open_circuits(self) -> dict[str, Kind | None]:
-        """Kind of each provider's open or half-open circuit at the last refresh; None if it is closed."""
+        """Why each provider's circuit is open or half open at the last refresh; None if it is closed."""
         states = {name: self._states.get(name) for name in self._providers}
         return {name: state.kind if state is not None else None for name, state in states.items()}
 
     def budget_shares(self) -> dict[tuple[str, str], tuple[float, float]]:
         """
-        Share of each budget spent or reserved today, at the last refresh, and the reserved part of it.
+        Share spent or reserved today per budget, at the last refresh, and the reserved part.
 
-        The first may exceed 1. A budget of 0 counts as spent.
+        The first may exceed 1. A zero budget counts as spent.
 
         Returns:
             Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a
@@ -205,10 +205,10 @@ class Limits:
 
     async def resume(self, chain: str | None, provider: str | None) -> int:
         """
-        Lift the pauses of this chain, of this provider, or of the pair; all pauses if both are None.
+        Lift the pauses for this chain, this provider, or the pair; all pauses if both are None.
 
         Returns:
-            Number of pauses lifted.
+            How many pauses were lifted.
 
         Raises:
             DatabaseAway: The pauses may or may not have been lifted.
@@ -227,7 +227,7 @@ class Limits:
         """
         Reserve permission for one call. Waits for the database where one is needed.
 
-        A cancellation during the commit leaves the call counted and charged at its maximum.
+        A cancellation during the commit leaves the call counted and charged at the maximum.
 
         Raises:
             Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must
@@ -261,10 +261,10 @@ class Limits:
 
     async def settle(self, permit: Permit, result: Result) -> None:
         """
-        Record the result of an admitted call. Waits for the database where one is needed.
+        Record an admitted call's result. Waits for the database where one is needed.
 
-        Settling is idempotent. A call that is never settled stays charged at its maximum, and an unsettled
-        probe blocks other probes until the deadline of its call.
+        Settling is idempotent. A call that is never settled stays charged at the maximum, and an unsettled
+        probe blocks other probes until the call's deadline.
         """
         if (
             permit.is_charged
@@ -312,7 +312,7 @@ class Limits:
     # --- transactions ------------------------------------------------------------------------------------
 
     async def _admit_all(self, asked: Sequence[_Asked]) -> Sequence[Permit | WaitFor]:
-        """Decide many calls in one transaction, in the order of their requests."""
+        """Decide many calls in one transaction, in the order requested."""
         is_repeat = False
 
         async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], LockedState]:
@@ -334,7 +334,7 @@ class Limits:
         return [answers.get(a.permit.permit_id, a.permit) for a in asked]
 
     async def _settle_all(self, settled: Sequence[tuple[Permit, Result]]) -> Sequence[None]:
-        """Write the results of many calls in one transaction."""
+        """Write many calls' results in one transaction."""
         changing = [(p, r) for p, r in settled if self._changes_provider_state(p, r)]
         corrected = [(p.permit_id, r.tokens) for p, r in settled if self._corrects_token_count(p, r)]
         charged = {p.permit_id: r.cost_usd for p, r in settled if p.is_charged}
@@ -382,7 +382,7 @@ class Limits:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
 
     def standings(self) -> Standings:
-        """The standing of every chain, according to the last refresh."""
+        """Every chain's standing, according to the last refresh."""
         paused = (p.chain for p in self._pauses if p.chain is not None)
         charged = (chain for scope, chain in self._charged if scope == "chain")
         names = dict.fromkeys([*self._settings.config.chains, *paused, *charged])
@@ -390,7 +390,7 @@ class Limits:
         return Standings(by_chain, self._standing(None, alone=False))
 
     def _standing(self, chain_id: str | None, *, alone: bool = True) -> Standing:
-        """Standing of a chain. `alone` False: of any chain that has spent nothing today."""
+        """A chain's standing. `alone` False: for any chain that has spent nothing today."""
         chain = self._settings.chain(chain_id)
         if pause := self._pause_of(chain_id, None):
             return Standing("pause", text=str(pause))
@@ -420,7 +420,7 @@ class Limits:
         return Standing(state.kind, may_probe=True) if state and state.kind is not None else Standing()
 
     def _spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> str | None:
-        """The state of a budget, in words, if less is left than the cheapest call of the chain reserves."""
+        """A budget's state in words, if less is left than the chain's cheapest call reserves."""
         if limit is None:
             return None
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)

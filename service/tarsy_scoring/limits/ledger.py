@@ -1,8 +1,8 @@
 """
-SQL of the limits: locks, reads and writes their tables within a transaction of `Limits`.
+The limits' SQL: locks, reads and writes their tables within a transaction opened by `Limits`.
 
 Locks are taken in one order, providers by name and then days with all chains first, so transactions cannot
-deadlock. A reservation is charged at its maximum until it is settled, and is settled once.
+deadlock. A reservation is charged at the maximum until it is settled, and is settled once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from tarsy_scoring.limits.budgets import DayBudget, exact_usd
 from tarsy_scoring.limits.rules import WINDOW, LockedState, Permit, ProviderState, Window
 from tarsy_scoring.postgres.database import Connection, Database
 
-# Locks providers in the order of their names. RETURNING is evaluated with the lock held, and so is the clock.
+# Locks providers by name. RETURNING is evaluated with the lock held, and so is the clock.
 LOCK_PROVIDERS = """
 INSERT INTO {schema}.provider_states AS p (provider) SELECT x FROM unnest($1::text[]) x ORDER BY x
 ON CONFLICT (provider) DO UPDATE SET reason = p.reason
@@ -57,7 +57,7 @@ UPDATE {schema}.provider_calls c SET tokens = t.tokens FROM unnest($1::uuid[], $
 WHERE c.call_id = t.call_id AND now() - c.called_at < interval '60 s'
 """
 
-# Locks the rows of the UTC day in which the transaction began, the row of all chains first.
+# Locks the rows for the UTC day in which the transaction began, the row for all chains first.
 LOCK_TODAY = """
 INSERT INTO {schema}.budget_days AS d (day, scope, chain_id)
 SELECT (now() AT TIME ZONE 'UTC')::date, scope, chain_id FROM unnest($1::text[], $2::text[]) AS t(scope, chain_id)
@@ -102,7 +102,7 @@ UNION SELECT charge_id FROM {schema}.budget_charges WHERE charge_id = ANY($1::uu
 
 
 class LimitTables:
-    """Runs inside transactions of `Limits` and keeps no state."""
+    """Runs inside transactions that `Limits` opens, and keeps no state."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -139,7 +139,7 @@ class LimitTables:
     async def _window(
         self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]
     ) -> Window:
-        """Read the calls of the last minute; list them one by one only if the wanted calls may not fit."""
+        """Read the last minute's calls; list them one by one only if the wanted calls may not fit."""
         held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
         assert held is not None
         window = Window(self._settings.config.providers[provider], held["requests"], held["tokens"])
@@ -176,7 +176,7 @@ class LimitTables:
             await connection.execute(self._database.sql(CORRECT_CALLS), *_columns(tokens))
 
     async def settle(self, connection: Connection, charged: Mapping[UUID, float | None]) -> None:
-        """Write the cost of calls in USD, by permit; None keeps the reserved maximum."""
+        """Write what calls cost in USD, by permit; None keeps the reserved maximum."""
         if not charged:
             return
         usd = [None if cost is None else exact_usd(cost) for cost in charged.values()]

@@ -30,10 +30,10 @@ Kind = Literal["circuit", "key", "quota"]
 
 FAILURES_TO_OPEN = 5
 COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
-PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before its timeout
+PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before the timeout
 WINDOW = timedelta(seconds=60)
-# A call that is refused because of its size becomes first in line. After PATIENCE smaller calls wait for it.
-# It loses its place GRACE after the window should have room.
+# A call that is refused for being large becomes first in line. After PATIENCE smaller calls wait for it.
+# It loses that place GRACE after the window should have room.
 PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
@@ -51,7 +51,7 @@ class Call:
 
     Args:
         tokens: Estimated input plus reserved output.
-        most_usd: Upper bound of its cost; None where prices are unknown.
+        most_usd: Highest possible cost; None where prices are unknown.
     """
 
     provider: str
@@ -67,7 +67,7 @@ class Permit:
     Permission for one call, with the reservations that hold until it is settled.
 
     Args:
-        usd: Reserved of the budgets; None where prices are unknown.
+        usd: Reserved in the budgets; None where prices are unknown.
     """
 
     permit_id: UUID
@@ -81,7 +81,7 @@ class Permit:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    The result of a call.
+    A call's result.
 
     Args:
         failed: Counts towards opening the circuit: 5xx, timeout, unreachable.
@@ -89,7 +89,7 @@ class Result:
         opens: The key was rejected or the quota is used up: the circuit opens at once.
         blocked_s: Wait in seconds that the provider asked for.
         tokens: Tokens used; None if unknown, and the estimate stays counted.
-        cost_usd: Cost; None if unknown, and the reservation stays charged at its maximum.
+        cost_usd: Cost; None if unknown, and the reservation stays charged at the maximum.
         reason: A few words for people, without text from the provider.
         estimated_tokens, read_tokens: Prompt tokens as estimated here and as reported by the provider.
     """
@@ -107,7 +107,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a chain, of a provider, of a provider for one chain, or of everything (both None)."""
+    """Pauses a chain, a provider, a provider for one chain, or everything (both None)."""
 
     chain: str | None
     provider: str | None
@@ -131,7 +131,7 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """
-    Whether scores of a chain may be claimed now.
+    Whether a chain's scores may be claimed now.
 
     Args:
         reason: What holds the chain up; None: nothing does.
@@ -147,11 +147,11 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Standings:
     """
-    The standing of every chain at one moment.
+    Every chain's standing at one moment.
 
     Args:
-        by_chain: Chains with a standing of their own; '' stands for scores without a chain.
-        others: The standing of all other chains.
+        by_chain: Chains with their own standing; '' stands for scores without a chain.
+        others: All other chains' standing.
     """
 
     by_chain: Mapping[str, Standing]
@@ -162,7 +162,7 @@ class Standings:
 
     def hold(self, chain_id: str | None) -> tuple[WaitingFor, str] | None:
         """
-        Why a pending score of this chain waits, as a word and in words; None if nothing holds the chain up.
+        Why a pending score in this chain waits, as a word and in words; None if nothing holds the chain up.
         """
         standing = self.of(chain_id)
         return (standing.reason, standing.text) if standing.reason is not None else None
@@ -180,10 +180,10 @@ _REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted], st
 @dataclass(frozen=True, slots=True)
 class ProviderState:
     """
-    Shared state of a provider. Its circuit is closed while `kind` is None.
+    A provider's shared state. The circuit is closed while `kind` is None.
 
     `token_factor` belongs to the model `token_model`, which may differ from the model configured now. `read_at`
-    is the time of the database's clock when the state was read or locked.
+    is when the state was read or locked, by the database's clock.
     """
 
     provider: str
@@ -204,16 +204,16 @@ class ProviderState:
 
     @classmethod
     def of(cls, row: Any) -> "ProviderState":
-        """Build it from its row."""
+        """Build it from a row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
         return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
 
     def shut_for_s(self, now: datetime) -> float:
-        """Seconds until its circuit admits a probe; 0 if it is closed or half open."""
+        """Seconds until the circuit admits a probe; 0 if it is closed or half open."""
         return max(_seconds(self.open_until, now), _seconds(self.probe_until, now))
 
     def blocked_for_s(self, now: datetime) -> float:
-        """Seconds left of the wait that the provider asked for."""
+        """Seconds left to wait, as the provider asked."""
         return _seconds(self.blocked_until, now)
 
 
@@ -239,8 +239,8 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     """
     Return the provider's state after a call. Applying the same call twice changes nothing more.
 
-    While the circuit is open only its probe counts, because other calls began before it opened. A refused
-    probe makes way for the next one. Only an answer closes the circuit or ends a series of failures.
+    While the circuit is open only the probe counts, because other calls began before it opened. A refused
+    probe makes way for the next one. Only an answer closes the circuit or ends a failure series.
     """
     if result.blocked_s is not None and result.blocked_s > 0:
         until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
@@ -273,7 +273,7 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
 
 @dataclass(slots=True)
 class Window:
-    """Calls of the last minute at a provider. `calls` lists them oldest first, and only near the limit."""
+    """A provider's calls in the last minute. `calls` lists them oldest first, and only near the limit."""
 
     limits: ProviderSettings
     requests: int
@@ -281,7 +281,7 @@ class Window:
     calls: list[tuple[datetime, int]] = field(default_factory=list)
 
     def has_room(self, tokens: int) -> bool:
-        """Whether one more call of this size fits the limits."""
+        """Whether one more call this large fits the limits."""
         # A call larger than the whole limit waits for an empty window. Otherwise it would wait for ever.
         most = self.limits.tokens_per_minute
         return self.holds(self.requests + 1, self.tokens + (tokens if most is None else min(tokens, most)))
@@ -292,7 +292,7 @@ class Window:
         return requests <= (most_requests or requests) and tokens <= (most_tokens or tokens)
 
     def free_at(self, tokens: int) -> datetime:
-        """Time at which a call of this size will fit. Call it only when there is no room now."""
+        """When a call this large will fit. Call it only when there is no room now."""
         left = replace(self, calls=[])
         last = max(called_at for called_at, _ in self.calls)
         for called_at, gone in self.calls:
@@ -356,7 +356,7 @@ class LockedState:
                 return None
             return _too_fast(call.provider, _seconds(state.in_line_until, now))
         free_at = window.free_at(call.tokens)
-        if not is_held and window.has_room(0):  # refused because of its size
+        if not is_held and window.has_room(0):  # refused for being large
             since = now if is_others or _seconds(state.in_line_until, now) == 0 else state.in_line_since
             place = {"first_in_line": call.score_id, "in_line_since": since, "in_line_until": free_at + GRACE}
             self.states[call.provider] = replace(state, **place)  # type: ignore[arg-type]  # of three columns
@@ -367,7 +367,7 @@ class LockedState:
         return _too_fast(call.provider, _seconds(free_at, now))
 
     def _over_budget(self, permit: Permit) -> BudgetExhausted | None:
-        """The refusal if a budget of the call has less left than the call reserves."""
+        """The refusal if some budget has less left than the call reserves."""
         usd = exact_usd(permit.usd or 0.0)
         budgets = self._budgets_of(permit.call)
         lacking = next((p for p in budgets if p.left < usd), None)

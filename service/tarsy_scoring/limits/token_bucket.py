@@ -3,7 +3,7 @@
 
 class TokenBucket:
     """
-    Rate limit of one caller or connection.
+    Rate limit for one caller or connection.
 
     The bucket starts full. The caller passes the time, so that one clock serves many buckets and tests need
     none.
@@ -11,7 +11,7 @@ class TokenBucket:
     Args:
         per_s: Tokens added per second.
         burst: Capacity in tokens.
-        now: Current time in seconds, of any monotonic clock.
+        now: Current time in seconds, by any monotonic clock.
     """
 
     __slots__ = ("_burst", "_filled_at", "_per_s", "_tokens")

@@ -1,5 +1,5 @@
 """
-Learns how many tokens a model counts per estimated token, from the usage that its calls report.
+Learns how many tokens a model counts per estimated token, from the usage that calls report.
 
 `fleet` stores the factor for all processes.
 """
@@ -7,7 +7,7 @@ Learns how many tokens a model counts per estimated token, from the usage that i
 import math
 from dataclasses import dataclass, field
 
-MOST, STEPS = 4.0, 20  # steps of 0.05, so that contexts stay reproducible
+MOST, STEPS = 4.0, 20  # steps are 0.05, so that contexts stay reproducible
 LEARNED_FROM_TOKENS = 1_000  # in a smaller prompt the tokens that a provider adds weigh too much
 REPORTS_TO_FALL = 20
 
@@ -15,9 +15,9 @@ REPORTS_TO_FALL = 20
 @dataclass(slots=True)
 class FactorReports:
     """
-    Usage reports of one model, seen by this process.
+    Usage reports about one model, seen by this process.
 
-    The factor rises at once to the value of a single report, rounded up to a step, because a prompt that is
+    The factor rises at once to a single report's value, rounded up to a step, because a prompt that is
     too long wastes a call. It falls only after 20 lower reports in a row, to the highest of them. An absurd
     report is therefore forgotten, and small fluctuations change nothing.
     """

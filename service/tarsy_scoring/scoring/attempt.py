@@ -1,5 +1,5 @@
 """
-One attempt at a score, from the claim to its stored end, top to bottom.
+One attempt at a score, from the claim to the stored end, top to bottom.
 
     timeline -> chain and criteria -> interaction metrics -> evidence -> gates -> context -> judge (each turn
     checkpointed) -> outcome -> end
@@ -71,9 +71,9 @@ from tarsy_scoring.timeline.render.context import FittedContext
 log = structlog.get_logger()
 
 MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
-KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
+KEPT_S = 3600.0  # after that the clean-up may have removed a tool list to which no score refers
 FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
-# The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
+# The columns that `scoring.completed` carries as they are; from the interaction it carries only totals.
 PUBLISHED = sorted(
     {*SET_AT_END, "gates_passed", "gates_total"} & {*ScoringCompleted.model_fields} - {"interaction"}
 )
@@ -81,7 +81,7 @@ PUBLISHED = sorted(
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How an attempt ended, for its canonical log line."""
+    """How an attempt ended, for the canonical log line."""
 
     outcome: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Finished:
 @dataclass(kw_only=True)
 class Scorer:
     """
-    Runs attempts. It keeps no state of one attempt for the next.
+    Runs attempts. It keeps no state from one attempt for the next.
 
     Args:
         clients: Judges by provider name.
@@ -115,7 +115,7 @@ class Scorer:
         """
         Score a claimed session and store how the attempt ended. Waits while the database is away.
 
-        A cancel leaves the score in progress: the caller puts it back, or its lease expires.
+        A cancel leaves the score in progress: the caller puts it back, or the lease expires.
 
         Args:
             on_judged: Called when only the end is left to be stored.
@@ -206,7 +206,7 @@ class Scorer:
         return replace(timeline, reference=claimed.reference["text"]) if claimed.reference else timeline
 
     async def _leave(self, attempt: Attempt, bound: Binding) -> bool:
-        """Put the score back for the workers whose configuration has its chain, if there are any."""
+        """Put the score back for the workers whose configuration has the chain, if there are any."""
         clock, chain_id = attempt.clock, bound.chain_id or ""
         return await clock.untimed(
             leave_to_others(self.store.inbox, attempt.claimed, chain_id, bound.known_criteria, clock.spent_s)
@@ -214,12 +214,12 @@ class Scorer:
 
     async def _bind(self, attempt: Attempt, bound: Binding) -> Finished | None:
         """
-        Store chain, criteria and criteria hash of the score, where they were unknown or have changed.
+        Store the score's chain, criteria and criteria hash, where they were unknown or have changed.
 
-        What else the source says about the session is stored with them, or else with the end of the score.
+        What else the source says about the session is stored with them, or else when the score ends.
 
         Returns:
-            How the score ended, if its chain declines the request.
+            How the score ended, if the chain declines the request.
         """
         claimed = attempt.claimed
         assert attempt.timeline is not None
@@ -255,12 +255,12 @@ class Scorer:
         return self._failed(attempt, declined) if declined is not None and is_declined else None
 
     async def _keep(self, attempt: Attempt, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
-        """Store content before a score refers to its hash, but not again for an hour."""
+        """Store content before a score refers to the hash, but not again for an hour."""
         if time.monotonic() < self._kept.get(content_hash, -math.inf) + KEPT_S:
             return
         await attempt.clock.untimed(store())
         if len(self._kept) >= MOST_KEPT:
-            self._kept.clear()  # the price is one more write of content that is already stored
+            self._kept.clear()  # the price: content that is already stored is written once more
         self._kept[content_hash] = time.monotonic()
 
     async def _assess(
@@ -268,7 +268,7 @@ class Scorer:
     ) -> Verdict:
         """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
         claimed = attempt.claimed
-        # Turns of a provider that the chain no longer has are not continued.
+        # Turns from a provider that the chain no longer has are not continued.
         clients = {name: client for name, client in self.clients.items() if name in chain.providers}
 
         give_up_at: float | None = None
@@ -295,13 +295,13 @@ class Scorer:
                 await flush(self.store, attempt)
 
     def _left_s(self, attempt: Attempt) -> float:
-        """Seconds until the time of the attempt, or that of all attempts of the score, is used up."""
+        """Seconds until the attempt's time, or the score's time for all attempts, is used up."""
         clock, deadline_s = attempt.clock, self.settings.deadline_s
         return min(clock.left_s, deadline_s - attempt.claimed.spent_s - clock.spent_s)
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
-        Return the test whether a failed optional turn is given up: its error is permanent, or no attempt or
+        Return the test whether a failed optional turn is given up: the error is permanent, or no attempt or
         time is left.
 
         True wherever `_retry` or `_wait` would end the score: the total is already known and must not be
@@ -311,7 +311,7 @@ class Scorer:
         def is_final(error: Exception) -> bool:
             burned = attempt.claimed.attempts_burned + 1
             spent_s = attempt.claimed.spent_s + attempt.clock.spent_s
-            # Other providers may use up the remaining time of this attempt before it ends.
+            # Other providers may use up the time left before this attempt ends.
             latest_s = spent_s + max(0.0, attempt.clock.left_s)
             if isinstance(error, WaitFor):
                 return latest_s >= self.settings.deadline_s
@@ -368,7 +368,7 @@ class Scorer:
         return columns
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
-        """Count a completed score; of scores for other purposes than production only that they ended."""
+        """Count a completed score; one for another purpose than production counts only as ended."""
         claimed, metrics = attempt.claimed, self.metrics
         chain = metrics.chain(claimed.chain_id)
         metrics.scores.labels("completed", "", chain).inc()
@@ -467,7 +467,7 @@ class Scorer:
         """Numbers for the canonical log line."""
         usage = sum_usage(s.turn for s in attempt.turns)
         return {
-            "attempt": attempt.claimed.attempt,  # a look that found its session has become one
+            "attempt": attempt.claimed.attempt,  # a look that found the session has become one
             "chain_id": attempt.claimed.chain_id,
             "criteria": attempt.claimed.criteria,
             "turns": len(attempt.turns),
@@ -480,7 +480,7 @@ class Scorer:
 
 
 def facts_of(timeline: Timeline) -> SessionFacts:
-    """What the source says about the session. A source without real times does not know its end."""
+    """What the source says about the session. A source without real times does not know when it ended."""
     ended_at = timeline.completed_at if timeline.has_real_times else None
     return SessionFacts(timeline.alert_type, timeline.labels, timeline.status, ended_at)
 
@@ -497,12 +497,12 @@ def adds_facts(facts: SessionFacts, claimed: ClaimedScore) -> bool:
 def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:
     """
     Seconds until a session is looked for again: 2 s, then as long as it has been looked for, at most a
-    quarter of the grace period. That makes at most 12 looks; the last one is at the end of the grace period.
+    quarter of the grace period. That makes at most 12 looks; the last one is when the grace period ends.
 
     A very short or long grace period has another first pause: between a 500th and a 60th of it.
 
     Args:
-        age_s: Age of the request, below `grace_s`.
+        age_s: The request's age, below `grace_s`.
         jitter: 0 to 1; makes the pause up to a fifth longer.
     """
     shortest_s = max(min(FIRST_LOOK_S, grace_s / 60), grace_s / 500)

@@ -1,5 +1,5 @@
 """
-Decides to which chain and criteria a score belongs, once its session has been read.
+Decides to which chain and criteria a score belongs, once the session has been read.
 
 The chain decides which providers see the session. So the chain that the source names counts, unless the
 operator lets events choose.
@@ -17,10 +17,10 @@ from tarsy_scoring.timeline.model import Timeline
 @dataclass(frozen=True, slots=True)
 class Binding:
     """
-    Chain and criteria of a score.
+    A score's chain and criteria.
 
     Args:
-        criteria: Name of the criteria.
+        criteria: Name.
         known_criteria: The same, unless it only follows from the chain: then None.
         is_certain: The source named the chain, and events may not name another one.
         is_news: The claimed score names other values.
@@ -41,7 +41,7 @@ class Binding:
 
 
 def binding_of(claimed: ClaimedScore, timeline: Timeline, settings: Settings, policy: Policy) -> Binding:
-    """Decide chain and criteria. Criteria of a chain that an event named wrongly go with that chain."""
+    """Decide chain and criteria. If an event named a wrong chain, that chain's criteria go with it."""
     events_choose, found = settings.events_choose_chains, timeline.chain_id
     chain_id = (claimed.chain_id or found) if events_choose else (found or claimed.chain_id)
     is_moved = claimed.chain_id not in (None, chain_id)

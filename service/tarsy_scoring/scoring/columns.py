@@ -1,5 +1,5 @@
 """
-The results of an attempt as columns of `session_scores`, for stored scores and for scores made offline.
+An attempt's results as columns for `session_scores`, for stored scores and for scores made offline.
 
     interaction metrics (always) -> gates (per chain) -> [judge] -> outcome, composite score
 
@@ -33,12 +33,12 @@ from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 
 MOST_TOOLS = 4000  # names in a set; each tool has two
-# Columns of a score that the verdict holds under the same name.
+# Columns that the verdict holds under the same name.
 _AS_STATED = ("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome")
 
 
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
-    """How much of the session could be read, and how much of it the judge was shown."""
+    """How much could be read from the session, and how much the judge was shown."""
     evidence = timeline.evidence if timeline else None
     gaps = find_gaps(timeline) if timeline else None
     return {
@@ -58,7 +58,7 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
 
 def tool_names(timeline: Timeline) -> list[str]:
     """
-    The normalised names of the tools that the agents had, with and without their server, sorted.
+    Normalised names for the agents' tools, with and without their server, sorted.
 
     Names that are not printable or too long are left out, and names beyond `MOST_TOOLS`: a source controls
     the list.
@@ -71,7 +71,7 @@ def tool_names(timeline: Timeline) -> list[str]:
 
 
 def tools_hash_of(names: Sequence[str]) -> str | None:
-    """SHA-256 of a set of tools; None where it is empty: the source may have left the tools out."""
+    """SHA-256 of a tool set; None where it is empty: the source may have left the tools out."""
     return hashlib.sha256(to_json(list(names))).hexdigest() if names else None
 
 
@@ -83,7 +83,7 @@ def judgement_columns(
     criteria: Criteria,
     config: Config,
 ) -> dict[str, Any]:
-    """The columns of a completed score that the judge decides; without a judge, the total is null."""
+    """Columns in a completed score that the judge decides; without a judge, the total is null."""
     flags = set(context.flags) if context else set()
     judges = {model for t in turns for model in (t.model_requested, t.model_served)}
     if timeline is not None and is_self_judged(judges, timeline.agent_models):
@@ -131,7 +131,7 @@ def judge_fingerprint(
     *,
     has_reference: bool = False,
 ) -> str:
-    """SHA-256 of what defines who answered; scores with different fingerprints are not comparable."""
+    """SHA-256 over what defines who answered; scores with different fingerprints are not comparable."""
     who = {
         "criteria": criteria_hash,
         "provider": turn.provider,
@@ -149,7 +149,7 @@ def judge_fingerprint(
 @dataclass(frozen=True, slots=True)
 class Layers:
     """
-    Interaction metrics, cost and gate results of a session.
+    A session's interaction metrics, cost and gate results.
 
     Args:
         agent_cost_usd: See `evaluation.agent_cost`.
@@ -161,7 +161,7 @@ class Layers:
     gates: Sequence[GateResult] | None = None
 
     def columns(self) -> dict[str, Any]:
-        """Metrics, diagnosis and gate results as columns of `session_scores`."""
+        """Metrics, diagnosis and gate results as columns for `session_scores`."""
         gates = self.gates
         return {
             "interaction": self.interaction.document() | {"agent_cost_usd": self.agent_cost_usd},
@@ -172,7 +172,7 @@ class Layers:
         }
 
     def totals(self) -> dict[str, Any]:
-        """The totals of the interaction, as events carry them."""
+        """The interaction's totals, as events carry them."""
         return {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields}
 
 
@@ -195,7 +195,7 @@ async def measure(timeline: Timeline, chain: ChainSettings, prices: Mapping[str,
 def decided_columns(
     layers: Layers, settings: Settings, chain_id: str | None, criteria: Criteria, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Decide threshold, outcome and composite score of a completed score, as columns of `session_scores`."""
+    """Decide threshold, outcome and composite score, as columns for `session_scores`."""
     gates = layers.gates or ()
     total = verdict.total_score if verdict else None
     weighted = verdict.rubric.weighted_score if verdict and verdict.rubric else None

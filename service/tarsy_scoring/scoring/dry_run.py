@@ -30,9 +30,9 @@ class DryRun:
     The first turn as the judge would receive it, and the planned calls.
 
     Args:
-        tokens: Estimated tokens of the first turn.
+        tokens: Estimated tokens in the first turn.
         calls: Most calls that the plan makes; reminders and repairs are not counted.
-        cost_usd: Cost of these calls with answers of full length and nothing cached; None where a price is
+        cost_usd: Cost for these calls with full-length answers and nothing cached; None where a price is
             unknown.
     """
 
@@ -48,7 +48,7 @@ def dry_run(
     settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None
 ) -> DryRun:
     """
-    Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
+    Build the masked prompt for the first turn and the chain's first provider, and add up the planned calls.
 
     The plan counts one call per sample, one with suspicious text masked if the session contains such text, one
     follow-up if the strategy asks one, and a second opinion if another provider may be asked. A chain without
@@ -64,7 +64,7 @@ def dry_run(
 def plan_judgement(
     settings: Settings, criteria: Criteria, chain: ChainSettings, timeline: Timeline, nonce: str
 ) -> DryRun:
-    """As `dry_run`, for criteria and a chain that need not be those of the settings, with a given nonce."""
+    """As `dry_run`, for criteria and a chain that need not be in the settings, with a given nonce."""
     provider = settings.config.providers[chain.providers[0]]
     check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
     budget = context_budget(provider, criteria)
@@ -72,7 +72,7 @@ def plan_judgement(
     context = build_context(timeline, nonce, budget, masking=masking)
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)
-    planned: list[int] = []  # input tokens of each call
+    planned: list[int] = []  # input tokens per call
     if chain.judge.enabled:
         planned += [tokens] * chain.samples
         if context.injections:
@@ -85,7 +85,7 @@ def plan_judgement(
     if planned and chain.second_opinion and second is not None and criteria.bands:
         planned.append(tokens)
         asked.append(settings.config.providers[second])
-    # Call by call: the price of a token may rise with the length of the prompt.
+    # Call by call: a token's price may rise with the prompt's length.
     costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
     known = [cost for cost in costs if cost is not None]
     cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None

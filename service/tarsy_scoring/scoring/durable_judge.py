@@ -39,10 +39,10 @@ PHASE_OF_TURN: Mapping[TurnKind, str] = {
 @dataclass(slots=True)
 class Attempt:
     """
-    The state of an attempt; code that ends the attempt early reads how far it came.
+    An attempt's state; code that ends the attempt early reads how far it came.
 
     Args:
-        clock: Measures the work of this attempt.
+        clock: Measures this attempt's work.
         on_judged: Called when only the end is left to be stored.
     """
 
@@ -50,15 +50,15 @@ class Attempt:
     clock: AttemptClock
     on_judged: Callable[[], None]
     turns: list[StoredTurn] = field(default_factory=list)
-    """All turns of the score; turns of earlier attempts come first."""
+    """All turns for the score; those from earlier attempts come first."""
     unstored: list[StoredTurn] = field(default_factory=list)
-    """Turns that returned and are not stored yet. They are stored with the next phase, or with the end of the score."""
+    """Turns that returned and are not stored yet. They are stored with the next phase, or when the score ends."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a step is stored, so that of several samples asked at once only one stores the turn before them."""
+    """Held while a step is stored, so that one among several samples asked at once stores the turn before them."""
     phase: str | None = None
     timeline: Timeline | None = None
     facts: SessionFacts | None = None
-    """What the source said about the session and no event did; it is stored with the end of the score."""
+    """What the source said about the session and no event did; it is stored when the score ends."""
     context: FittedContext | None = None
     layers: Layers | None = None
     binding: Binding | None = None
@@ -71,12 +71,12 @@ class DurableAsk:
     paid for is replayed.
 
     A new turn is stored with the phase that follows it, in one write and before the next question. A sample
-    is stored at once, because other samples run beside it. The last turn is stored with the end of the score,
+    is stored at once, because other samples run beside it. The last turn is stored when the score ends,
     or by `flush` where the score does not end. A cancel loses at most a turn that returned in the same
     instant.
 
     Args:
-        give_up_at: Time of the event loop at which a question fails, also one that waits for a limit or a
+        give_up_at: When a question fails, by the event loop's clock, also one that waits for a limit or a
             free slot; None: waits have no end.
     """
 
@@ -95,8 +95,8 @@ class DurableAsk:
         self._question = (self.criteria.criteria_hash, context.context_hash, claimed.nonce)
         self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
         for s in self.attempt.turns:
-            # A refusal of one provider says nothing about another, and the conversation with a provider that
-            # is no longer configured cannot go on. A second opinion of another provider is another opinion.
+            # One provider's refusal says nothing about another, and the conversation with a provider that
+            # is no longer configured cannot go on. Another provider's second opinion is another opinion.
             is_shared = (
                 is_usable(s.turn) and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
             )
@@ -112,7 +112,7 @@ class DurableAsk:
             return known.popleft()
         has_unstored = bool(self.attempt.unstored)
         # A paid turn is stored before the next question. A phase without a turn is announced beside the
-        # question: otherwise all scores of a burst would wait for one common write and then ask at the same
+        # question: otherwise all scores in a burst would wait for one common write and then ask at the same
         # moment.
         announcing = asyncio.create_task(flush(self.store, self.attempt, PHASE_OF_TURN[kind]))
         try:
@@ -162,7 +162,7 @@ class DurableAsk:
 
 @dataclass(frozen=True, slots=True)
 class ScorePermits:
-    """The limits of the fleet for the calls of one score; see `ask.client.Permits`."""
+    """The fleet's limits for one score's calls; see `ask.client.Permits`."""
 
     limits: Limits
     claimed: ClaimedScore
@@ -177,8 +177,8 @@ class ScorePermits:
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
     """
-    Store the turns that are not stored yet, and announce `phase` where it is new. Takes no time of the
-    attempt.
+    Store the turns that are not stored yet, and announce `phase` where it is new. Takes no attempt
+    time.
 
     Raises:
         LeaseLost: Another worker holds the score, or it was cancelled.

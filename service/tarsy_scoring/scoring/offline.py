@@ -1,7 +1,7 @@
 """
-Score one session without Kafka and without a database, for pipelines and for authors of prompts.
+Score one session without Kafka and without a database, for pipelines and for prompt authors.
 
-Timeline rules, context, judge and document are those of a worker. Nothing is stored.
+Timeline rules, context, judge and document are as in a worker. Nothing is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,10 +45,10 @@ async def score_offline(
     reference: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Score one session and return its document; where there is no score, `error_kind` says why.
+    Score one session and return the document; where there is no score, `error_kind` says why.
 
     Args:
-        reference: What the document carries of the reference in `timeline`.
+        reference: What the document carries from the reference in `timeline`.
 
     Raises:
         UnknownCriteria: The chain's criteria do not exist.
@@ -71,7 +71,7 @@ async def score_offline(
             asking = _recording(clients, AttemptClock(limit_s), turns)
             masking = masking_of(settings.config.masking.extra_patterns)
             judges, nonce = Judges(settings.config.providers, asking, masking=masking), new_nonce()
-            # There is no later attempt, so every error of an optional turn is final.
+            # There is no later attempt, so every error in an optional turn is final.
             judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)
             await add_second_opinion(judgement, timeline, nonce, chain, criteria, judges)
             context, verdict = judgement.context, judgement.verdict
@@ -99,7 +99,7 @@ async def score_offline(
 def _recording(
     clients: Mapping[str, JudgeClient], clock: AttemptClock, turns: list[Turn]
 ) -> Callable[[str, FittedContext], Ask]:
-    """For `Judges.ask_of`: asks a provider and appends its turn."""
+    """For `Judges.ask_of`: asks a provider and appends the turn."""
 
     def ask_of(provider: str, _context: FittedContext) -> Ask:
         async def ask(question: Question) -> Turn:

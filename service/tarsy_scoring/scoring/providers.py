@@ -1,5 +1,5 @@
 """
-One judgement: the chain's providers are asked in their order, each with a context that fits its window.
+One judgement: the chain's providers are asked in their order, each with a context that fits the window.
 
 The worker, which stores every turn, and scoring without a database share this module.
 """
@@ -53,7 +53,7 @@ OVERHEAD_TOKENS = 600
 
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
-# Errors after which the next provider of the chain is asked.
+# Errors after which the chain's next provider is asked.
 _TRY_NEXT = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
 
 
@@ -78,8 +78,8 @@ class Judges:
 
     Args:
         ask_of: Makes the `Ask` for a provider and a context.
-        token_factor: Learned ratio of real to estimated tokens of a provider, >= 1.
-        masking: The rules of secrets.
+        token_factor: A provider's real tokens per estimated one, as learned, >= 1.
+        masking: Rules about secrets.
     """
 
     providers: Mapping[str, ProviderSettings]
@@ -97,7 +97,7 @@ async def judge(
     is_final: IsFinal,
 ) -> Judgement:
     """
-    Judge with the first provider of the chain that gives a score.
+    Judge with the chain's first provider that gives a score.
 
     The next provider is asked where one is unreachable or must not be called now, refuses, filters, rejects
     the request, or has too small a window. It continues with the turns that are already stored.
@@ -141,7 +141,7 @@ async def _judge_at(
 
 
 class Render(Protocol):
-    """Renders the context of the same size again."""
+    """Renders the context again at the same size."""
 
     async def __call__(self, *, mask_injections: bool = False) -> FittedContext: ...
 
@@ -236,7 +236,7 @@ def plain_model(name: str) -> str:
 
 
 def is_self_judged(judges: Iterable[str | None], agents: Iterable[str]) -> bool:
-    """Whether a judging model was also an agent of the session; vendor, tag and date are ignored."""
+    """Whether a judging model was also an agent in the session; vendor, tag and date are ignored."""
     return not {plain_model(j) for j in judges if j}.isdisjoint(plain_model(a) for a in agents)
 
 
@@ -245,8 +245,8 @@ def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) 
     Flags for what an endpoint did without saying so: it cut the input, or changed the model between turns.
 
     Args:
-        turns: All turns of the score, in the order in which they were asked.
-        context: The context of the provider that was asked last; earlier providers may have had a smaller
+        turns: All turns for the score, in the order asked.
+        context: As shown to the provider asked last; earlier providers may have had a smaller
             one.
     """
     flags = set()

@@ -1,9 +1,8 @@
 """
-A second judgement by another provider of the chain, where the first one is in doubt.
+A second judgement by another provider in the chain, where the first one is in doubt.
 
-The first total counts. The second judgement costs at most one answer with its reminders and its repair: it
-has no
-further samples and no question about missing tools.
+The first total counts. The second judgement costs at most one answer with reminders and
+repair: no further samples and no question about missing tools.
 """
 
 from dataclasses import replace
@@ -35,7 +34,7 @@ async def add_second_opinion(
     judges: Judges,
 ) -> None:
     """
-    Ask the next provider where the chain wants it and the verdict is in doubt, and add its judgement to the
+    Ask the next provider where the chain wants it and the verdict is in doubt, and add that judgement to the
     verdict.
 
     A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It
@@ -68,10 +67,10 @@ async def _judge(
     provider: str, timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges
 ) -> Verdict:
     """
-    Judge once with one provider. All its turns have the kind `second_opinion`, reminders and repairs
+    Judge once with one provider. All turns have the kind `second_opinion`, reminders and repairs
     included.
 
-    Suspicious text is masked: a single judgement has no other one that would show its effect.
+    Suspicious text is masked: a single judgement has no other one that would show an effect.
     """
     strategy = STRATEGIES[criteria.strategy]
 

@@ -9,9 +9,9 @@ class TakeoverGuard:
     """
     How long a worker has renewed leases without a break.
 
-    A lease that expired says nothing about its worker if the same outage cut off that worker. So a worker
+    A lease that expired says nothing about the worker if the same outage cut off that worker. So a worker
     takes scores back only after it has been in contact with the database for one lease time: by then every
-    other worker has renewed its leases. Times are readings of this process's monotonic clock.
+    other worker has renewed. Times are read from this process's monotonic clock.
     """
 
     lease_s: float
@@ -19,7 +19,7 @@ class TakeoverGuard:
     _last: float = -math.inf
 
     def renewed(self, now: float) -> None:
-        """Record a renewal that succeeded, be it of no lease at all."""
+        """Record a successful renewal, even with no leases to renew."""
         if self._is_broken(now):
             self._since = now
         self._last = now
@@ -29,7 +29,7 @@ class TakeoverGuard:
         return not self._is_broken(now) and now - self._since >= self.lease_s
 
     def _is_broken(self, now: float) -> bool:
-        # Renewals come three times per lease, so one of them failed. A break that is long enough to expire
-        # the lease of a living worker lasts longer: at least what its last renewal left, two thirds of the
+        # Renewals come three times per lease, so one failed. A break that is long enough to expire
+        # a living worker's lease lasts longer: at least what the last renewal left, two thirds of the
         # lease.
         return now - self._last > self.lease_s / 2

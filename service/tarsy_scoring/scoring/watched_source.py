@@ -4,7 +4,7 @@ read.
 
 After a failed read the source is asked for an answer that depends on no session. If it answers, the session
 is
-read once more, and a second failure belongs to the session. If it does not, the circuit of the source opens:
+read once more, and a second failure belongs to the session. If it does not, the source's circuit opens:
 attempts wait, the worker claims nothing, and single checks find out when the source is back. The circuit also
 opens if several sessions in a row cannot be read: a source may answer the check and give no session.
 """
@@ -29,12 +29,12 @@ COOL_DOWN_S, MOST_COOL_DOWN_S = 2.0, 30.0
 MOST_UNREADABLE = 3  # different sessions, with none in between that could be read
 # If sessions are still unreadable after this time, they are the fault and not the source.
 LONGEST_ROW_S = 3600.0
-SPREAD = 0.5  # of workers that check the same source, and of the scores that they put back
+SPREAD = 0.5  # between workers that check one source, and between scores that they put back
 
 
 class WatchedSource:
     """
-    One source with its circuit, which is of this process alone: a worker may be cut off from it while others
+    One source with a circuit for this process alone: a worker may be cut off from it while others
     are not.
     """
 
@@ -56,7 +56,7 @@ class WatchedSource:
     @property
     def unanswered(self) -> str | None:
         """
-        Why the source has never answered this process; None from its first answer on, also while it is away.
+        Why the source has never answered this process; None from the first answer on, also while it is away.
         """
         return (
             None if self._answered_at > -math.inf else self.away or "the timeline source has not answered yet"
@@ -67,7 +67,7 @@ class WatchedSource:
         Read one session; see `TimelineSource`.
 
         Args:
-            clock: Of the attempt. Waiting until the source has room for another read takes no time of it.
+            clock: The attempt's. Waiting until the source has room for another read takes no attempt time.
 
         Raises:
             SourceAway: The source does not answer, or gives no session.
@@ -148,7 +148,7 @@ class WatchedSource:
             raise unfit
 
     async def _check_after(self, failed_at: float) -> None:
-        """Check the source; of many reads that fail at once, one does it for all."""
+        """Check the source; when many reads fail at once, one does it for all."""
         async with self._checking:
             if self.away is None and self._answered_at < failed_at:
                 await self._ask()

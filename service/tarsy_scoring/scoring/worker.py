@@ -1,8 +1,8 @@
 """
-The worker: claims due scores for its free slots, renews their leases, takes over expired scores, and drains.
+The worker: claims due scores for free slots, renews their leases, takes over expired scores, and drains.
 
-Laws. Leases are renewed for an explicit list of scores that is made before the query, so a score that no task
-runs loses its lease. A task whose lease is lost is cancelled and writes nothing more. Judging never waits for
+Laws. Leases are renewed for an explicit list that is made before the query, so a score that no task
+runs loses the lease. A task whose lease is lost is cancelled and writes nothing more. Judging never waits for
 Kafka.
 """
 
@@ -38,7 +38,7 @@ from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
 log = structlog.get_logger()
 
 POLL_S = 1.0
-LIMITS_EVERY_S = 1.0  # how soon every worker learns of a pause or an open circuit
+LIMITS_EVERY_S = 1.0  # how soon every worker learns about a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 # The server ends a transaction that lost its client, and rows that another transaction has locked are passed
@@ -65,11 +65,11 @@ class Worker:
     """
     Claims and judges scores in up to `slots` tasks.
 
-    A score takes a slot while it is judged, not while its end is being stored. A cancel of `run` leaves
+    A score takes a slot while it is judged, not while the end is being stored. Cancelling `run` leaves
     claimed scores to expire with their leases; draining puts them back at once.
 
     Args:
-        tracing: Receives a trace of each attempt, from its claim to its canonical log line.
+        tracing: Receives a trace per attempt, from the claim to the canonical log line.
     """
 
     settings: Settings
@@ -81,19 +81,19 @@ class Worker:
     tracing: Tracing = OFF
     owner: uuid.UUID = field(default_factory=uuid.uuid4)
     """Per boot: a restarted worker does not continue old leases."""
-    # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
+    # By lease token: this worker may claim a score again while the lost attempt is still being cancelled.
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
     _locked: list[ClaimedScore] = field(default_factory=list, init=False)
     _has_locked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _waits_for_an_end: bool = field(default=True, init=False)
-    """Whether the end of an attempt may allow a claim that the last one could not make."""
+    """Whether an attempt that ends may allow a claim that the last one could not make."""
     _may_hold_untracked_until: float = field(default=-math.inf, init=False)
     """Monotonic time until which a claim that failed may still be committed."""
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
         self._takeover_guard = TakeoverGuard(self.settings.lease_s)
-        # As with leases: after an outage each worker has the grace to announce its names again.
+        # As with leases: after an outage each worker has the grace to announce names again.
         self._announced = TakeoverGuard(self.settings.unknown_criteria_grace_s)
         self._topics = {
             SOURCE_COMPLETED: self.settings.topic_session_completed,
@@ -134,7 +134,7 @@ class Worker:
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """
-        Do the work for ever, first after a random part of the period, so that workers do not run in step.
+        Do the work for ever, first after a random share of the period, so that workers do not run in step.
 
         A pass is skipped while the database is away: a lease outlives two missed renewals.
         """
@@ -154,9 +154,9 @@ class Worker:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
-            if claimed < free or free <= 0:  # a notification wakes us, or the end of an attempt
+            if claimed < free or free <= 0:  # a notification wakes us, or an attempt that ends
                 self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
-                # Of unequal length, so that the workers of a fleet do not poll in step.
+                # At unequal lengths, so that workers do not poll in step.
                 await self._database.wait_notified("scores", POLL_S * random.uniform(0.8, 1.0))  # noqa: S311
 
     async def release_untracked(self) -> None:
@@ -171,7 +171,7 @@ class Worker:
             await self.leases.release_untracked(self.owner, self._running.keys())
 
     def _free_slots(self) -> int:
-        """Number of slots for further attempts; 0 or less if there is none."""
+        """How many slots are left for attempts; 0 or less if none."""
         # At most two attempts per slot, ends included: ends that wait for a slow database would pile up.
         slots = self.settings.slots
         judging = sum(r.is_judging for r in self._running.values())
@@ -208,7 +208,7 @@ class Worker:
         )
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
-        """Claim up to `limit` due scores of these chains and start them at once."""
+        """Claim up to `limit` due scores in these chains and start them at once."""
         # If this worker ends, only one suspect was in it, so that no other can be taken for the cause.
         # No await after the claim: an untracked lease would expire.
         try:
@@ -255,7 +255,7 @@ class Worker:
             except LeaseLost:
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
-                # The message of an unforeseen error may quote session content, so only its type and place are
+                # An unforeseen error's message may quote session content, so only type and place are
                 # logged.
                 frames = traceback.extract_tb(error.__traceback__)[-4:]
                 place = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
@@ -275,12 +275,12 @@ class Worker:
         self._finish(running, finished)
 
     def _claim_again(self) -> None:
-        """Wake the claim loop at the end of an attempt, unless the last claim left nothing for it."""
+        """Wake the claim loop when an attempt ends, unless the last claim left nothing for it."""
         if self._waits_for_an_end:
             self._database.notify_locally("scores")
 
     def _finish(self, running: _Running, finished: Finished) -> None:
-        """Count an attempt and write its canonical log line; docs/operations.md lists the fields."""
+        """Count an attempt and write the canonical log line; docs/operations.md lists the fields."""
         outcome, fields = finished.outcome, finished.fields
         duration_s = time.monotonic() - running.started
         if outcome == "lease_lost":
@@ -293,10 +293,10 @@ class Worker:
 
     async def keep_leases(self) -> None:
         """
-        Renew the leases of what runs; cancel attempts whose lease is lost.
+        Renew the leases for what runs; cancel attempts whose lease is lost.
 
         Also asks if nothing runs, because only an answer shows that workers can renew. An attempt that only
-        stores its end is not cancelled. The write itself finds out that the lease is lost; and if the end is
+        stores the end is not cancelled. The write itself finds out that the lease is lost; and if the end is
         already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
@@ -350,7 +350,7 @@ class Worker:
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
 
     async def announce_names(self) -> None:
-        """Announce criteria and chains of this worker; fail scores whose names no worker has announced."""
+        """Announce this worker's criteria and chains; fail scores whose names no worker has announced."""
         await announce(self.leases.inbox)
         self._announced.renewed(time.monotonic())
         if not self._announced.is_settled(time.monotonic()):
@@ -377,7 +377,7 @@ class Worker:
             self.metrics.budget_reserved.labels(scope, chain).set(reserved)
 
     async def read_gauges(self) -> None:
-        """Export depth and age of the queue."""
+        """Export queue depth and age."""
         try:
             queue = await open_scores(self._database, await self.limits.refreshed_standings())
         except DatabaseAway:
@@ -394,7 +394,7 @@ class Worker:
         """
         Let attempts finish, then put the others back: pending, due now, no attempt burned.
 
-        If a loop dies meanwhile, the others are put back at once and the error of the loop is raised.
+        If a loop dies meanwhile, the others are put back at once and the loop's error is raised.
         """
         tasks = [r.task for r in self._running.values()]
         if tasks:
@@ -439,7 +439,7 @@ def _names(running: _Running) -> dict[str, str | int]:
 
 
 async def _first_to_end(tasks: Sequence[asyncio.Task[Any]], timeout_s: float | None = None) -> None:
-    """Wait until one task ends, or for `timeout_s`. Raises its error."""
+    """Wait until one task ends, or for `timeout_s`. Raises the task's error."""
     done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -447,7 +447,7 @@ async def _first_to_end(tasks: Sequence[asyncio.Task[Any]], timeout_s: float | N
 
 async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for them for a limited time."""
-    # While the database is away, a task may be unable to store its last turn.
+    # While the database is away, a task may be unable to store the last turn.
     for task in tasks:
         task.cancel()
     if tasks:

@@ -122,7 +122,7 @@ class JudgeClient:
         Args:
             clock: The attempt's. Calls and the pauses between them count; waiting for a free slot or a
                 permit does not.
-            permits: Asked for a permit before each single call, and told the outcome.
+            permits: Asked for a permit before each single call; settled with the outcome.
             token_factor: Real tokens per estimated one, >= 1.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Finds numbers of a verdict that do not agree with each other, and asks the judge once to repair them."""
+"""Finds numbers in a verdict that do not agree, and asks the judge once to repair them."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ async def repair(
     A repair that fails for good costs a flag and not the score. No number is ever clamped.
 
     Args:
-        take: Takes the numbers of the reply into the verdict, unless the reply is not valid.
+        take: Takes the reply's numbers into the verdict, unless the reply is not valid.
 
     Raises:
         RetryLater, WaitFor: Another attempt may succeed.
@@ -31,9 +31,9 @@ async def repair(
 
 def contradictions(verdict: Verdict, bands: Bands) -> set[str]:
     """
-    The flags for the numbers of a verdict that do not agree; empty where all agree.
+    Flags for numbers in a verdict that do not agree; empty where all agree.
 
-    A total may round half points of the breakdown; whole points must match it. A missing outcome contradicts
+    A total may round half points in the breakdown; whole points must match it. A missing outcome contradicts
     nothing.
     """
     flags = set()

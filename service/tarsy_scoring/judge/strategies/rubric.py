@@ -26,7 +26,7 @@ class Rubric(Strategy):
         Check that the file has a rubric whose weights add up to 1.
 
         Raises:
-            ValueError: There is no rubric, or its weights do not add up to 1.
+            ValueError: There is no rubric, or the weights do not add up to 1.
         """
         if not definition.rubric:
             raise ValueError("the strategy rubric needs rubric")
@@ -34,7 +34,7 @@ class Rubric(Strategy):
             raise ValueError(f"the weights of rubric add up to {weights:g}, not to 1")
 
     def added_prompts(self, definition: Definition) -> Mapping[str, str]:
-        """The schema of a reply, and the reminder for a reply that does not fit it."""
+        """The reply schema, and the reminder for a reply that does not fit it."""
         return json_reply.added_prompts(self.reply_format(definition))
 
     def reply_format(self, definition: Definition) -> ReplyFormat:
@@ -71,9 +71,9 @@ Remarks = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
 class _Answer(BaseModel):
-    """The fields of every answer; the values are added per rubric."""
+    """Fields in every answer; the values are added per rubric."""
 
-    # Deferred: answers are read by models that are made of this one.
+    # Deferred: answers are read by models made from this one.
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True, defer_build=True)
 
     weighted_score: StrictFloat | None = None  # any number: it is compared and never used

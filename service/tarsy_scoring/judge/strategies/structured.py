@@ -17,13 +17,13 @@ from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, ReplyF
 
 
 class Structured(Strategy):
-    """One question, answered in JSON; a second one only where its numbers contradict each other."""
+    """One question, answered in JSON; a second one only where the numbers contradict each other."""
 
     name = "structured"
 
     def added_prompts(self, definition: Definition) -> Mapping[str, str]:
         """
-        The schema of a reply, the reminder for a reply that does not fit it, and the request for a repair.
+        The reply schema, the reminder for a reply that does not fit it, and the repair request.
         """
         added = json_reply.added_prompts(self.reply_format(definition))
         return added | {"repair_prompt": repair_prompt(definition.bands)}
@@ -75,9 +75,9 @@ MOST_APPROACHES = 3
 
 
 class _Answer(BaseModel):
-    """The fields of every structured answer; breakdown and outcome are added per definition."""
+    """Fields in every structured answer; breakdown and outcome are added per definition."""
 
-    # Deferred: answers are read by models that are made of this one.
+    # Deferred: answers are read by models made from this one.
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True, defer_build=True)
 
     score_reasoning: Annotated[str, Field(min_length=1)]

@@ -30,7 +30,7 @@ class TwoTurn(Strategy):
         Check that the file has a follow-up prompt, a reminder prompt and no rubric.
 
         Raises:
-            ValueError: A prompt of the file is missing, or the file has a rubric.
+            ValueError: A prompt is missing in the file, or the file has a rubric.
         """
         if not (definition.follow_up_prompt and definition.reminder_prompt):
             raise ValueError("the strategy two_turn needs follow_up_prompt and reminder_prompt")
@@ -109,7 +109,7 @@ def repair_prompt(bands: Bands) -> str:
 
 def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     """
-    The form of an answer: the text for `{{OUTPUT_SCHEMA}}`.
+    How an answer must look: the text for `{{OUTPUT_SCHEMA}}`.
 
     Args:
         max_points: Highest points by category id; empty for criteria without categories.
@@ -138,9 +138,9 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
 
 async def _obtain_total(conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
     """
-    Ask, and remind the judge of the form until a reply contains a total or no reminder is left.
+    Ask, and remind the judge until a reply contains a total or no reminder is left.
 
-    The analysis is that of the first reply with any text beside the total.
+    The first reply with any text beside the total gives the analysis.
 
     Raises:
         NoScoreInAnswer: The last reply contains no total.
