@@ -253,7 +253,6 @@ async def test_gauges_show_circuits_by_kind_and_budgets_by_chain(service: Servic
     shares = {chain: value("budget_spent_ratio", scope="chain", chain=chain) for chain in ("k", "idle", "other")}
     assert shares == {"k": 0.5, "idle": 0.0, "other": 0.25}
     assert value("budget_spent_ratio", scope="all", chain="") == pytest.approx(0.2)
-    assert value("budget_reserved_ratio", scope="all", chain="") == pytest.approx(0.2)
 
 
 async def test_a_bridge_reports_whether_it_reaches_our_database(service: Service) -> None:

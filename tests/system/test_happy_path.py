@@ -148,7 +148,7 @@ async def test_readiness_follows_the_database_and_metrics_count(service: Service
                 'requests_total{disposition="accepted",source="session-completed"} 2.0',
                 'scores_total{chain="other",error_kind="",status="completed"} 2.0',
                 'attempts_total{outcome="completed"} 2.0',
-                'turns_total{how="asked",kind="analysis"} 2.0',
+                'turn_duration_seconds_count{kind="analysis",provider="default"} 2.0',
                 'dead_letters_total{reason="not_json"} 1.0',
                 'events_published_total{type="scoring.completed"} 2.0',
                 "outbox_backlog_events 0.0",

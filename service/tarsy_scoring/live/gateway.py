@@ -323,7 +323,6 @@ class Gateway:
             self._subscribe(client, INSIGHTS)
         if (snapshot := self.insights.snapshot()).texts:
             client.offer(snapshot)
-            self._metrics.gateway_sent.inc(len(snapshot.texts))
 
     async def _catch_up(self, client: Client, channel: str, since: int, *, is_subscription: bool) -> None:
         """
@@ -358,7 +357,6 @@ class Gateway:
                 )
         if texts:
             client.offer(Chunk(texts))
-            self._metrics.gateway_sent.inc(len(texts))
         if has_more:
             client.send_message({"type": "catchup.overflow", "channel": channel, "has_more": True})
         client.release()

@@ -35,7 +35,6 @@ class Subscriptions:
         """Send messages without a position to a channel, also to clients whose live events are held back."""
         for client in self._subscribers.get(channel, ()):
             client.offer(chunk)
-            self._metrics.gateway_sent.inc(len(chunk.texts))
 
     def send(self, events: Sequence[Event]) -> None:
         """Send events, in order of position, to the subscribers of their channels, once per client."""
@@ -45,7 +44,6 @@ class Subscriptions:
                 wanted.setdefault(client, []).append(channel)
         # Most clients are subscribed to the same channels, so few selections serve all of them.
         selections: dict[tuple[str, ...], tuple[list[Event], Chunk]] = {}
-        sent = 0
         for client, channels in wanted.items():
             key = tuple(channels)
             if key not in selections:
@@ -56,8 +54,6 @@ class Subscriptions:
                 client.hold_back(selected)
             else:
                 client.offer(chunk)
-            sent += len(selected)
-        self._metrics.gateway_sent.inc(sent)
         if wanted:
             now_us = time.time() * 1e6
             for event in events:

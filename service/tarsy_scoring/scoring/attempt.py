@@ -376,9 +376,6 @@ class Scorer:
             return
         if columns["total_score"] is not None and columns["reference"] is None:
             metrics.score.labels(chain).observe(columns["total_score"])
-        if second := columns["second_opinion"]:
-            agreed = {True: "agrees", False: "disagrees", None: "not_had"}[second["agrees"]]
-            metrics.second_opinions.labels(second["provider"], agreed).inc()
         metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
         for flag in columns["flags"]:
             metrics.score_flags.labels(flag).inc()

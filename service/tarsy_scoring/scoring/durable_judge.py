@@ -108,7 +108,6 @@ class DurableAsk:
         kind = question.kind
         asked = asked_hash(kind, question.messages)
         if known := self._stored[asked]:
-            self.metrics.turns.labels(kind, "replayed").inc()
             return known.popleft()
         has_unstored = bool(self.attempt.unstored)
         # A paid turn is stored before the next question. A phase without a turn is announced beside the
@@ -152,7 +151,6 @@ class DurableAsk:
 
     def _count(self, turn: Turn) -> None:
         metrics = self.metrics
-        metrics.turns.labels(turn.kind, "asked").inc()
         metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
         for direction in ("input", "cached_input", "output"):
             metrics.tokens.labels(direction, turn.provider).inc(getattr(turn, f"{direction}_tokens") or 0)

@@ -372,9 +372,8 @@ class Worker:
         for (scope, chain_id), share in self.limits.budget_shares().items():
             label = (scope, self.metrics.chain(chain_id) if scope == "chain" else "")
             shares[label] = max(share, shares.get(label, share))
-        for (scope, chain), (spent, reserved) in shares.items():
+        for (scope, chain), (spent, _) in shares.items():
             self.metrics.budget_spent.labels(scope, chain).set(spent)
-            self.metrics.budget_reserved.labels(scope, chain).set(reserved)
 
     async def read_gauges(self) -> None:
         """Export queue depth and age."""

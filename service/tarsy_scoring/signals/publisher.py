@@ -89,7 +89,6 @@ class RollingSignals:
         finally:
             consumer.cancel()
             await asyncio.wait({consumer})
-            self._metrics.insights_chains.set(0)
             self._metrics.kafka_up.remove("insights")
 
     async def _publish_rounds(self, stopping: asyncio.Event) -> None:
@@ -175,8 +174,6 @@ class RollingSignals:
                 self._published[chain] = news[chain]
             for ended_at in changed.get(chain, ()):
                 self._metrics.insights_delay.observe(max(0.0, time.time() - ended_at.timestamp()))
-        self._metrics.insights_published.inc(len(acknowledged))
-        self._metrics.insights_chains.set(len(self._published))
         if missing := news.keys() - acknowledged:
             self._mark({chain: changed.get(chain, []) for chain in missing})
             raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")

@@ -110,7 +110,6 @@ class DriftLoop:
             self._metrics.anchor_sessions.labels(state).set(counts[state])
         if any(a.is_due for a in found.anchors):
             scores = await anchors.ask(self._inbox, found, by=AUTOMATIC)
-            self._metrics.anchors_asked.inc(len(scores))
             log.info(
                 "anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges]
             )

@@ -74,16 +74,13 @@ class Metrics:
     score: Histogram
     score_outcomes: Counter
     score_flags: Counter
-    second_opinions: Counter
     score_delay: Histogram
     attempt_duration: Histogram
     turn_duration: Histogram
-    turns: Counter
     turns_failed: Counter
     tokens: Counter
     cost: Counter
     budget_spent: Gauge
-    budget_reserved: Gauge
     circuit_open: Gauge
     source_away: Gauge
     slots: Gauge
@@ -113,14 +110,12 @@ class Metrics:
     gateway_clients: Gauge
     gateway_subscriptions: Gauge
     gateway_events: Counter
-    gateway_sent: Counter
     gateway_closed: Counter
     gateway_lag: Histogram
 
     # --- drift ---
 
     anchor_sessions: Gauge
-    anchors_asked: Counter
     drift_events: Counter
 
     # --- HTTP ---
@@ -132,9 +127,7 @@ class Metrics:
     # --- rolling signals ---
 
     insights_events: Counter
-    insights_published: Counter
     insights_delay: Histogram
-    insights_chains: Gauge
 
     # --- the bridge ---
 
