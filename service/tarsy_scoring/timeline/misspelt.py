@@ -1,13 +1,13 @@
 """
 Finds what a session file probably misspells, for the author of the file.
 
-A file may hold keys that no source reads, such as further columns of TARSy's records, so an unknown key is
-reported
-only if it resembles a known one that its object lacks. Types are few, so every unknown type is reported.
+A file may hold keys that no source reads, such as further columns of TARSy's records. So an unknown key is
+reported only if it resembles a known one that its object lacks, an unknown type always.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from tarsy_scoring.config.explain import suggest
@@ -38,31 +38,22 @@ STAGE_TYPES = SHOWN_STAGE_TYPES | {"chat", "scoring", "compose"}
 MOST_REMARKS = 20
 _LEAST_LIKENESS = 0.8  # `user_message`, a key of other recorders, is 0.78 like `error_message`
 _LONGEST_NAME = 40
-_MOST_NAMES = 1000  # unknown keys that are compared with known ones: a comparison takes 0.1 ms
-
-_Nearest = Callable[[str, str], str | None]
 
 
 def misspellings(session: Mapping[str, Any]) -> list[str]:
     """
-    Remarks on the JSON of a session, in the order of the file; at most `MOST_REMARKS`, and one that counts
-    the rest.
+    Remarks on the JSON of a session, in the order of the file; at most `MOST_REMARKS`.
 
-    Each names a key or a type (untrusted text), the nearest known names, and the first place. Passes over
-    parts of a wrong shape, which are missing evidence.
+    Each names a key or a type (untrusted text), the nearest known name, and the first place. Passes over parts
+    of a wrong shape, which are missing evidence.
     """
-    nearest = _comparison()
-    places: dict[str, list[str]] = defaultdict(list)
+    places: dict[str, str] = {}
     for kind, where, raw in _objects(session):
-        for remark in _remarks(kind, raw, nearest):
-            places[remark].append(where)
-    remarks = [f"{_shortened(found)}: {remark}" for remark, found in places.items()]
-    rest = len(remarks) - MOST_REMARKS
-    return remarks[:MOST_REMARKS] + ([f"{rest:,} more remarks of this kind"] if rest > 0 else [])
-
-
-def _shortened(places: list[str]) -> str:
-    return places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1:,} more"
+        for remark in _remarks(kind, raw):
+            places.setdefault(remark, where)
+            if len(places) == MOST_REMARKS:
+                return [f"{where}: {remark}" for remark, where in places.items()]
+    return [f"{where}: {remark}" for remark, where in places.items()]
 
 
 def _objects(session: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -88,46 +79,23 @@ def _listed(raw: Mapping[str, Any], key: str, within: str) -> Iterator[tuple[str
             yield f"{within}{key}[{position}]", item
 
 
-def _remarks(kind: str, raw: Mapping[str, Any], nearest: _Nearest) -> Iterator[str]:
+def _remarks(kind: str, raw: Mapping[str, Any]) -> Iterator[str]:
     for key in raw:
-        if key not in KEYS[kind] and (near := nearest(kind, key)) is not None and near not in raw:
-            yield f"the key {_quoted(key)} is ignored; did you mean {near!r}?"
-    stage_type, event_type = raw.get("stage_type"), raw.get("event_type")
-    if kind == "stage" and isinstance(stage_type, str) and stage_type not in STAGE_TYPES:
-        found = f"the stage_type {_quoted(stage_type)} is unknown, so the judge does not see the stage"
-        yield found + suggest(stage_type, STAGE_TYPES)
-    if kind == "event" and isinstance(event_type, str) and event_type not in EVENT_TYPES:
-        found = (
-            f"the event_type {_quoted(event_type)} is unknown, so the judge reads the event under this name"
-        )
-        yield found + suggest(event_type, EVENT_TYPES)
+        if key not in KEYS[kind] and (near := _nearest(kind, key[:_LONGEST_NAME])) and near not in raw:
+            yield f"the key {key[:_LONGEST_NAME]!r} is ignored; did you mean {near!r}?"
+    for name, types in (("stage_type", STAGE_TYPES), ("event_type", EVENT_TYPES)):
+        found = raw.get(name)
+        if name in KEYS[kind] and isinstance(found, str) and found not in types:
+            yield f"the {name} {found[:_LONGEST_NAME]!r} is unknown{suggest(found[:_LONGEST_NAME], types)}"
 
 
-def _quoted(name: str) -> str:
-    return repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...")
-
-
-def _comparison() -> _Nearest:
-    """
-    Finds the known key of an object that an unknown key resembles; None: there is none, or the file has too
-    many.
-    """
-    known = {kind: {_plain(key): key for key in keys} for kind, keys in KEYS.items()}
-    found: dict[tuple[str, str], str | None] = {}
-
-    def nearest(kind: str, key: str) -> str | None:
-        if (kind, key) not in found:
-            close: list[str] = []
-            if len(found) < _MOST_NAMES and len(key) <= _LONGEST_NAME:
-                from difflib import get_close_matches  # few files have an unknown key
-
-                close = get_close_matches(_plain(key), known[kind], n=1, cutoff=_LEAST_LIKENESS)
-            found[kind, key] = known[kind][close[0]] if close else None
-        return found[kind, key]
-
-    return nearest
+@lru_cache(1_000)
+def _nearest(kind: str, key: str) -> str | None:
+    """The known key of an object that an unknown key resembles, also `finalAnalysis` or `Final-Analysis`."""
+    known = {_plain(name): name for name in KEYS[kind]}
+    close = get_close_matches(_plain(key), known, n=1, cutoff=_LEAST_LIKENESS)
+    return known[close[0]] if close else None
 
 
 def _plain(key: str) -> str:
-    """The key without the differences between `final_analysis`, `finalAnalysis` and `Final-Analysis`."""
     return key.lower().replace("_", "").replace("-", "")

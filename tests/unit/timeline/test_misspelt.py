@@ -29,37 +29,14 @@ MISSPELT = [
         id="key of the session",
     ),
     pytest.param(
-        session(available_tools=[{"server_name": "k", "toolname": "get"}]),
-        "available_tools[0]: the key 'toolname' is ignored; did you mean 'tool_name'?",
-        id="key of a tool",
-    ),
-    pytest.param(
-        session(stage={"stage_nmae": "x"}),
-        "stages[0]: the key 'stage_nmae' is ignored; did you mean 'stage_name'?",
-        id="key of a stage",
-    ),
-    pytest.param(
-        session(CALL | {"meta_data": {}, "metadata": {"argumets": "{}"}}),
+        session(*[CALL | {"metadata": {"argumets": "{}"}} for _ in range(3)]),
         "stages[0].executions[0].events[0].metadata: the key 'argumets' is ignored; did you mean 'arguments'?",
-        id="key of a call",
-    ),
-    pytest.param(
-        session(*[CALL | {"sequence": n, "sequence_numbr": n} for n in range(1234)]),
-        "stages[0].executions[0].events[0] and 1,233 more: "
-        "the key 'sequence_numbr' is ignored; did you mean 'sequence_number'?",
-        id="key of many events",
+        id="key of several calls",
     ),
     pytest.param(
         session(CALL | {"event_type": "tool_call"}),
-        "stages[0].executions[0].events[0]: the event_type 'tool_call' is unknown, so the judge reads the event under "
-        "this name; did you mean 'llm_tool_call'?",
+        "stages[0].executions[0].events[0]: the event_type 'tool_call' is unknown; did you mean 'llm_tool_call'?",
         id="type of an event",
-    ),
-    pytest.param(
-        session(stage={"stage_type": "x" * 50}),
-        f"stages[0]: the stage_type '{'x' * 40}...' is unknown, so the judge does not see the stage "
-        "(known: action, chat, compose, exec_summary, investigation, scoring, synthesis)",
-        id="type of a stage",
     ),
 ]
 
@@ -92,10 +69,9 @@ def test_parts_of_a_wrong_shape_are_passed_over() -> None:
 
 
 def test_the_remarks_are_few() -> None:
-    remarks = misspellings(session(*[{"event_type": f"kind-{n}", "content": "x"} for n in range(1000)]))
+    events = [{"event_type": f"kind-{n}", "content": "x"} for n in range(1000)]
 
-    assert len(remarks) == MOST_REMARKS + 1
-    assert remarks[-1] == "980 more remarks of this kind"
+    assert len(misspellings(session(*events))) == MOST_REMARKS
 
 
 def test_the_documentation_has_every_key() -> None:

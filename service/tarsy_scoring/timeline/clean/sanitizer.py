@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 
 import re2
@@ -156,23 +156,6 @@ def _may_change(data: bytes) -> bool:
     )
 
 
-_SHORT_BYTES = 200
-
-
-@lru_cache(maxsize=10_000)  # names of tools and agents return in each session
-def _changes_short(data: bytes) -> bool:
-    """
-    Whether a text changes, or holds an injection, in every session: `get_secret` may change, and does not.
-    """
-    if not _may_change(data):
-        return False
-    alone = Sanitizer(_NO_NONCE)
-    return alone._changed("", data, defuse_markers) != data.decode() or bool(alone.injections)
-
-
-_NO_NONCE = "\0"  # no clean text holds it
-
-
 def imitates_fence(data: bytes) -> bool:
     """Whether UTF-8 text holds something that looks like a fence line, with any nonce."""
     return _ANY_IMITATION.search(data) is not None
@@ -287,7 +270,7 @@ class Sanitizer:
         data = encode(text)
         lower = data.lower()
         if (
-            (_changes_short if len(data) <= _SHORT_BYTES else _may_change)(data)
+            _may_change(data)
             or (self._own is not None and self._own.search(data) is not None)
             or any(literal in lower for literal in (self._nonce, *self._names))
         ):
