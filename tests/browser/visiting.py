@@ -7,9 +7,7 @@ A test fails if a visitor meets a dialog, an error in the console, a request to 
 import asyncio
 import contextlib
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,9 +16,6 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSock
 from builders import UNPUBLISHED
 from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service
-
-SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
-"""The folder for screenshots of the pages that tests open; without it there are none."""
 
 ACTION_TIMEOUT_MS = 30_000
 CLOSE_TIMEOUT_S = 20
@@ -96,11 +91,6 @@ class Visitor:
     async def read_rows(self) -> list[str]:
         """The session ids of the list on the page, from the top."""
         return await self.page.locator("table.list tbody th code").all_inner_texts()
-
-    async def screenshot(self, name: str) -> None:
-        """Save a screenshot of the whole page, if `BROWSER_SCREENSHOTS` names a folder."""
-        if SCREENSHOTS:
-            await self.page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), full_page=True)
 
     def watch(self) -> None:
         """Record complaints and refused answers from now on."""

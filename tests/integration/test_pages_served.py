@@ -290,19 +290,6 @@ async def test_a_session_that_the_source_lost_cannot_be_scored_again(api: Api) -
     assert refused.all("a", href="/sessions/lost")
 
 
-async def test_a_loss_that_a_score_found_out_offers_no_form_in_the_list(api: Api) -> None:
-    """The earlier score stays on the page of the session."""
-    await scored(api, "lost", total=71)
-    assert (await look(api, "/")).all("form", action="/sessions/lost/score")
-    await api.scoring.store.end(failure(await api.scoring.claimed("lost"), error_kind="session_not_found"))
-
-    listed, page = await look(api, "/"), await look(api, "/sessions/lost")
-    assert "The session does not exist or was deleted." in listed.text
-    assert not listed.all("form", action="/sessions/lost/score")
-    assert "71 / 100" in page.text
-    assert "A newer attempt: Failed" in page.text
-
-
 async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1")
     await api.scoring.store.record(step(claimed, "identifying_missing_tools"))
@@ -314,13 +301,6 @@ async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api
     answer = await api.client.post(f"/scores/{claimed.score_id}/cancel", headers=AS_BROWSER)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sessions/session-1")
     assert "Cancelled" in (await look(api, "/sessions/session-1")).text
-
-
-async def test_a_page_knows_the_position_that_it_was_read_at(api: Api) -> None:
-    """The page treats later events as news."""
-    await api.scoring.rows("UPDATE relay_position SET position = 4711")
-    for path in ("/", "/sessions/session-1"):
-        assert (await look(api, path)).all("main")[0]["data-position"] == "4711"
 
 
 async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:

@@ -11,7 +11,6 @@ from tarsy_scoring.cli import cli
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text("utf-8")
 FILES = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
 QUOTED = re.compile(r"```console\n\$ tarsy-scoring (.+?)\n(.*?)```", re.DOTALL)
-NEEDS_JUDGE = "score my-session.json"
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("command", "shown"), [quote for quote in QUOTED.findall(PAGE) if quote[0] != NEEDS_JUDGE])
+@pytest.mark.parametrize(("command", "shown"), QUOTED.findall(PAGE))
 def test_shown_output_is_printed(folder: Path, command: str, shown: str) -> None:
     ended = CliRunner().invoke(cli, command.split())
 

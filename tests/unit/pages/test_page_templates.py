@@ -26,13 +26,12 @@ from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
-from tarsy_scoring.web.pages import criteria, score_view, sessions
+from tarsy_scoring.web.pages import score_view, sessions
 from tarsy_scoring.web.pages.charts import trend_view
 from tarsy_scoring.web.pages.distribution import band_rows, category_rows
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
-from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession
 from tarsy_scoring.web.pages.trends import chain_rows
 from tarsy_scoring.web.queries import read_form
@@ -222,35 +221,6 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         assert expected in text, expected
 
 
-@pytest.mark.parametrize(
-    ("usage", "said"),
-    [
-        ({"cost_usd": 0.25}, "Cost$0.25 Tokens"),
-        ({"cost_usd": None}, "Costno prices are set"),
-        ({"cost_usd": None, "input_tokens": None}, "Costunknown: the judge's endpoint reports no tokens"),
-    ],
-    ids=["known", "no-prices", "no-tokens"],
-)
-def test_a_score_page_says_why_a_cost_is_unknown(usage: dict[str, Any], said: str) -> None:
-    assert said in score_page(FULL | {"usage": FULL["usage"] | usage}, CONTENT, is_readable=False)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "Second opinion of spare: 31, partial agrees"),
-        ({"agrees": False, "outcome": None}, "Second opinion of spare: 31 disagrees"),
-        ({"total_score": None, "reason": "budget"}, "No second opinion of spare: budget"),
-        ({"total_score": None, "reason": "refused"}, "No second opinion of spare: The judge refused to answer."),
-    ],
-    ids=["agrees", "disagrees", "no-budget", "refused"],
-)
-def test_a_score_page_shows_the_second_opinion(changes: dict[str, Any], expected: str) -> None:
-    second = {"provider": "spare", "total_score": 31, "outcome": "partial", "agrees": True, "reason": None} | changes
-
-    assert expected in score_page(FULL | {"second_opinion": second})
-
-
 def test_a_score_page_lists_the_citations_that_do_not_hold() -> None:
     failed = [
         {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
@@ -294,23 +264,6 @@ def test_hostile_text_in_every_field_stays_text() -> None:
     bad = r"<script(?! type=\"module\" src=\"/static/)|<img|<svg[^>]*onload|href=\"javascript|\u202e"
     assert not re.search(bad, html)
     assert "1337" not in html
-
-
-@pytest.mark.parametrize(
-    ("outcome", "judge", "chip"),
-    [
-        ("pass", None, "Gates passed"),
-        ("fail", None, "Gates failed"),
-        ("pass", "pass", "Passed"),
-        ("fail", "fail", "Did not pass"),
-    ],
-)
-def test_an_outcome_of_gates_alone_says_so(outcome: str, judge: str | None, chip: str) -> None:
-    """Without a threshold the total takes no part, so that a low total may stand beside it."""
-    layers = {"interaction": None, "gates": outcome, "judge": judge}
-    values = score_values(FULL | {"outcome": outcome, "layers": layers}, CONTENT)
-    html = bytes(page("score.html", here="/", **values).body).decode()
-    assert re.search(rf'<span class="chip (good|weak)">{chip}</span>', html)
 
 
 def test_a_score_page_without_results_says_what_it_waits_for() -> None:
@@ -390,15 +343,6 @@ def test_a_list_links_to_tarsy_if_its_address_is_known() -> None:
     assert "tarsy.example" not in list_page(b"", listed("s-1", "completed", 40))
 
 
-def test_criteria_page_renders_with_and_without_changes() -> None:
-    values = {"name": "c", "criteria_hash": "h", "first_used_at": None, "is_current": False}
-    before = {"name": "c", "criteria_hash": "g"}
-    for older in ({}, CONTENT):
-        changes = criteria.changes(older, CONTENT)
-        text = shown("criteria.html", before=before, changes=changes, content=criteria.in_sections(CONTENT), **values)
-        assert ("No changes" in text) is (older == CONTENT)
-
-
 @pytest.mark.parametrize("name", ["<b>", None], ids=["named", "unnamed"])
 def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     form = read_period_form(b"", TODAY)
@@ -432,7 +376,3 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "reasons": reasons}
     for may_edit in (True, False):
         shown("missing_tools.html", form=read_period_form(b"", TODAY, SORT), may_edit=may_edit, **values, **shared)
-
-
-def test_categories_are_in_the_order_of_their_criteria() -> None:
-    assert list(in_order({"b": 1, "new": 2, "a": 3}, ["a", "gone", "b"])) == ["a", "b", "new"]

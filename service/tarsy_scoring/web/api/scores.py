@@ -108,17 +108,10 @@ class CriteriaDocument(BaseModel):
     status_code=202,
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; no score is open."},
-        202: {
-            "model": ScoreDocument,
-            "description": "A new score, or the one that is pending or in progress.",
-        },
+        202: {"model": ScoreDocument, "description": "A new score, or the open one."},
         400: {"description": "The session has not ended."},
         404: {"description": "The session is unknown, deleted, or, under this key, erased."},
         409: {"description": "A score is under way, and `force_rescore` or `criteria` requires another one."},
-        422: {
-            "description": "The request is malformed, or the session is too large to be read; see `errors`."
-        },
-        503: {"description": "The database or the source is unavailable."},
     },
 )
 async def ask(
@@ -164,18 +157,14 @@ async def ask(
 )
 async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
     """End a pending or in-progress score without a number. The judge's replies so far are kept."""
-    is_cancelled = await context_of(request).leases.cancel(score_id, caller.name, is_patient=False)
+    context = context_of(request)
+    is_cancelled = await context.leases.cancel(score_id, caller.name, is_patient=False)
     document = await _score(request, score_id)
-    if is_cancelled:
-        metrics = context_of(request).metrics
-        metrics.scores.labels("cancelled", "cancelled", metrics.chain(document["chain_id"])).inc()
-    else:
-        raise Problem(
-            409,
-            "Score has ended",
-            f"the score {score_id} is {document['status']}: only an open score can be cancelled",
-            extra={"score_status": document["status"]},
-        )
+    status = document["status"]
+    if not is_cancelled:
+        detail = f"the score {score_id} is {status}: only an open score can be cancelled"
+        raise Problem(409, "Score has ended", detail, extra={"score_status": status})
+    context.metrics.scores.labels("cancelled", "cancelled", context.metrics.chain(document["chain_id"])).inc()
     return json_answer(document)
 
 

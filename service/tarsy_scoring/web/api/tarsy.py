@@ -105,25 +105,11 @@ router = APIRouter(
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
-        409: {
-            "model": TarsyError,
-            "description": "The session has not ended, or a score of it is under way.",
-        },
-        422: {
-            "model": TarsyError,
-            "description": "The `Idempotency-Key` is malformed or was used before, or the session is too large.",
-        },
-        503: {
-            "model": TarsyError,
-            "description": "The database or the source is unavailable.",
-        },
+        409: {"description": "The session has not ended, or a score is under way."},
     },
 )
 async def start(
-    request: Request,
-    caller: Scoring,
-    session_id: SessionId,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, caller: Scoring, session_id: SessionId, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """
     Make a new score for a session that has ended, whatever scores exist. A repeat under the key returns it.
@@ -139,8 +125,7 @@ async def start(
     summary="Read the newest score of a session, as TARSy does",
     responses={
         200: {"model": TarsyScore},
-        404: {"model": TarsyError, "description": "There is no such session, or it has no score."},
-        503: {"model": TarsyError, "description": "The database is unavailable."},
+        404: {"description": "There is no such session, or it has no score."},
     },
 )
 async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
