@@ -74,7 +74,7 @@ async def test_the_same_judgement_twice_shows_one_analysis_and_highlights_nothin
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("judge_fingerprint = 'other'", "They are of different judges"),
+        ("judge_fingerprint = 'other'", "They have different judges"),
         ("criteria = 'cli-tool-use', criteria_hash = 'hash-other'", "They were judged by different criteria."),
         ("criteria_hash = 'hash-changed'", "The text of the criteria changed in between."),
         ('reference = \'{"provided_by": "bob"}\'', "One was judged against a reference"),
@@ -117,6 +117,6 @@ async def test_scores_that_cannot_be_compared_are_refused_in_words(api: Api) -> 
         (f"a={unknown}&b={score}", 404, f"there is no score {unknown}"),
         (f"a={score}", 422, "the address needs the ids of two scores"),
         (f"a={score}&b=<b>", 422, "the address needs the ids of two scores"),
-        (f"a={score}&b={score}&c=1", 422, "this page has no such field"),
+        (f"a={score}&b={score}&c=1", 422, "a field that this page does not have"),
     ):
         assert reason in (await look(api, f"/scores/compare?{query}", status)).text.replace("The", "the"), query
