@@ -250,18 +250,6 @@ async def test_every_end_of_an_answer_is_a_turn(endpoint: Endpoint, connect: Con
     assert endpoint.waits == []
 
 
-async def test_unusable_token_counts_are_reported_once(endpoint: Endpoint, connect: Connect) -> None:
-    client, usage = connect(), {"prompt_tokens": 10**12, "completion_tokens": 5.5, "prompt_tokens_details": {}}
-    endpoint.script = [replies(), *[replies(completion(usage=usage))] * 2]
-
-    with structlog.testing.capture_logs() as logged:
-        for _ in range(3):
-            await ask(client)
-
-    [warning] = [line for line in logged if line["event"] == "judge.usage_unusable"]
-    assert (warning["provider"], warning["counts"]) == ("main", ["prompt_tokens", "completion_tokens"])
-
-
 TRANSIENT = {
     "request_timeout": fails(408),
     "conflict": fails(409),

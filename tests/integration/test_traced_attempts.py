@@ -272,7 +272,6 @@ async def test_an_interrupted_attempt_ends_its_span(
     assert Counter(line["event"] for line in about) == {
         "within": 4,
         "attempt.finished": 4,
-        "attempt.lease_lost": 1,
         "attempt.broke": 1,
     }
     assert [line for line in about if line["trace_id"] != of_session[line["session_id"]].split("-")[1]] == []

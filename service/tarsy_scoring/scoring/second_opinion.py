@@ -7,8 +7,6 @@ repair: no further samples and no question about missing tools.
 
 from dataclasses import replace
 
-import structlog
-
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
@@ -19,8 +17,6 @@ from tarsy_scoring.judge.verdict import Question, SecondOpinion, Turn, Verdict
 from tarsy_scoring.scoring.providers import Judgement, Judges, Render, in_fitting_context
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext
-
-log = structlog.get_logger()
 
 DISAGREES = "second_opinion_disagrees"
 
@@ -54,7 +50,6 @@ async def add_second_opinion(
         second = await _judge(provider, timeline, nonce, chain, criteria, judges)
     except (WaitFor, RetryLater, Unscorable) as error:
         reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
-        log.warning("judge.no_second_opinion", provider=provider, reason=str(error))
         verdict.second_opinion = SecondOpinion(provider, reason=reason)
         return
     agrees = agree(verdict, second, criteria.bands)

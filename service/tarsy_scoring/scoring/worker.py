@@ -313,7 +313,6 @@ class Worker:
                 and running.is_judging
                 and not running.task.done()
             ):
-                log.warning("attempt.lease_lost", **_names(running))
                 running.has_lost_its_lease = True
                 running.task.cancel()
 
@@ -417,9 +416,8 @@ class Worker:
         try:
             await self.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
         except LeaseLost:
-            log.debug("worker.release_not_needed", **_names(running))
-        else:
-            self._finish(running, Finished("released"))
+            return
+        self._finish(running, Finished("released"))
 
 
 def _about(claimed: ClaimedScore) -> dict[str, str | int]:

@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import httpx2
 import structlog
@@ -23,7 +22,7 @@ from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, Sc
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
 from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.verdict import Message, Question, Turn
+from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.render.context import estimate_tokens
 
@@ -94,7 +93,6 @@ class JudgeClient:
         self.endpoint = Endpoint(provider, settings, api_key, concurrency, transport)
         self.prices = self.endpoint.prices
         self._calls = asyncio.Semaphore(concurrency)
-        self._estimates: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
         self._sleep = sleep
         self._tracing = tracing
 
@@ -177,7 +175,7 @@ class JudgeClient:
             PromptTooLong: The prompt leaves too few tokens for a reply.
         """
         most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
-        estimated = sum(self._estimate(message) for message in question.messages)
+        estimated = sum(estimate_tokens(message.content) for message in question.messages)
         tokens = math.ceil(estimated * token_factor)
         reply_limit = min(most * question.reply_limit_factor, window - tokens)
         least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
@@ -189,12 +187,6 @@ class JudgeClient:
                 tokens,
             )
         return FittedQuestion(question, estimated, tokens, reply_limit)
-
-    def _estimate(self, message: Message) -> int:
-        """Estimated tokens in a message, once for all turns that contain it."""
-        if (known := self._estimates.get(message)) is None:
-            known = self._estimates[message] = estimate_tokens(message.content)
-        return known
 
     async def _call(self, fitted: FittedQuestion, permits: Permits | None, clock: AttemptClock) -> Turn:
         # The permit is taken last: no reservation must be held while the call waits for a free slot.

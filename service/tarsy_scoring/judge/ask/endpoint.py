@@ -22,7 +22,7 @@ from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable
 from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, wait_asked_s
 from tarsy_scoring.judge.ask.prices import Prices
-from tarsy_scoring.judge.ask.reply import ReplyUsage, read_turn, usage_of
+from tarsy_scoring.judge.ask.reply import read_turn, usage_of
 from tarsy_scoring.judge.ask.transport import (
     CONNECT_TIMEOUT_S,
     REPLY_BYTES_MORE,
@@ -112,7 +112,6 @@ class Endpoint:
         self._takes_temperature = True
         self._takes_system = True
         self._json_rung = 0
-        self._has_warned_of_usage = False
         require_header_text(f"providers.{provider}: the key", current(api_key) or "")
         for header, value in settings.extra_headers.items():
             require_header_text(f"providers.{provider}.extra_headers.{header}", value)
@@ -233,7 +232,7 @@ class Endpoint:
         return self._react(request, reply, usage, key)
 
     def _react(self, request: dict[str, Any], error: ErrorReply, usage: object, key: str | None) -> Outcome:
-        used = self._usage_of(usage)
+        used = usage_of(usage)
         is_billed = used.total is not None or error.may_be_billed()
         costs = {"tokens": used.total, "cost_usd": self.prices.cost_usd(*used)}
         billed = costs if is_billed else _NOTHING_BILLED
@@ -243,7 +242,7 @@ class Endpoint:
     def _read(
         self, fitted: FittedQuestion, completion: ChatCompletion, headers: httpx2.Headers, latency_ms: int
     ) -> Outcome:
-        usage = self._usage_of(getattr(completion, "usage", None))
+        usage = usage_of(getattr(completion, "usage", None))
         cost_usd = self.prices.cost_usd(*usage)
         billed = {"tokens": usage.total, "cost_usd": cost_usd}
         turn = read_turn(
@@ -254,15 +253,6 @@ class Endpoint:
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         blocked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
         return Outcome({**billed, **learned, "blocked_s": blocked_s}, turn)
-
-    def _usage_of(self, reported: object) -> ReplyUsage:
-        """Read the tokens, and warn once about counts that cannot be true."""
-        usage, unusable = usage_of(reported)
-        if unusable and not self._has_warned_of_usage:
-            self._has_warned_of_usage = True
-            effect = "these counts and costs stay unknown; check what the endpoint reports as usage"
-            _log.warning("judge.usage_unusable", provider=self._provider, counts=unusable, effect=effect)
-        return usage
 
     def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
         """For a call without an answer in time; a short wait is not held against the provider."""

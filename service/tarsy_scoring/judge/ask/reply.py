@@ -32,28 +32,18 @@ class ReplyUsage(NamedTuple):
         return None if self.read is None or self.written is None else self.read + self.written
 
 
-def usage_of(reported: object) -> tuple[ReplyUsage, list[str]]:
+def usage_of(reported: object) -> ReplyUsage:
     """
-    Read the usage that any response reports, and name the counts that cannot be true.
+    Read the usage that any response reports.
 
-    Such a count is unknown: the nearest possible number would be made up.
+    A count that cannot be true is unknown: the nearest possible number would be made up.
     """
     usage = as_mapping(
         reported.to_dict(warnings=False) if isinstance(reported, CompletionUsage) else reported
     )
-    counts = {
-        "prompt_tokens": usage.get("prompt_tokens"),
-        "cached_tokens": as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),
-        "completion_tokens": usage.get("completion_tokens"),
-    }
-    tokens = [
-        count if (count := as_count(c)) is not None and count <= MOST_TOKENS else None
-        for c in counts.values()
-    ]
-    unusable = [
-        n for (n, given), t in zip(counts.items(), tokens, strict=True) if given is not None and t is None
-    ]
-    return ReplyUsage(*tokens), unusable
+    cached = as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")
+    counts = map(as_count, (usage.get("prompt_tokens"), cached, usage.get("completion_tokens")))
+    return ReplyUsage(*(None if count is None or count > MOST_TOKENS else count for count in counts))
 
 
 def read_turn(
