@@ -6,11 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from infrastructure import wait_until
-from processes import PATIENCE_S, Process, Service, service
+from processes import Process, Service, service
 
 __all__ = ["service"]
 
@@ -61,31 +59,3 @@ async def test_a_worker_scores_under_any_user(service: Service) -> None:
     await worker.ready()
     await service.all_end(2, without_backoff=True)
     assert await worker.stop() == 0
-
-
-async def test_the_api_serves_under_any_user(service: Service) -> None:
-    api = start(service, "api", SCORING_API_PORT="0")
-    address = (await api.says("api.listening"))["address"]
-
-    async def is_ready() -> bool:
-        async with aiohttp.ClientSession() as session, session.get(f"{address}/readyz") as answer:
-            return answer.status == 200
-
-    await wait_until(is_ready, PATIENCE_S, "the API is ready")
-    assert await api.stop() == 0
-
-
-@pytest.mark.parametrize(
-    "command", [("migrate",), ("check-config",), ("pause", "--list")], ids=lambda command: command[0]
-)
-async def test_commands_run_under_any_user(service: Service, command: tuple[str, ...]) -> None:
-    ended = start(service, *command)
-    assert await ended.ended() == 0, ended.log
-
-
-async def test_a_database_url_may_lack_the_user(service: Service) -> None:
-    """The driver then takes the name of the process's user, which is none here, and the image has one in USER."""
-    refused = start(service, "pause", "--list", SCORING_DATABASE_URL="postgresql://127.0.0.1:1/scoring")
-    assert await refused.ended() != 0
-    assert "Traceback" not in refused.log
-    assert "127.0.0.1" in refused.log

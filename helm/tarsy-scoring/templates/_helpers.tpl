@@ -88,11 +88,11 @@ helm.sh/chart: {{ include "tarsy-scoring.labelValue" (printf "%s-%s" .root.Chart
 {{- $values := index $.root.Values $component }}
 {{- if ne (toString $values.enabled) "false" }}
 {{- $isThere := false }}
-{{- range $values.extraVolumeMounts }}
+{{- range $values.pod.extraVolumeMounts }}
 {{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $.path) }}{{ $isThere = true }}{{ end }}
 {{- end }}
 {{- if not $isThere }}
-{{- fail (printf "%s: %s is in no mount of %s: bring it by %s.extraVolumes and %s.extraVolumeMounts" $.value $.path $component $component $component) }}
+{{- fail (printf "%s: %s is in no mount of %s: bring it by %s.pod.extraVolumes and %s.pod.extraVolumeMounts" $.value $.path $component $component $component) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -4,9 +4,6 @@
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
-{{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -26,7 +23,7 @@ topologySpreadConstraints:
 
 {{/* Where the operator wants these pods. */}}
 {{- define "tarsy-scoring.placing" -}}
-{{- $values := index .root.Values .component -}}
+{{- $values := (index .root.Values .component).pod -}}
 {{- range $name := list "nodeSelector" "tolerations" "affinity" }}
 {{- with index $values $name }}
 {{ $name }}: {{- toYaml . | nindent 2 }}
@@ -36,7 +33,7 @@ topologySpreadConstraints:
 
 {{- define "tarsy-scoring.container" -}}
 image: {{ include "tarsy-scoring.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+imagePullPolicy: IfNotPresent
 securityContext:
   allowPrivilegeEscalation: false
   privileged: false
@@ -48,7 +45,7 @@ securityContext:
 {{- if .root.Values.config }}
 checksum/config: {{ toYaml .root.Values.config | sha256sum }}
 {{- end }}
-{{- with (index .root.Values .component).podAnnotations }}
+{{- with (index .root.Values .component).pod.annotations }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -204,7 +201,7 @@ Variables of every program but `migrate`. Each of them reads `config`, which may
 {{- if eq (include "tarsy-scoring.hasTimelineFiles" .root) "yes" }}
 - {name: timeline, mountPath: /etc/tarsy-scoring/timeline, readOnly: true}
 {{- end }}
-{{- with (index .root.Values .component).extraVolumeMounts }}
+{{- with (index .root.Values .component).pod.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -234,7 +231,7 @@ Variables of every program but `migrate`. Each of them reads `config`, which may
       {{- end }}
       {{- end }}
 {{- end }}
-{{- with (index .root.Values .component).extraVolumes }}
+{{- with (index .root.Values .component).pod.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

@@ -4,7 +4,6 @@
 A selection is shown first, with its estimated cost, and is sent only with --yes.
 """
 
-import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tarsy_scoring.commands.shared import (
-    FAILED,
     asker,
     audited,
     counted,
     json_option,
     moment,
     not_blank,
-    plain,
     print_json,
     print_text,
     progress_bar,
@@ -31,18 +28,9 @@ from tarsy_scoring.commands.shared import (
     sessions_argument,
     settings_of_environment,
 )
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import (
-    ConfigurationError,
-    SessionNotFound,
-    SessionNotTerminal,
-    SessionTooLarge,
-    TimelineUnavailable,
-)
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Estimate, estimate_of, never_scored, obsolete_sessions
-from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -103,25 +91,23 @@ def rescore(
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
     selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores.
 
-    Named sessions are looked up in the timeline source first. No score is requested of a session that it does
-    not have or that still runs: the command prints the reason and ends with status 1. Sessions of a selection
-    are not looked up: the score of one that the source no longer has fails as session_not_found.
+    Sessions are not looked up in the timeline source: the score of one that it does not have fails as
+    session_not_found.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
-    if bool(sessions) == is_selection:
-        raise click.UsageError("name sessions, or select them with --obsolete, --failed or --since")
-    if sessions and chain is not None:
-        raise click.UsageError(
-            "--chain needs a selection (--obsolete, --failed, --since): named sessions are scored whatever their "
-            "chain is, so leave it out"
-        )
-    if obsolete and failed:
-        raise click.UsageError("--obsolete and --failed exclude each other")
-    if error_kind is not None and not failed:
-        raise click.UsageError("--error-kind needs --failed")
-    if obsolete and criteria is not None:
-        raise click.UsageError("--obsolete uses the criteria of each chain and excludes --criteria")
+    for is_wrong, why in (
+        (
+            bool(sessions) == is_selection,
+            "name sessions, or select them with --obsolete, --failed or --since",
+        ),
+        (sessions and chain is not None, "--chain needs a selection: --obsolete, --failed or --since"),
+        (obsolete and failed, "--obsolete and --failed exclude each other"),
+        (error_kind is not None and not failed, "--error-kind needs --failed"),
+        (obsolete and criteria is not None, "--obsolete uses each chain's criteria and excludes --criteria"),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
 
@@ -132,9 +118,7 @@ def rescore(
             return await parts.reader.failed_sessions(error_kind, chain, since)
         return await parts.reader.scored_sessions(chain, since)
 
-    async def work(parts: "Parts") -> int:
-        refused = await _refused(settings, sessions)
-        chosen = await select(parts) if is_selection else [name for name in sessions if name not in refused]
+    async def work(parts: "Parts") -> None:
         requests = [
             Request(
                 request_id=uuid.uuid4(),
@@ -147,52 +131,14 @@ def rescore(
                 reason=reason,
                 priority=Priority.BULK if is_selection else Priority.PEOPLE,
             )
-            for session in chosen
+            for session in (await select(parts) if is_selection else sessions)
         ]
         if is_selection:
             await _show_or_send(parts, requests, yes=yes, as_json=as_json)
         else:
-            _print_sent(requests, await _send(parts, requests), None, as_json=as_json, refused=refused)
-        return FAILED if refused else 0
+            _print_sent(requests, await _send(parts, requests), None, as_json=as_json)
 
-    sys.exit(run_on_parts(work, settings))
-
-
-async def _refused(settings: Settings, sessions: Sequence[str]) -> dict[str, str]:
-    """
-    Look named sessions up in the timeline source; returns the reason for each whose score would fail at once.
-
-    Where the source is not configured or cannot be read, the rest is not looked up, and a warning says so.
-    """
-    refused: dict[str, str] = {}
-    if not sessions:
-        return refused
-    try:
-        source = open_timeline_source(settings)
-    except ConfigurationError as error:
-        _warn_of_lost_sessions(error)
-        return refused
-    try:
-        for session in sessions:
-            try:
-                await source.find_session(session)
-            except (SessionNotFound, SessionNotTerminal, SessionTooLarge) as error:
-                refused[session] = str(error)
-            except BrokenSessionFile:  # only its score can name the defect of the file
-                continue
-            except TimelineUnavailable as error:
-                _warn_of_lost_sessions(error)
-                break
-    finally:
-        await source.close()
-    return refused
-
-
-def _warn_of_lost_sessions(why_unknown: Exception) -> None:
-    click.echo(
-        f"warning: the timeline source was not asked for the sessions: {plain(str(why_unknown))}", err=True
-    )
-    click.echo("  the score of a session that it does not have will fail as session_not_found", err=True)
+    run_on_parts(work, settings)
 
 
 @click.command()
@@ -319,23 +265,12 @@ def _print_sent(
     *,
     as_json: bool,
     left_out: Mapping[str, int] | None = None,
-    refused: Mapping[str, str] | None = None,
 ) -> None:
-    """
-    Print what was sent.
-
-    Args:
-        refused: Named sessions of which no score was requested, with the reason.
-    """
+    """Print what was sent."""
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
         document |= {"estimate": estimate_document(estimate)} if estimate else {}
-        document |= {"refused": refused} if refused else {}
         print_json(document | ({} if left_out is None else {"left_out": left_out}))
-        return
-    for session, reason in (refused or {}).items():
-        click.echo(f"{session}: not requested: {plain(reason)}", err=True)
-    if refused and not requests:
         return
     summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
     click.echo(f"{counted(len(requests), 'session')}: {summary}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import FAILED, asker, counted, plain, print_json, print_text, run, usd
+from tarsy_scoring.commands.shared import FAILED, asker, counted, print_json, print_text, run, usd
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
@@ -19,7 +19,6 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun
 from tarsy_scoring.scoring.dry_run import dry_run as plan
 from tarsy_scoring.timeline.files import load_session_file, parse_session
-from tarsy_scoring.timeline.misspelt import misspellings
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
@@ -56,7 +55,6 @@ def score(
     FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The providers of the chain are
     tried in order; by default there is one, from OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline,
     --no-judge gives only interaction metrics and the chain's gates, without a model or a key.
-    A warning on stderr names each key or type that FILE probably misspells.
 
     Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is
     below the threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
@@ -72,17 +70,13 @@ def score(
     given = None if reference_file is None else _read_reference(reference_file)
     shown = None
     try:
-        session = load_session_file(file, settings.max_session_bytes)
-        timeline = parse_session(session)
-        warnings = misspellings(session)
-        for warning in warnings:
-            click.echo(f"warning: {plain(warning)}", err=True)
+        timeline = parse_session(load_session_file(file, settings.max_session_bytes))
         if given is not None:
             timeline, shown = _with_reference(timeline, given, settings)
         if dry_run:
             may_judge_again = settings.chain(chain or timeline.chain_id).may_judge_again
             planned = plan(settings, registry, timeline, chain)
-            _show_dryrun(planned, warnings, may_judge_again=may_judge_again, as_json=as_json)
+            _show_dryrun(planned, may_judge_again=may_judge_again, as_json=as_json)
             return
         scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
     except Unscorable as error:
@@ -190,9 +184,9 @@ def _fields_of(file: Path) -> dict[str, Any]:
     return session if isinstance(session, dict) else {}
 
 
-def _show_dryrun(planned: DryRun, warnings: list[str], *, may_judge_again: bool, as_json: bool) -> None:
+def _show_dryrun(planned: DryRun, *, may_judge_again: bool, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(planned) | {"warnings": warnings})
+        print_json(asdict(planned))
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
