@@ -515,7 +515,7 @@ CREATE TABLE anchor_sessions (
 -- Findings of checks of a chain's scores. Estimates are stored with their intervals.
 CREATE TABLE drift_findings (
   event_id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-  look            text NOT NULL CHECK (look IN ('anchors', 'sessions', 'watch')),
+  look            text NOT NULL CHECK (look IN ('sessions', 'watch')),
   chain_id        text NOT NULL,
   criteria        text NOT NULL,
   criteria_hash   text NOT NULL,
@@ -538,15 +538,7 @@ CREATE TABLE drift_findings (
 );
 CREATE INDEX drift_findings_of_chain ON drift_findings (chain_id, criteria, found_at DESC);
 CREATE INDEX drift_findings_recent ON drift_findings (found_at DESC);
-CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL;
-
--- Last check of a chain for a change under one judge; more frequent checks would raise more false alarms.
-CREATE TABLE drift_watches (
-  chain_id  text NOT NULL,
-  criteria  text NOT NULL,
-  looked_at timestamptz NOT NULL,
-  PRIMARY KEY (chain_id, criteria)
-)
+CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL
 """
 
 TARSY = """

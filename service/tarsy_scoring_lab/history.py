@@ -53,7 +53,6 @@ TABLES = (
     "score_labels",
     "tool_states",
     "anchor_sessions",
-    "drift_watches",
     "drift_findings",
 )
 COLUMNS = """

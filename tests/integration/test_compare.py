@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.statistics.comparison import ScoredSession
 from tarsy_scoring.studies.commands.compare import compare
+from tarsy_scoring.studies.comparison import ScoredSession
 from tarsy_scoring.studies.stored_scores import SCORES_BY_LABEL, scores_by_label
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -58,16 +58,6 @@ async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None
                 interaction={"error_rate": source.random() / 2, "total_commands": source.randrange(5, 20)},
                 outcome=source.choice(("pass", "fail")),
             )
-
-
-async def keep_anchors(connection: asyncpg.Connection, judges: tuple[str, str], change: int) -> None:
-    """Store eight anchors that both judged; the second gives `change` points more, plus or minus two."""
-    for number in range(8):
-        for judge, total in zip(judges, (40 + number, 40 + number + change + (number % 3 - 1) * 2), strict=True):
-            await keep(connection, f"anchor-{number}", total, purpose="anchor", judge_fingerprint=judge, labels={})
-        await connection.execute(
-            "INSERT INTO anchor_sessions (session_id, added_by) VALUES ($1, 'test')", f"anchor-{number}"
-        )
 
 
 # --- what is selected ----------------------------------------------------------------------------------
@@ -171,7 +161,7 @@ def test_a_planted_difference_is_found_and_an_equality_is_not(run: Compare, keep
         found[values] = {m["metric"]: m for m in document["metrics"]}
 
     total = found["v1", "v2"]["total_score"]
-    assert (total["verdict"], total["is_paired"], total["first"]["n"]) == ("higher", True, 40)
+    assert (total["verdict"], total["first"]["n"], total["first"]["compared"]) == ("higher", 40, 40)
     assert 0 < total["difference"]["low"] < 10 < total["difference"]["high"]
     assert total["difference"]["value"] == pytest.approx(total["second"]["mean"] - total["first"]["mean"])
     others = [found["v1", "v2"][name]["verdict"] for name in ("error_rate", "total_commands", "pass_share")]
@@ -197,45 +187,10 @@ def test_two_values_are_taken_in_the_order_in_which_they_appeared(
         "95 % interval",
         "* higher",
         "* shown, allowing for 8 metrics",
-        "observed, not assigned",
+        "not necessarily caused by it",
     ):
         assert words in ended.output
     assert run("--label", "guidance", "--json").stdout == run("--label", "guidance", "--json").stdout
-
-
-def test_the_change_of_the_judge_is_subtracted(database_url: str, run: Compare) -> None:
-    """The judge of v2 gives ten points more, as anchors show; without anchors there is no conclusion."""
-
-    async def fill() -> None:
-        async with connected(database_url) as connection:
-            await keep_versions(connection, v1=0, v2=10)
-            await connection.execute(
-                "UPDATE session_scores SET judge_fingerprint = 'judge-2' WHERE session_id LIKE 'v2-%'"
-            )
-
-    async def fill_anchors() -> None:
-        async with connected(database_url) as connection:
-            await keep_anchors(connection, ("judge-1", "judge-2"), 10)
-
-    run_apart(fill())
-    before = json.loads(run("--label", "guidance", "--json").stdout)
-    run_apart(fill_anchors())
-    ended = run("--label", "guidance", "--json")
-
-    assert ended.exit_code == 0, ended.output
-    after = json.loads(ended.stdout)
-    assert (before["parts"], before["metrics"][0]["verdict"]) == (None, "too few")
-    assert "`tarsy-scoring anchors add`" in " ".join(before["meaning"])
-    parts, total = after["parts"], after["metrics"][0]
-    assert (total["verdict"], total["difference"]) == ("no difference shown", parts["agents"])
-    assert 8 < parts["judges"]["low"] < parts["judges"]["value"] < parts["judges"]["high"] < 12
-    assert parts["agents"]["value"] == pytest.approx(parts["whole"]["value"] - parts["judges"]["value"])
-    assert [(j["fingerprint"], j["totals"], j["scale"], j["shift"]["n"]) for j in after["judges"]] == [
-        ("judge-1", [40, 0], "judge-1", 0),
-        ("judge-2", [0, 40], "judge-1", 8),
-    ]
-    assert after["metrics"][1:] == before["metrics"][1:]
-    assert "The judges' part of that is +9.8" in " ".join(run("--label", "guidance").output.split())
 
 
 def test_nothing_to_compare(run: Compare, keep_shifted: Callable[..., None]) -> None:

@@ -17,9 +17,9 @@ from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.selection import Amount, Estimate
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.fields import no_results
-from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.studies.commands import compare, consistency
 from tarsy_scoring.studies.commands.judging import Judgement
+from tarsy_scoring.studies.comparison import ScoredSession, compare_versions
 from tarsy_scoring.studies.drift_report import STATES
 
 EXAMPLES = Path(__file__).parents[2] / "service" / "tarsy_scoring_lab" / "examples"
@@ -127,7 +127,7 @@ def test_versions_are_printed_as_a_table_with_a_star_at_what_is_shown(capsys: py
         for value, totals in {"v1": range(40, 60), "v\n2": range(60, 80)}.items()
         for total in totals
     ]
-    comparison = compare_versions(sessions, ("v1", "v\n2"), [])
+    comparison = compare_versions(sessions, ("v1", "v\n2"))
     document = {"label": "guidance"} | asdict(comparison)
     compare.print_versions(document, all_metrics=False)
     lines = capsys.readouterr().out.splitlines()

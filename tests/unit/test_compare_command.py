@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.statistics.comparison import ScoredSession
 from tarsy_scoring.studies.commands.compare import Pair, choose_values, compare, document_of
 from tarsy_scoring.studies.commands.judging import Judgement
+from tarsy_scoring.studies.comparison import ScoredSession
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 

@@ -6,7 +6,6 @@ by the current judge of its chain and none is under way. After repeated failures
 judge; if its source no longer has the session, it is not requested at all.
 """
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -21,7 +20,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import Policy, Priority, Request
 from tarsy_scoring.queue.inbox import SCORES_OF_REQUESTS, Inbox
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
-from tarsy_scoring.statistics.drift import AnchorJudgement
+from tarsy_scoring.studies.detection import AnchorJudgement
 
 State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"]
 
@@ -108,16 +107,16 @@ UPDATE {schema}.anchor_sessions SET removed_by = $2, removed_at = now()
 WHERE session_id = ANY($1::text[]) AND removed_at IS NULL RETURNING session_id
 """
 
-# Sessions that anchors may be drawn from: ordinary ones judged lately that are not anchors.
-CANDIDATES = """
-SELECT DISTINCT s.session_id, m.chain_id, m.alert_type
-FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
-  AND m.chain_id IS NOT NULL AND s.completed_at > now() - make_interval(days => $2)
-  AND ($1::text IS NULL OR m.chain_id = $1)
-  AND NOT EXISTS (SELECT FROM {schema}.anchor_sessions a
-                  WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
-ORDER BY s.session_id
+# Ordinary sessions judged lately that are no anchors, at random.
+DRAWN = """
+SELECT session_id FROM (
+  SELECT DISTINCT s.session_id FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+  WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
+    AND m.chain_id IS NOT NULL AND s.completed_at > now() - make_interval(days => $2)
+    AND ($1::text IS NULL OR m.chain_id = $1)
+    AND NOT EXISTS (SELECT FROM {schema}.anchor_sessions a
+                    WHERE a.session_id = s.session_id AND a.removed_at IS NULL)) c
+ORDER BY random() LIMIT $4
 """
 
 _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
@@ -218,39 +217,10 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
 
 
 async def draw(database: Database, count: int, *, chain: str | None = None) -> list[str]:
-    """
-    Draw at most `count` sessions from those judged in the last 90 days that are not anchors.
-
-    Chains and alert types keep their shares; see `draw_alike`.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    rows = await database.once(lambda c: c.fetch(database.sql(CANDIDATES), chain, DRAWN_FROM_DAYS, _DOUBTFUL))
-    candidates = [(r["session_id"], (r["chain_id"], r["alert_type"])) for r in rows]
-    return draw_alike(candidates, count, random.Random())  # noqa: S311 - sampling, not security
-
-
-def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: random.Random) -> list[str]:
-    """
-    Draw a sample in which every stratum has its share, plus or minus one; all candidates are equally likely.
-
-    Systematic sampling: the shuffled candidates are sorted by stratum, and every n-th one is taken from a
-    random start on.
-
-    Args:
-        candidates: Pairs of session and stratum.
-
-    Source:
-        W. G. Cochran: Sampling Techniques (1977), chapter 8: systematic sampling.
-    """
-    shuffled = dice.sample(candidates, len(candidates))
-    laid = [session_id for session_id, _ in sorted(shuffled, key=lambda candidate: repr(candidate[1]))]
-    if count >= len(laid):
-        return laid
-    step = len(laid) / count
-    start = dice.random() * step
-    return [laid[min(int(start + n * step), len(laid) - 1)] for n in range(count)]
+    """Draw at most `count` sessions from those judged in the last 90 days that are no anchors. Raises: DatabaseAway."""
+    arguments = chain, DRAWN_FROM_DAYS, _DOUBTFUL, count
+    rows = await database.once(lambda c: c.fetch(database.sql(DRAWN), *arguments))
+    return [r["session_id"] for r in rows]
 
 
 # --- progress ------------------------------------------------------------------------------------------

@@ -1,245 +1,252 @@
 """
-Detect drift of a chain: decide when a look is due, and what it says.
+Detects whether the scores of a chain changed, and whether the judge or the agents changed.
 
-    anchors  -> once, as soon as a new judge has judged them: did the judge change?
-    sessions -> once, when there are enough sessions under the new judge: did the agents change too?
-    watch    -> once a day under one judge: did the agents change?
-
-Every look can raise a false alarm, so each is made as rarely as the question allows.
+Two groups of ordinary sessions are compared within their alert types: those of the judge before and of the
+current one, or, under one judge, older and newest ones. What anchors, sessions that both judges judged, say about
+the judges is subtracted; the rest is the agents' part.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.drift import (
-    WINDOW,
-    AnchorJudgement,
-    Cause,
-    Drift,
-    OrdinaryScore,
-    anchor_changes,
-    explain_new_judge,
+from tarsy_scoring.studies.estimates import (
+    NO_CHANGE,
+    Change,
+    Estimate,
+    change_within,
+    in_points,
+    less,
+    paired_change,
+    sizes_of,
+    strata_of,
 )
-from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
-Look = Literal["anchors", "sessions", "watch"]
+Cause = Literal["judge", "agents", "both", "none"]
+Look = Literal["sessions", "watch"]
 
-# A judge has a tenure when it gave this many of twice as many consecutive scores. The current judge is
-# determined from the same number of newest scores.
-TENURE = 30
-# One judge follows another only if neither gives more than this many of `TENURE` scores during the other's
-# time. Judges that alternate, or substitute for each other, follow no other judge.
-FEW = 3
-SESSIONS_TO_LOOK = 300  # detects a shift of 8 points in nearly all cases. Source: our simulations
-# In a chain with little traffic, the look is due after `DAYS_TO_LOOK` with `SESSIONS_AFTER_DAYS`. The
-# deadline does not depend on the totals, so it adds no further look.
-DAYS_TO_LOOK = 14
-SESSIONS_AFTER_DAYS = 60
+RECENT = 30  # newest scores that decide who judges now
+WINDOW = 300  # scores of a group: more find a change later, because the old ones dominate
+NEWEST = 100  # scores that are compared with those before, under one judge
+FEWEST_SESSIONS = 60  # of each group; a chain with less traffic waits
+DAYS_TO_WAIT = 14  # for anchors and sessions under a new judge
 OWN_ANCHORS = 20  # with fewer anchors of its own, a chain also uses those of other chains
-
-
-# --- who judges a chain --------------------------------------------------------------------------------
+# A new judge is looked at once: the intervals of two parts hold together in 96 % of cases. Under one judge a chain
+# is looked at all the time, so 5 of 100 quiet chains raise an alarm in a year of daily looks.
+CONFIDENCE = {"sessions": 0.98, "watch": 1 - 0.05 / 365}
 
 
 @dataclass(frozen=True, slots=True)
-class ChainScore(OrdinaryScore):
-    """The first total of a session of the chain. All are of one chain, so the alert type is the stratum."""
+class ChainScore:
+    """
+    The first total of a session of the chain.
+
+    Args:
+        at: Time when the session ended.
+        stratum: Alert type.
+    """
 
     scored_at: datetime
+    at: datetime
+    judge_fingerprint: str
     criteria_hash: str | None
+    stratum: str | None
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorJudgement:
+    """One judgement of an anchor. Several by one judge are averaged."""
+
+    session_id: str
+    judge_fingerprint: str
+    total: float
+    chain_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
     """
-    The scores of a chain's current judge since it took over, and those of the judge before it.
+    The scores of a chain's current judge, and those of the judge before it.
 
     Args:
-        since: Time of its first score. None: it followed no other judge within the scores read.
-        old: The judge before; None like `since`.
-        before: Scores by `old`, in order of scoring.
-        judges: Number of judges of all scores read.
+        old: The judge that gave most of the last scores before; None: too few are before, so there is one judge.
     """
 
     fingerprint: str
-    since: datetime | None
     scores: Sequence[ChainScore]
-    old: str | None
-    before: Sequence[ChainScore]
-    judges: int
+    old: str | None = None
+    before: Sequence[ChainScore] = ()
+
+    @property
+    def since(self) -> datetime:
+        """Time of the current judge's first score."""
+        return self.scores[0].scored_at
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """
+    A change of scores and its cause. Changes are in points, later minus earlier.
+
+    Args:
+        cause: None when it cannot be decided (`meaning` says why); `none` when no change is shown.
+        is_clear: False when neither part is significant by itself; `cause` is then the likelier one.
+        judge: The judge's part: the change of the same sessions' totals. Exactly 0 under one judge.
+        whole: The change of ordinary sessions within strata.
+        agents: `whole` minus `judge`.
+        began_at: When the first session of the later group ended.
+        anchors, anchors_missing: Anchors that both judges judged, and that only one of them judged.
+        compared: Ordinary sessions before and after that `whole` rests on.
+    """
+
+    cause: Cause | None
+    is_clear: bool
+    judge: Estimate
+    whole: Estimate
+    agents: Estimate
+    began_at: datetime | None
+    anchors: int
+    anchors_missing: int
+    compared: tuple[int, int]
+    meaning: tuple[str, ...]
 
 
 def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     """
-    Determine who judges now and since when, ignoring judges that substitute for a while.
+    Determine who judges now, and who judged before; None: too few scores to tell.
 
-    The current judge gave most of the newest `TENURE` scores. It took over after the last `TENURE`
-    consecutive scores of which it gave at most `FEW`, from the judge that last had a tenure before that. It
-    followed no judge if that one gave more than `FEW` of the newest. Judges in between are ignored, and a
-    judge that returns after substitutes has followed no judge.
+    Judges that alternate, or substitute for each other, follow no other judge.
 
     Args:
         scores: In order of scoring.
+    """
+    if len(scores) < RECENT:
+        return None
+    now = _most_frequent(scores[-RECENT:])
+    mine = [s for s in scores if s.judge_fingerprint == now]
+    earlier = [s for s in scores if s.scored_at < mine[0].scored_at]
+    if len(earlier) < RECENT:
+        return Tenure(now, mine)
+    old = _most_frequent(earlier[-RECENT:])
+    return Tenure(now, mine, old, [s for s in earlier if s.judge_fingerprint == old])
+
+
+def _most_frequent(scores: Sequence[ChainScore]) -> str:
+    return Counter(s.judge_fingerprint for s in scores).most_common(1)[0][0]
+
+
+def anchor_changes(anchors: Collection[AnchorJudgement], old: str, new: str) -> tuple[list[float], int]:
+    """
+    The change of each anchor that two judges judged, mean of the new totals minus mean of the old ones.
 
     Returns:
-        None for fewer than `TENURE` scores.
+        The changes, and the number of anchors that only one of the judges judged.
     """
-    if len(scores) < TENURE:
-        return None
-    judges = [s.judge_fingerprint for s in scores]
-    newest = Counter(judges[-TENURE:])
-    now = newest.most_common(1)[0][0]
-    last_tenured = _last_tenured(judges)
-    for start in range(len(scores) - TENURE - 1, -1, -1):
-        end = start + TENURE
-        old = last_tenured[end]
-        if old is not None and old != now and judges[start:end].count(now) <= FEW:
-            if newest[old] > FEW:
-                break
-            mine = [s for s in scores[start:] if s.judge_fingerprint == now]
-            theirs = [s for s in scores[:end] if s.judge_fingerprint == old]
-            return Tenure(now, mine[0].scored_at, mine, old, theirs, len(set(judges)))
-    return Tenure(now, None, [s for s in scores if s.judge_fingerprint == now], None, (), len(set(judges)))
+    totals: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {old: [], new: []})
+    for judgement in anchors:
+        if judgement.judge_fingerprint in (old, new):
+            totals[judgement.session_id][judgement.judge_fingerprint].append(judgement.total)
+    both = [t for t in totals.values() if t[old] and t[new]]
+    changes = [statistics.fmean(t[new]) - statistics.fmean(t[old]) for t in both]
+    return changes, len(totals) - len(both)
 
 
-def _last_tenured(judges: Sequence[str]) -> list[str | None]:
+def due_look(tenure: Tenure, outstanding: int, made: Collection[Look], now: datetime) -> Look | None:
     """
-    For each n from 0, the judge with the latest tenure within the first n scores; None: no tenure yet.
+    The look that is due; None: none is.
 
     Args:
-        judges: The judge of each score, in order of scoring.
+        outstanding: Anchors that the current judge is still to judge.
+        made: Looks made at this change of judge.
     """
-    found: list[str | None] = [None]
-    for n, judge in enumerate(judges, start=1):
-        has_tenure = judges[max(0, n - 2 * TENURE) : n].count(judge) >= TENURE
-        found.append(judge if has_tenure else found[-1])
-    return found
+    if tenure.old is not None and "sessions" not in made:
+        is_late = now - tenure.since >= timedelta(days=DAYS_TO_WAIT)
+        is_ready = not outstanding and len(tenure.scores) >= FEWEST_SESSIONS
+        return "sessions" if is_late or is_ready else None
+    return "watch" if len(tenure.scores) >= NEWEST + FEWEST_SESSIONS else None
 
 
-# --- when to look --------------------------------------------------------------------------------------
-
-
-def judged_by_both(anchors: Sequence[AnchorJudgement], old: str, new: str) -> int:
-    """Number of anchors with a judgement by each of two judges."""
-    by_judge = {f: {a.session_id for a in anchors if a.judge_fingerprint == f} for f in (old, new)}
-    return len(by_judge[old] & by_judge[new])
-
-
-def due_look(
-    tenure: Tenure,
-    anchors: Sequence[AnchorJudgement],
-    outstanding: int,
-    made: Collection[Look],
-    now: datetime,
-) -> Look | None:
+def detect(tenure: Tenure, anchors: Collection[AnchorJudgement], look: Look) -> Drift:
     """
-    The look at a new judge that is due now; None: none is. Each look is made at most once per change.
+    Compare the two groups of a look, and name the cause of a change.
 
-    Args:
-        anchors: Judgements of the anchors that count for the chain.
-        outstanding: Anchors that the new judge is still to judge. A look waits for them at most
-            `DAYS_TO_LOOK`.
-        made: Looks made at this change.
+    A change is shown if that of the anchors or that of the ordinary sessions is significant; a part is named if its
+    own interval excludes 0. If neither does, the part farther from 0 relative to its interval is named and
+    `is_clear` is False.
     """
-    if tenure.old is None or tenure.since is None:
-        return None
-    is_late = now - tenure.since >= timedelta(days=DAYS_TO_LOOK)
-    if outstanding and not is_late:
-        return None
-    enough = SESSIONS_AFTER_DAYS if is_late else SESSIONS_TO_LOOK
-    if len(tenure.scores) >= enough:
-        return None if "sessions" in made else "sessions"
-    has_anchors = judged_by_both(anchors, tenure.old, tenure.fingerprint) >= FEWEST_FOR_AN_INTERVAL
-    return "anchors" if has_anchors and not made else None
-
-
-# --- looking -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """
-    What detection knows about a chain.
-
-    Args:
-        judgements: Judgements of the anchors that count for the chain, which include those of other chains if
-            its own are too few.
-        outstanding: Number of these anchors that the current judge is still to judge.
-        unknown: Number of scores without a fingerprint since the current judge's first score.
-    """
-
-    chain_id: str
-    criteria: str
-    tenure: Tenure
-    judgements: Sequence[AnchorJudgement]
-    outstanding: int
-    unknown: int
-
-    @property
-    def criteria_hash(self) -> str:
-        """Criteria hash of the current judge's newest score; empty: unknown."""
-        return self.tenure.scores[-1].criteria_hash or ""
-
-
-def detect_new_judge(found: Situation, look: Look) -> Drift:
-    """
-    Estimate the change that came with a new judge, split into the judge's part and the agents' part.
-
-    Args:
-        found: `tenure.old` is set.
-        look: `anchors` leaves ordinary sessions out, because there are too few yet.
-    """
-    tenure = found.tenure
-    assert tenure.old is not None
-    scores = None
+    confidence = CONFIDENCE[look]
     if look == "sessions":
-        scores = [*tenure.before[-WINDOW:], *tenure.scores[-WINDOW:]]
-    drift = explain_new_judge(scores, found.judgements, tenure.old, tenure.fingerprint, chain=found.chain_id)
-    meaning = (*drift.meaning, *_about_other_chains(found, tenure.old, drift))
-    return replace(drift, began_at=tenure.since, meaning=meaning)
+        assert tenure.old is not None
+        before, after = tenure.before[-WINDOW:], tenure.scores[-WINDOW:]
+        changes, missing = anchor_changes(anchors, tenure.old, tenure.fingerprint)
+        judge = paired_change(changes, confidence)
+    else:
+        before, after = tenure.scores[-NEWEST - WINDOW : -NEWEST], tenure.scores[-NEWEST:]
+        judge, missing = NO_CHANGE, 0
+    strata = strata_of(before, after, lambda s: s.stratum, lambda s: s.total)
+    whole = change_within(strata, confidence)
+    agents = less(whole, judge, confidence)
+    cause, is_clear = _cause(judge.estimate, whole.estimate, agents.estimate)
+    return Drift(
+        cause,
+        is_clear,
+        judge.estimate,
+        whole.estimate,
+        agents.estimate,
+        min((s.at for s in after), default=None),
+        judge.estimate.n,
+        missing,
+        sizes_of(strata),
+        tuple(_meaning(cause, is_clear, judge, whole, agents)),
+    )
 
 
-def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, ...]:
-    """A sentence about the use of other chains' anchors; empty: none were used."""
-    by_chain = anchor_changes(found.judgements, old, found.tenure.fingerprint).by_chain
-    if not set(by_chain) - {found.chain_id}:
-        return ()
-    if drift.judge.n < drift.anchors:
-        only = f"Only the {drift.judge.n} anchors of this chain count"
-        return (f"{only}: other chains differ so much that they add nothing.",)
-    reason = f"Fewer than {OWN_ANCHORS} anchors of this chain count, so those of other chains do, too."
-    spread = f"The interval includes the difference between chains, estimated from {len(by_chain)} chains."
-    if len(by_chain) == 1:
-        spread = "They are of one chain, so how much chains differ is unknown and not in the interval."
-    return (f"{reason} {spread}",)
+def _cause(judge: Estimate, whole: Estimate, agents: Estimate) -> tuple[Cause | None, bool]:
+    """The cause and whether it is clear."""
+    of_judge, of_whole, of_agents = judge.significance, whole.significance, agents.significance
+    if of_judge is None or of_whole is None or of_agents is None:
+        # Half of the data: anchors alone can show the judge's part; sessions alone show a change of unknown cause.
+        return ("judge", True) if of_judge is not None and of_judge > 1 else (None, False)
+    if max(of_judge, of_whole) <= 1:
+        return "none", True
+    if of_judge > 1 and of_agents > 1:
+        return "both", True
+    return ("judge" if of_judge > of_agents else "agents"), max(of_judge, of_agents) > 1
 
 
-# --- what to publish -----------------------------------------------------------------------------------
+def _meaning(
+    cause: Cause | None, is_clear: bool, judge: Change, whole: Change, agents: Change
+) -> Iterator[str]:
+    """What may be concluded and what not."""
+    of_judge, of_agents = in_points(judge.estimate), in_points(agents.estimate)
+    yield {
+        "judge": f"The judge changed: the same sessions get {of_judge} points.",
+        "agents": f"The agents changed: their part is {of_agents} points.",
+        "both": f"Both changed: the judge's part is {of_judge} points, the agents' {of_agents}.",
+        "none": "No change is shown.",
+        None: f"The cause of a change cannot be decided; ordinary sessions changed by {in_points(whole.estimate)}.",
+    }[cause]
+    for reason in dict.fromkeys(e.reason for e in (judge.estimate, whole.estimate) if e.reason is not None):
+        yield f"Not enough data: {reason}."
+    if cause is not None and not is_clear:
+        yield "Neither part is significant by itself; this is the likelier of the two."
+    if cause in ("agents", "both"):
+        yield (
+            "The agents' part is everything except the judge: prompts, tools and models, but also incidents that "
+            "became harder or easier. Many sessions of one incident carry less information than their number suggests."
+        )
 
 
-def size_of(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estimate) -> Estimate | None:
-    """The estimate of the part that a cause names; None: the cause names no part."""
-    return {"judge": judge, "agents": agents, "both": whole}.get(cause or "none")
-
-
-def is_news(
-    cause: Cause | None, size: Estimate | None, published: tuple[Cause | None, Estimate | None] | None
-) -> bool:
-    """
-    Whether a finding must be published: its cause is another, or its size is outside the published interval.
-
-    Args:
-        published: Cause and size of the last event about the same change of judge; None: there was none.
-    """
-    if size is None or size.value is None:
-        return False
-    if published is None:
-        return True
-    old_cause, old_size = published
-    if cause != old_cause or old_size is None or old_size.low is None or old_size.high is None:
-        return True
-    return not old_size.low <= size.value <= old_size.high
+def counted_anchors(
+    judgements: Sequence[AnchorJudgement], chain: str, tenure: Tenure
+) -> list[AnchorJudgement]:
+    """The judgements that count for a chain: of its own anchors, or of all where it has few that both judged."""
+    own = [j for j in judgements if j.chain_id == chain]
+    if tenure.old is None:
+        return own
+    changes, _ = anchor_changes(own, tenure.old, tenure.fingerprint)
+    return own if len(changes) >= OWN_ANCHORS else list(judgements)

@@ -36,7 +36,7 @@ async def drift(request: Request, _: Analysing, query: Annotated[DriftQuery, Que
 
     Anchors are sessions that both judges judged. Their change is the judge's part; the rest of the change of
     ordinary sessions is the agents' part. Under one judge every change is the agents'. Changes are in points,
-    later minus earlier; intervals have a confidence of 98 %.
+    later minus earlier; intervals have a confidence of 98 % with a new judge, and more under one judge.
     """
     context = context_of(request)
     return await read_report(

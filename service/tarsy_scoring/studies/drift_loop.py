@@ -25,6 +25,7 @@ from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.studies import anchors, findings
 from tarsy_scoring.studies.anchors import AUTOMATIC, Standing, State
 from tarsy_scoring.studies.findings import event_of
@@ -33,8 +34,9 @@ from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 
+MOST_CHAINS = 100_000
 ASK_EVERY_S = 15.0  # a new judge is noticed within this time
-LOOK_EVERY_S = 300.0  # looks read the scores of all chains; results change over days and hundreds of sessions
+LOOK_EVERY_S = 300.0  # whether a chain is due for a look
 PUBLISH_TIMEOUT_S = 10.0
 LIMIT = 100  # events per pass
 
@@ -117,19 +119,19 @@ class DriftLoop:
         return found
 
     async def _look_at_chains(self, found: Standing, now: datetime) -> None:
-        """Look for drift in each chain in which anything changed since its last look."""
+        """Look for drift in each chain that is due for a look."""
         judgements = await anchors.judgements(self._database)
         awaited = sum(a.is_awaited for a in found.anchors)
-        for chain, newest_at in (await findings.chains(self._database)).items():
-            # The result depends only on these values; the date, because a look may become due after days.
-            state = newest_at, len(judgements), awaited, now.date()
+        for chain in await chains_of_sessions(self._database, MOST_CHAINS):
+            # Once a day, because each look may raise a false alarm, and when anchors were judged.
+            state = len(judgements), awaited, now.date()
             if self._seen.get(chain) == state:
                 continue
             criteria = self._inbox.policy.chain(chain).criteria
             stands = await findings.situation(self._database, chain, criteria, found, judgements)
             if stands is not None:
                 made = await findings.look_at(self._database, stands, now)
-                log.debug("drift.looked", chain_id=chain, looks=made)
+                log.debug("drift.looked", chain_id=chain, look=made)
             self._seen[chain] = state
 
     async def _publish(self) -> None:

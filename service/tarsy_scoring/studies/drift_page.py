@@ -1,15 +1,14 @@
 """The page of drift: whether a change of totals comes from the judge or from the agents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.studies.drift_report import CAUSES, STATES, DriftReport, in_points, read_report
-from tarsy_scoring.studies.findings import Finding
+from tarsy_scoring.studies.drift_report import CAUSES, STATES, DriftReport, read_report
+from tarsy_scoring.studies.estimates import in_points
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.charts import trend_view
@@ -32,7 +31,7 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
     context, chosen = context_of(request), form.selection
     database = context.analytics.database
     report = await _read(context, form)
-    newest = conclusion(report.findings)
+    newest = next((f for f in report.findings if f.is_event), None)
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
     if chain is not None:
@@ -57,20 +56,3 @@ async def _read(context: AppContext, form: PeriodForm) -> DriftReport:
     return await read_report(
         database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
     )
-
-
-def conclusion(found: Sequence[Finding]) -> Finding | None:
-    """
-    The finding that the page begins with: the newest published one, or a later look that confirms it.
-
-    A look that confirms a published finding is not published, and yet it knows more: the sessions beside the
-    anchors.
-
-    Args:
-        found: The newest first.
-    """
-    published = next((f for f in found if f.is_event), None)
-    return None if published is None else next(f for f in found if _claim(f) == _claim(published))
-
-
-_claim = attrgetter("chain_id", "criteria", "cause", "old_fingerprint", "new_fingerprint")

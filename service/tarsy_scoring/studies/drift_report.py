@@ -3,19 +3,25 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import Field
 
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.drift import Cause
-from tarsy_scoring.studies import anchors, detection, findings
+from tarsy_scoring.studies import anchors, findings
 from tarsy_scoring.studies.anchors import Anchor, Standing, State
-from tarsy_scoring.studies.detection import DAYS_TO_LOOK, TENURE, Look, Situation
-from tarsy_scoring.studies.findings import MOST_SHOWN, Finding
+from tarsy_scoring.studies.detection import (
+    DAYS_TO_WAIT,
+    FEWEST_SESSIONS,
+    RECENT,
+    Cause,
+    Look,
+    anchor_changes,
+    due_look,
+)
+from tarsy_scoring.studies.findings import MOST_SHOWN, Finding, Situation
 
 MOST_ANCHORS_SHOWN = 100
 CAUSES: Mapping[Cause | None, str] = {
@@ -97,12 +103,13 @@ async def _chain_standing(
 ) -> ChainStanding:
     criteria = policy.chain(chain).criteria
     judgements = await anchors.judgements(database)
-    found = await findings.situation(database, chain, criteria, standing, judgements, scores=findings.JUDGED)
+    found = await findings.situation(database, chain, criteria, standing, judgements)
     if found is None:
-        meaning = f"It has fewer than {TENURE} scores with a fingerprint under {criteria}: too few to tell who judges."
+        meaning = f"It has fewer than {RECENT} scores with a fingerprint under {criteria}: too few to tell who judges."
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
-    return standing_of(found, await findings.looks_made(database, found, now), now)
+    earlier = await findings.read_findings(database, chain, criteria)
+    return standing_of(found, findings.looks_made(earlier, found.tenure, now), now)
 
 
 def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> ChainStanding:
@@ -112,83 +119,34 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
     Args:
         looked: Looks made at the change that brought the current judge.
     """
-    tenure = found.tenure
-    both = (
-        0
-        if tenure.old is None
-        else detection.judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
-    )
+    tenure, both = found.tenure, 0
+    if tenure.old is not None:
+        both = len(anchor_changes(found.judgements, tenure.old, tenure.fingerprint)[0])
     return ChainStanding(
         found.chain_id,
         found.criteria,
         tenure.fingerprint,
-        tenure.since,
+        tenure.since if tenure.old is not None else None,
         tenure.old,
         len(tenure.scores),
         both,
         found.outstanding,
-        _waits_for(found, both, looked, now) + _unknown(found.unknown),
+        _waits_for(found, both, looked, now),
     )
 
 
 def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datetime) -> str:
-    """Say which look comes next and what it waits for; `both` is the number of anchors with both judges."""
-    tenure, scores = found.tenure, len(found.tenure.scores)
-    if tenure.old is None or tenure.since is None:
-        return _without_change(tenure.judges, scores)
+    """Say which look comes next; `both` is the number of anchors with both judges."""
+    tenure = found.tenure
+    if tenure.old is None:
+        return "One judge gave the recent scores. A change of the agents is looked for once a day."
     text = f"Another judge took over at {tenure.since:%Y-%m-%d %H:%M} UTC. {both} anchors were judged by both judges"
-    text += _of_other_chains(found, tenure.old, both)
-    is_late = now - tenure.since >= timedelta(days=DAYS_TO_LOOK)
-    if found.outstanding and not is_late:
-        text += f", {found.outstanding} are still to be; the look waits for these, for at most {DAYS_TO_LOOK} days."
-    else:
-        text += f", {found.outstanding} are still to be." if found.outstanding else "."
-        if detection.due_look(tenure, found.judgements, found.outstanding, looked, now) is not None:
-            text += " A look is due and will be made within five minutes."
-    enough = detection.SESSIONS_AFTER_DAYS if is_late else detection.SESSIONS_TO_LOOK
-    if scores < enough and "sessions" not in looked:
-        later = "" if is_late else f", or after {DAYS_TO_LOOK} days {detection.SESSIONS_AFTER_DAYS}"
+    text += f", {found.outstanding} are still to be." if found.outstanding else "."
+    if "sessions" not in looked and due_look(tenure, found.outstanding, looked, now) is None:
         text += (
-            f" The agents' part is determined once there are {enough} scores by the new judge (there are "
-            f"{scores}){later}."
+            f" The scores are compared when all anchors are judged and the new judge gave {FEWEST_SESSIONS} scores "
+            f"(there are {len(tenure.scores)}), and after {DAYS_TO_WAIT} days in any case."
         )
     if not both and not found.outstanding:
         text += " Without anchors that both judged, its part cannot be separated from the agents'."
     return text
-
-
-def _of_other_chains(found: Situation, old: str, both: int) -> str:
-    """Say how many of the anchors with both judges are of other chains; empty: none."""
-    mine = [j for j in found.judgements if j.chain_id == found.chain_id]
-    own = detection.judged_by_both(mine, old, found.tenure.fingerprint)
-    return f" ({own or 'none'} of this chain; {both - own} of other chains are used)" if both > own else ""
-
-
-def _without_change(judges: int, scores: int) -> str:
-    """Say which changes can be found while no judge has taken over from another."""
-    if judges == 1:
-        return "One judge gave all recent scores. A change of the agents is looked for once a day."
-    return (
-        f"{judges} judges gave the recent scores, and none has taken over from another: they alternate, substitute "
-        "for each other, or one has just started. No change of judge can be detected. A change of the agents is looked "
-        f"for once a day, in the {scores} scores of the judge that gave most of the last {TENURE}."
-    )
-
-
-def _unknown(scores: int) -> str:
-    """A sentence about scores without a fingerprint; empty without any."""
-    if not scores:
-        return ""
-    text = "1 score has" if scores == 1 else f"{scores:,} scores have"
-    return f" Since this judge's first score {text} no fingerprint: their judge is unknown, and they are left out."
-
-
-def in_points(estimate: Estimate) -> str:
-    """Format a change in points with its interval."""
-    if estimate.value is None:
-        return "unknown"
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:+.1f}, no interval"
-    if estimate.low == estimate.high:
-        return f"{estimate.value:+.1f}"
-    return f"{estimate.value:+.1f} ({estimate.low:+.1f} to {estimate.high:+.1f})"

@@ -6,7 +6,7 @@ A look and its finding are one transaction, so no look is made twice. `detection
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,64 +16,34 @@ from pydantic import Field
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
-from tarsy_scoring.scores.session_list import chains_of_sessions
-from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, find_change
 from tarsy_scoring.studies import detection
 from tarsy_scoring.studies.anchors import Standing
-from tarsy_scoring.studies.detection import ChainScore, Look, Situation, Tenure
+from tarsy_scoring.studies.detection import WINDOW, AnchorJudgement, Cause, ChainScore, Drift, Look, Tenure
+from tarsy_scoring.studies.estimates import Estimate
 
-MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `WINDOW` of each
+MOST_READ = 3 * WINDOW  # newest scores of all judges together
 MOST_SHOWN = 100
-MOST_CHAINS = 100_000
-WATCH_EVERY = timedelta(days=1)  # the number of looks that `find_change` is calibrated for
 # A judge that follows the same judge again within this time makes the same change, and no further event.
 FLAPPING = timedelta(days=30)
 
-# The time of the newest score of each of these chains ($1) that has one.
-NEWEST = """
-SELECT c.chain_id, n.completed_at AS newest_at
-FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
-  SELECT s.completed_at FROM {schema}.session_scores s
-  WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production'
-  ORDER BY s.completed_at DESC LIMIT 1) n
-"""
-
-_SCORES = """
-SELECT s.completed_at AS scored_at, {at} AS at, {alert_type} AS stratum,
+# The first total without a reference of each session of a chain, newest first. Later ones say nothing new
+# about its agents.
+SCORES = """
+SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
-FROM {{schema}}.session_scores s{sessions}
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AND s.criteria = $2
-  AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores r WHERE r.session_id = s.session_id
-                  AND r.completed_at = s.completed_at AND r.status = 'completed' AND r.purpose = 'production'
-                  AND r.reference IS NOT NULL)
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
+  AND s.total_score IS NOT NULL AND s.judge_fingerprint IS NOT NULL AND NOT s.flags ?| $3
+  AND s.reference IS NULL
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
                   AND x.purpose = 'production' AND x.reference IS NULL AND x.completed_at < s.completed_at)
 ORDER BY s.completed_at DESC LIMIT $4
 """
-
-# The first total without a reference of each session of a chain, newest first. Later ones say nothing new
-# about its agents.
-SCORES = _SCORES.format(
-    at="least(m.completed_at, m.first_seen_at)",
-    alert_type="m.alert_type",
-    sessions=" JOIN {schema}.sessions m USING (session_id)",
-)
-# The same without what their sessions add, which tells who judges. An index has all of it.
-JUDGED = _SCORES.format(at="s.completed_at", alert_type="NULL", sessions="")
 
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
 # Held during the looks at a chain: a process that lost the lock of the loop unnoticed may look at it as well.
 LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
-
-WATCHED = "SELECT looked_at FROM {schema}.drift_watches WHERE chain_id = $1 AND criteria = $2"
-
-WATCH = """
-INSERT INTO {schema}.drift_watches (chain_id, criteria, looked_at) VALUES ($1, $2, $3)
-ON CONFLICT (chain_id, criteria) DO UPDATE SET looked_at = excluded.looked_at
-"""
 
 _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
 
@@ -83,13 +53,7 @@ class Finding:
     """The result of a look. Changes are in points, later minus earlier."""
 
     event_id: UUID
-    look: Annotated[
-        Look,
-        Field(
-            description="`anchors`: a new judge, by anchors alone; `sessions`: a new judge, by anchors and sessions; "
-            "`watch`: under one judge."
-        ),
-    ]
+    look: Annotated[Look, Field(description="`sessions`: a new judge; `watch`: under one judge.")]
     chain_id: str
     criteria: str
     criteria_hash: str
@@ -99,8 +63,7 @@ class Finding:
     is_clear: Annotated[
         bool,
         Field(
-            description="False: neither part is significant by itself; `cause` is then the likelier one, or null. With "
-            "anchors alone, the judge's part can be clear while the agents' is unknown."
+            description="False: neither part is significant by itself; `cause` is then the likelier one, or null."
         ),
     ]
     judge: Estimate
@@ -119,7 +82,7 @@ class Finding:
     @property
     def size(self) -> Estimate | None:
         """The size of the change that `cause` names."""
-        return detection.size_of(self.cause, self.judge, self.whole, self.agents)
+        return {"judge": self.judge, "agents": self.agents, "both": self.whole}.get(self.cause or "none")
 
 
 _FINDING = f"SELECT {', '.join(f.name for f in fields(Finding))} FROM {{schema}}.drift_findings f"
@@ -135,11 +98,21 @@ EVENTS = f"{_FINDING} WHERE f.is_event AND f.found_at >= $1 ORDER BY f.found_at,
 UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
 
 
-async def chains(database: Database) -> dict[str, datetime]:
-    """Read the chains that have scores, with the time of the newest score of each. Raises: DatabaseAway."""
-    known = await chains_of_sessions(database, MOST_CHAINS)
-    rows = await database.once(lambda c: c.fetch(database.sql(NEWEST), known))
-    return {r["chain_id"]: r["newest_at"] for r in rows}
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """
+    What detection knows about a chain.
+
+    Args:
+        judgements: Judgements of the anchors that count for the chain.
+        outstanding: Number of these anchors that the current judge is still to judge.
+    """
+
+    chain_id: str
+    criteria: str
+    tenure: Tenure
+    judgements: Sequence[AnchorJudgement]
+    outstanding: int
 
 
 async def situation(
@@ -148,8 +121,6 @@ async def situation(
     criteria: str,
     standing: Standing,
     judgements: Sequence[AnchorJudgement],
-    *,
-    scores: str = SCORES,
 ) -> Situation | None:
     """
     Read what detection needs about a chain under its criteria; None: too few scores to tell the judge.
@@ -157,94 +128,68 @@ async def situation(
     Args:
         standing: All anchors, as `anchors.standing` returns them.
         judgements: Judgements of all anchors, as `anchors.judgements` returns them.
-        scores: `JUDGED` suffices to tell who judges and which look is due, and not for a look.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
-    rows = await database.once(lambda c: c.fetch(database.sql(scores), *arguments))
-    known = [ChainScore(**dict(r)) for r in reversed(rows) if r["judge_fingerprint"] is not None]
-    tenure = await asyncio.to_thread(detection.current_tenure, known)
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
+    tenure = detection.current_tenure([ChainScore(**dict(r)) for r in reversed(rows)])
     if tenure is None:
         return None
-    begun = tenure.scores[0].scored_at
-    unknown = sum(r["judge_fingerprint"] is None and r["scored_at"] >= begun for r in rows)
-    own = [j for j in judgements if j.chain_id == chain]
-    borrows = (
-        tenure.old is not None
-        and detection.judged_by_both(own, tenure.old, tenure.fingerprint) < detection.OWN_ANCHORS
-    )
-    awaited = [a for a in standing.anchors if (borrows or a.chain_id == chain) and a.is_awaited]
-    return Situation(chain, criteria, tenure, judgements if borrows else own, len(awaited), unknown)
+    counted = detection.counted_anchors(judgements, chain, tenure)
+    chains = {judgement.chain_id for judgement in counted} | {chain}
+    awaited = sum(a.is_awaited and a.chain_id in chains for a in standing.anchors)
+    return Situation(chain, criteria, tenure, counted, awaited)
 
 
-async def look_at(database: Database, found: Situation, now: datetime) -> list[Look]:
+async def look_at(database: Database, found: Situation, now: datetime) -> Look | None:
     """
-    Make the looks at a chain that are due and store their findings; returns the looks made.
+    Make the look at a chain that is due and store its finding; returns the look.
 
-    Concurrent calls for a chain run one after the other; only the first finds a look due.
-
-    Args:
-        now: Decides which looks are due, and is stored as the time of the findings.
+    Concurrent calls for a chain run one after the other; only the first finds a look due. A watch that finds
+    nothing is not stored, and one that finds a change leaves out the scores before it from then on.
 
     Raises:
-        DatabaseAway: Either all looks were made and stored, or none.
+        DatabaseAway: The look was made and stored, or not.
     """
 
-    async def work(connection: Connection) -> list[Look]:
+    async def work(connection: Connection) -> Look | None:
         await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
-        earlier = await _findings(
-            connection, database.sql(FINDINGS), found.chain_id, found.criteria, None, MOST_SHOWN
+        sql = database.sql(FINDINGS)
+        earlier = await _findings(connection, sql, found.chain_id, found.criteria, None, MOST_SHOWN)
+        tenure = found.tenure
+        since = max(
+            (
+                f.began_at
+                for f in earlier
+                if f.new_fingerprint == tenure.fingerprint and f.look == "watch" and f.began_at
+            ),
+            default=None,
         )
-        made: list[Look] = []
-        of_change = _of_this_change(earlier, found.tenure, now)
+        if since is not None:
+            tenure = replace(tenure, scores=[s for s in tenure.scores if s.at >= since])
         look = detection.due_look(
-            found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now
+            found.tenure, found.outstanding, looks_made(earlier, found.tenure, now), now
         )
-        if look is not None:
-            drift = await asyncio.to_thread(detection.detect_new_judge, found, look)
-            published = next(((f.cause, f.size) for f in of_change if f.is_event), None)
-            news = detection.is_news(
-                drift.cause, detection.size_of(drift.cause, drift.judge, drift.whole, drift.agents), published
-            )
-            await _keep(database, connection, found, look, drift, now, is_event=news)
-            made.append(look)
-        watched = await connection.fetchval(database.sql(WATCHED), found.chain_id, found.criteria)
-        if watched is None or now - watched >= WATCH_EVERY:
-            await connection.execute(database.sql(WATCH), found.chain_id, found.criteria, now)
-            since = _last_change(earlier, found.tenure)
-            scores = [s for s in found.tenure.scores if since is None or s.at >= since]
-            drift = await asyncio.to_thread(find_change, scores)
-            if drift.cause == "agents":
-                await _keep(database, connection, found, "watch", drift, now, is_event=True)
-            made.append("watch")
-        return made
+        if look is None or (look == "watch" and detection.due_look(tenure, 0, ["sessions"], now) is None):
+            return None
+        drift = await asyncio.to_thread(detection.detect, tenure, found.judgements, look)
+        is_event = drift.cause in ("judge", "agents", "both")
+        if look == "sessions" or is_event:
+            await _keep(database, connection, found, look, drift, now, is_event=is_event)
+        return look
 
     return await database.once(work)
 
 
-async def looks_made(database: Database, found: Situation, now: datetime) -> list[Look]:
-    """The looks made at the change that brought the current judge. Raises: DatabaseAway."""
-    earlier = await read_findings(database, found.chain_id, found.criteria)
-    return [f.look for f in _of_this_change(earlier, found.tenure, now)]
-
-
-def _of_this_change(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Finding]:
-    """The findings among `earlier` about the change that brought the current judge, newest first."""
-    since = now - FLAPPING if tenure.since is None else min(tenure.since, now - FLAPPING)
+def looks_made(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Look]:
+    """The looks made at the change that brought the current judge."""
+    since = min(tenure.since, now - FLAPPING)
     judges = tenure.old, tenure.fingerprint
     return [
-        f
-        for f in earlier
-        if (f.old_fingerprint, f.new_fingerprint) == judges and f.look != "watch" and f.found_at >= since
+        f.look for f in earlier if (f.old_fingerprint, f.new_fingerprint) == judges and f.found_at >= since
     ]
-
-
-def _last_change(earlier: Sequence[Finding], tenure: Tenure) -> datetime | None:
-    """When the last known change under the current judge began."""
-    began = [f.began_at for f in earlier if f.look == "watch" and f.new_fingerprint == tenure.fingerprint]
-    return max((at for at in began if at is not None), default=None)
 
 
 async def _keep(
@@ -262,7 +207,7 @@ async def _keep(
         "look": look,
         "chain_id": found.chain_id,
         "criteria": found.criteria,
-        "criteria_hash": found.criteria_hash,
+        "criteria_hash": found.tenure.scores[-1].criteria_hash or "",
         "old_fingerprint": None if look == "watch" else found.tenure.old,
         "new_fingerprint": found.tenure.fingerprint,
         "compared_before": drift.compared[0],

@@ -10,7 +10,7 @@ from uuid import UUID
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.latest import latest_of
 from tarsy_scoring.scores.reader import Reader
-from tarsy_scoring.statistics.comparison import ScoredSession
+from tarsy_scoring.studies.comparison import ScoredSession
 
 _COMPARED = latest_of(
     "m.session_id",

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of, bands_of
-from tarsy_scoring.statistics.agreement import flip_rate, spread
+from tarsy_scoring.studies.spread import flip_rate, spread
 
 OUTCOME_BANDS = bands_of({"correct": (60, 100), "wrong": (0, 34), "partial": (35, 59)})
 

@@ -141,11 +141,11 @@ async def test_texts_are_masked_and_cleaned_in_both_directions(text: str, gone: 
 
 async def test_a_quote_of_masked_text_counts() -> None:
     note = replace(LOGS, text="The key AKIAIOSFODNN7EXAMPLE was not shown to anybody.")
-    model = Model(needs(("S1", "The key [REDACTED:aws_key#1] was not shown")))
+    model = Model(needs(("S1", "The key [REDACTED:token#1] was not shown")))
 
     [need] = (await found_in([note], model)).needs
 
-    assert need.quotes == (Quote(LOGS.score_id, "The key [REDACTED:aws_key#1] was not shown"),)
+    assert need.quotes == (Quote(LOGS.score_id, "The key [REDACTED:token#1] was not shown"),)
 
 
 # --- the budget ----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from tarsy_scoring.commands.shared import (
     counted,
@@ -27,12 +26,11 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.statistics.agreement import spread
-from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
-from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.studies import anchors
 from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.comparison import CONFIDENCE, ScoredSession, compare_versions
+from tarsy_scoring.studies.estimates import paired_change
+from tarsy_scoring.studies.spread import spread
 from tarsy_scoring.studies.stored_scores import scores_by_label, session_labels
 
 if TYPE_CHECKING:
@@ -109,9 +107,8 @@ def compare(
     Compare two versions of the agents, or two criteria.
 
     --label NAME compares stored scores and interaction metrics of the sessions with two values of a label. It
-    compares within chain and alert type where possible, gives 95 % intervals, and puts the older value first.
-    Where different judges scored the two values, it removes the judges' part of the difference with the help
-    of anchors (see `anchors`). It requests no judgement. Exit status 1: there is nothing to compare.
+    compares within chain and alert type, totals within the judge too, gives 95 % intervals, and puts the older
+    value first. It requests no judgement. Exit status 1: there is nothing to compare.
 
     --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. These
     judgements never become the score of a session. Needs a running worker. Exit status 1: not every judgement
@@ -156,10 +153,8 @@ def _compare_label(
 ) -> dict[str, Any]:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
-    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
-    chosen = choose_values(label, found, values)
-    with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
-        comparison = compare_versions(found, chosen, judgements)
+    found = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
+    comparison = compare_versions(found, choose_values(label, found, values))
     return {"label": label, "chain": chain, "since": since} | asdict(comparison)
 
 
@@ -177,16 +172,16 @@ def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
 
 async def _read_label(
     parts: "Parts", label: str, chain: str | None, since: datetime | None
-) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
+) -> list[ScoredSession]:
     """
-    Read every scored session with the label, earliest first, and the judgements of anchors.
+    Read every scored session with the label, earliest first.
 
     Raises:
         ScoringError: There is none; the message lists the labels in use.
         DatabaseAway: See `Database.once`.
     """
     if found := await scores_by_label(parts.database, label, chain, since):
-        return found, await anchors.judgements(parts.database)
+        return found
     carried = await session_labels(parts.database)
     labels = (
         ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
@@ -275,8 +270,6 @@ def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) 
     """JSON document: every pair and the summary of the differences."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
-    from tarsy_scoring.statistics.bootstrap import estimate_mean  # with numpy
-
     found = [p.difference for p in pairs if p.difference is not None]
     return {
         "run_id": run_id,
@@ -291,6 +284,6 @@ def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) 
             for p in pairs
         ],
         "differences": asdict(spread(found)),
-        "mean_difference": asdict(estimate_mean(found)),
+        "mean_difference": asdict(paired_change(found, CONFIDENCE).estimate),
         "cost": asdict(cost_of(judgements)),
     }

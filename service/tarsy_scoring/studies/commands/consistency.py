@@ -20,9 +20,9 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import bands_of
-from tarsy_scoring.statistics.agreement import flip_rate, spread
 from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.spread import flip_rate, spread
 
 
 @click.command()

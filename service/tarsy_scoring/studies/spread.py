@@ -1,8 +1,4 @@
-"""
-Bands of totals, estimates with intervals, and how consistent one judge is with itself.
-
-A number that the input does not support is None with a reason.
-"""
+"""How consistent one judge is with itself: repeated judgements of one session."""
 
 import math
 import statistics
@@ -12,39 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """
-    A number with its interval.
-
-    `value`, or only the ends of the interval, are None when the input does not support them; `reason` says
-    why.
-
-    Args:
-        n: Number of sessions that the value rests on.
-        standard_error: Standard error of the value itself, not of a transformation; None without an interval.
-        method: Name of the method that gave value and interval.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    standard_error: float | None
-    method: str
-    reason: str | None = None
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the interval's width; None without an interval."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-
-# --- a judge against itself ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
