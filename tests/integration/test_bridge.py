@@ -253,19 +253,6 @@ async def test_another_since_starts_anew_and_the_same_does_not(start: Start, top
     assert await topic.ids() == ["old", "recent"]
 
 
-async def test_another_end_of_the_same_session_is_another_event(start: Start, topic: Topic, tarsy: Tarsy) -> None:
-    """TARSy's orphan recovery may turn `completed` into `timed_out`."""
-    await put(tarsy, "one")
-    bridge = await swept(start())
-    await end(tarsy, "one", "timed_out")
-
-    await swept(bridge)
-
-    first, second = await topic.events()
-    assert (first.status, second.status) == ("completed", "timed_out")
-    assert first.event_id != second.event_id
-
-
 async def test_an_unusable_session_id_is_logged_once(start: Start, topic: Topic, tarsy: Tarsy) -> None:
     for session_id in ("a b\n\x1b[2J", "fine", "-x" + 1000 * "y"):
         await put(tarsy, session_id)
@@ -402,19 +389,6 @@ async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
     await swept(await swept(start(None)))
 
     assert await topic.ids() == ["behind", "behind-later", "timeless", "timeless-later"]
-
-
-async def test_open_sessions_that_are_gone_are_forgotten(start: Start, tarsy: Tarsy, database: Database) -> None:
-    """A young one is kept: it may not have reached this replica yet."""
-    for session_id, created in (("removed", NOW - 3 * DAY), ("marked", NOW - 3 * DAY), ("young", NOW - HOUR)):
-        await put(tarsy, session_id, "in_progress", created=created)
-    await swept(start())
-    await tarsy.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id = 'marked'")
-    await tarsy.execute("DELETE FROM alert_sessions WHERE session_id IN ('removed', 'young')")
-
-    await swept(start())
-
-    assert await value(database, "SELECT string_agg(session_id, ',') FROM bridge_announced") == "young"
 
 
 async def test_a_sweep_over_two_servers_settles_nothing(

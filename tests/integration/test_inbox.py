@@ -97,15 +97,6 @@ async def test_the_facts_of_several_events_are_merged(scoring: Scoring) -> None:
     assert session["labels"] == {"guidance": "v2", "team": "a", "run": "7"}
 
 
-async def test_a_rescore_uses_the_stored_chain(scoring: Scoring) -> None:
-    async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA, "enabled": False})) as ours:
-        assert await ours.accept(session_completed(chain_id="cli")) == ["disabled"]
-        assert await ours.accept(rescore()) == ["accepted"]
-
-    [score] = await scoring.rows("SELECT chain_id, criteria FROM session_scores")
-    assert score == {"chain_id": "cli", "criteria": OTHER_CRITERIA}
-
-
 UNSTORABLE: dict[str, dict[str, Any]] = {
     "nul in a label": {"labels": {"guidance": "a\0b"}},
     "nul in a text": {"alert_type": "a\0b"},
@@ -197,14 +188,6 @@ async def test_a_pending_score_takes_the_highest_requested_priority(scoring: Sco
     expected = {waiting.session_id: priority for waiting, _, priority in cases} | {"beside": bulk}
     assert {r["session_id"]: r["priority"] for r in stored} == expected
     assert await scoring.events() == ["queued"] * len(expected)
-
-
-async def test_a_score_takes_the_highest_priority_of_its_batch(scoring: Scoring) -> None:
-    rescores = [rescore(priority=p) for p in (Priority.BULK, Priority.PEOPLE, Priority.AUTOMATIC)]
-
-    assert await scoring.accept(*rescores) == ["accepted", "in_progress", "in_progress"]
-
-    assert await scoring.rows("SELECT priority FROM session_scores") == [{"priority": Priority.PEOPLE}]
 
 
 async def test_a_running_score_keeps_its_priority_until_it_is_put_back(scoring: Scoring) -> None:

@@ -16,7 +16,6 @@ from attempting import HASHES, REGISTRY, Service, a_timeline, open_service, watc
 from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import wait_until
-from tarsy_scoring.errors import JudgeUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.limits.fleet import Limits
@@ -226,22 +225,6 @@ async def test_a_worker_fails_nothing_before_all_could_announce_their_names(
         assert sample("tarsy_scoring_scores_total", labels) == 1
 
 
-async def test_a_running_worker_announces_its_names_again_and_again(database_url: str, tmp_path: Path) -> None:
-    """Only so can it fail what no worker knows."""
-    async with site(database_url, tmp_path, grace_s=2) as only:
-        await only.service.request(source=SOURCE_RESCORE, criteria="house-rules", force=True)
-        stopping = asyncio.Event()
-        running = asyncio.create_task(only.worker.run(stopping))
-
-        async def has_failed() -> bool:
-            assert not running.done(), running.exception()
-            return (await only.newest())["error_kind"] == "unknown_criteria"
-
-        await wait_until(has_failed, 60, "the score fails")
-        stopping.set()
-        await running
-
-
 # --- chains --------------------------------------------------------------------------------------------
 
 
@@ -390,22 +373,6 @@ async def test_a_session_that_an_event_misplaced_is_left_to_workers_of_its_chain
         assert (old.asked, new.asked) == ([], ["private"])
 
 
-async def test_a_misplaced_session_is_tried_again_like_others(database_url: str, tmp_path: Path) -> None:
-    """Also on a chain that no configuration names; the flag outlives the first attempt."""
-    async with site(database_url, tmp_path, public=PUBLIC) as only:
-        only.judges["main"] = FakeJudge(JudgeUnavailable("503"), ANALYSIS, MISSING_TOOLS)
-        only.judges["main"].provider = "main"
-        await only.service.request(chain_id="public")
-
-        assert await only.claims() == 1
-        assert (await only.ends())["status"] == "pending"
-        await only.wait_on(60)
-        assert await only.claims() == 1
-        score = await only.ends()
-        assert (score["status"], score["criteria"], score["chain_id"]) == ("completed", NEW, "k")
-        assert await flags_of(only) == ["chain_mismatch"]
-
-
 async def test_a_persons_criteria_outlive_the_chain_that_an_event_named(database_url: str, tmp_path: Path) -> None:
     async with site(database_url, tmp_path, k=PRIVATE | {"criteria": COMMON}, public=PUBLIC) as only:
         await only.service.request(chain_id="public", session_status="failed")  # not scored; its chain is stored
@@ -415,11 +382,3 @@ async def test_a_persons_criteria_outlive_the_chain_that_an_event_named(database
         score = await only.ends()
         assert (score["criteria"], score["chain_id"], only.asked) == (NEW, "k", ["private"])
         assert await flags_of(only) == [], "the request itself named no chain"
-
-
-async def test_two_workers_announce_at_once(database_url: str, tmp_path: Path) -> None:
-    async with site(database_url, tmp_path, a={}, b={}) as one, site(database_url, tmp_path, b={}, a={}) as other:
-        await asyncio.gather(*(announce(s.service.inbox) for s in (one, other) * 10))
-
-        rows = await one.service.database.fetch("SELECT name FROM {schema}.known_names WHERE kind = 'chain'")
-        assert sorted(r["name"] for r in rows) == ["a", "b"]

@@ -58,13 +58,6 @@ async def test_the_most_urgent_is_claimed_first(scoring: Scoring) -> None:
     assert order == ["asked-2", "asked-1", "auto-2", "auto-1", "bulk-2", "bulk-1"]
 
 
-async def test_a_score_is_not_claimed_before_it_is_due(scoring: Scoring) -> None:
-    await scoring.accept(rescore("asked"), session_completed("automatic"))
-    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 h' WHERE session_id = 'asked'")
-
-    assert [s.session_id for s in await scoring.claim()] == ["automatic"]
-
-
 async def test_eight_claimers_share_the_work(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(200)))
 
@@ -265,18 +258,6 @@ async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, mon
 
     assert await asyncio.wait_for(scoring.take_back(), 30) == {}
     assert (await scoring.score(claimed.score_id))["lease_token"] == claimed.lease_token
-
-
-async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
-    """Taking back skips a row that the worker's renewal has locked."""
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-    async with connected(scoring.url) as worker, worker.transaction():
-        await worker.execute("UPDATE session_scores SET lease_expires_at = now() + interval '1 min'")
-
-        assert await asyncio.wait_for(scoring.take_back(), 30) == {}
-
-    assert await scoring.take_back() == {}
 
 
 async def test_concurrent_workers_take_each_score_back_once(scoring: Scoring) -> None:

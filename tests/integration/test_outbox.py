@@ -12,7 +12,6 @@ from infrastructure import wait_until
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent, OutboxEvent
 from tarsy_scoring.postgres.database import Connection
-from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
 
 
 async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:
@@ -142,45 +141,3 @@ async def test_acknowledged_events_are_not_sent_again(scoring: Scoring) -> None:
     assert [e.position for e in await unpublished(scoring)] == [2, 4, 5]
     await mark(scoring, 2)
     assert [e.position for e in await unpublished(scoring)] == [4, 5], "3 was acknowledged before"
-
-
-async def test_the_version_before_and_this_one_publish_in_turns(scoring: Scoring) -> None:
-    """The version before marks each event, and raises the floor a thousand events at once."""
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
-    await assign_positions(scoring)
-
-    await scoring.rows("UPDATE scoring_events SET published_at = now() WHERE position <= 2")
-    assert [e.position for e in await unpublished(scoring)] == [3, 4, 5]
-    await mark(scoring, 3)
-
-    of_the_version_before = (
-        "SELECT position FROM scoring_events WHERE published_at IS NULL "
-        "AND position > (SELECT published FROM relay_floor) ORDER BY position"
-    )
-    assert [r["position"] for r in await scoring.rows(of_the_version_before)] == [4, 5]
-
-
-async def test_an_event_is_written_twice(scoring: Scoring) -> None:
-    """Once when it is true, and once for its position."""
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
-    await assign_positions(scoring)
-    written = await scoring.rows("SELECT xmin::text, ctid::text FROM scoring_events ORDER BY position")
-    await mark(scoring, *range(1, 6))
-
-    assert await scoring.rows("SELECT xmin::text, ctid::text FROM scoring_events ORDER BY position") == written
-    assert await unpublished(scoring) == []
-
-
-async def test_backlog(scoring: Scoring) -> None:
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
-    await assign_positions(scoring, limit=2)
-    await mark(scoring, 1)
-    await scoring.rows("UPDATE scoring_events SET created_at = now() - interval '90 s' WHERE position = 2")
-
-    waiting = await unpublished_events(scoring.database)
-    assert waiting.events == 2
-    assert waiting.oldest_s == pytest.approx(90, abs=20)
-
-    await assign_positions(scoring)
-    await mark(scoring, 2, 3)
-    assert await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)

@@ -197,19 +197,6 @@ async def test_a_notification_wakes_the_relay_at_work_alone(
     assert total <= 3 * EVENTS + len(relays) * (elapsed_s / POLL_S + 2), passes
 
 
-async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:
-    """Labels are the only unbounded field; the event is published without them."""
-    await finish(scoring, "session-1")
-    await scoring.rows(
-        "UPDATE scoring_events SET payload = payload || jsonb_build_object('labels', "
-        "jsonb_build_object('note', repeat('x', 2000000))) WHERE type = 'scoring.completed'"
-    )
-
-    await run_dry(scoring, settings)
-
-    assert payloads(await published(settings))[-1]["labels"] == {}
-
-
 class SilentBroker(Publisher):
     """A publisher whose broker does not answer until `may_go_on`, at the start or at a publication."""
 

@@ -1,8 +1,7 @@
 """Selections from real rows: obsolete scores, sessions never scored, and the usage of earlier scores."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -76,14 +75,6 @@ async def test_no_score_of_a_chain_without_a_judge_is_obsolete(scoring: Scoring)
     assert await obsolete(scoring, policy(off, hashes=EDITED.hashes, billing=on)) == ["billing-1"]
 
 
-async def test_new_notes_make_the_scores_of_their_chain_obsolete(scoring: Scoring) -> None:
-    of = replace(policy(billing={}), hashes_of_chains={"billing": {DEFAULT_CRITERIA: "with-notes"}})
-    for session, chain in (("billing-1", "billing"), ("kubernetes-1", "kubernetes")):
-        await scored(scoring, session, chain_id=chain, criteria=DEFAULT_CRITERIA)
-
-    assert await obsolete(scoring, of) == ["billing-1"]
-
-
 async def test_the_newest_completed_score_decides(scoring: Scoring) -> None:
     async with open_scoring(scoring.url, EDITED) as edited:
         await scored(scoring, "mended")
@@ -108,31 +99,6 @@ async def test_a_session_with_an_open_current_score_is_not_obsolete(scoring: Sco
             await edited.claim()
 
     assert await obsolete(scoring) == ["session-2"]
-
-
-async def test_obsolete_scores_of_a_chain_or_since_a_time(scoring: Scoring) -> None:
-    await scored(scoring, "old")
-    await scoring.rows("UPDATE session_scores SET created_at = created_at - interval '2 days'")
-    await scored(scoring, "new", chain_id="billing")
-    yesterday = datetime.now(UTC) - timedelta(days=1)
-
-    assert await obsolete(scoring) == ["new", "old"]
-    assert await obsolete(scoring, since=yesterday) == ["new"]
-    assert await obsolete(scoring, chain="kubernetes") == ["old"]
-    assert await obsolete(scoring, chain="kubernetes", since=yesterday) == []
-
-
-async def test_scores_of_another_purpose_do_not_change_what_is_obsolete(scoring: Scoring) -> None:
-    async with open_scoring(scoring.url, EDITED) as edited:
-        await scored(scoring, "obsolete")
-        await scored(edited, "current")
-        for purpose in ("consistency", "anchor", "shadow"):
-            await other(scoring, "judged-beside", purpose)
-            await other(edited, "obsolete", purpose)
-            await edited.claimed("obsolete", purpose=purpose)
-            await other(scoring, "current", purpose)
-
-    assert await obsolete(scoring) == ["obsolete"]
 
 
 async def test_unknown_criteria_are_refused(scoring: Scoring) -> None:
@@ -167,14 +133,6 @@ async def test_never_scored_are_sessions_without_a_production_score(
     sessions = [FoundSession(name, "kubernetes", "completed", None) for name in names]
     assert await unscored(scoring, *sessions) == ["declined", "judged-beside", "unheard-of"]
     assert await unscored(scoring) == []
-
-
-async def test_never_scored_come_oldest_first(scoring: Scoring) -> None:
-    ends = {"b": datetime(2026, 1, 2, tzinfo=UTC), "a": datetime(2026, 1, 3, tzinfo=UTC), "c": None}
-
-    found = await unscored(scoring, *(FoundSession(name, None, "completed", end) for name, end in ends.items()))
-
-    assert found == ["c", "b", "a"]
 
 
 # --- estimates -----------------------------------------------------------------------------------------
@@ -217,15 +175,6 @@ async def test_sessions_without_a_chain_take_their_own_average(scoring: Scoring)
     await scored(scoring, "of-none", USAGE, chain_id=None)
 
     assert (await estimate_of(scoring.database, {"new": None})).tokens == Amount(1200, 0, 1, 0)
-
-
-async def test_scores_of_another_purpose_do_not_enter_estimates(scoring: Scoring) -> None:
-    """Other criteria cost differently, and repeated judgements hit the provider's cache."""
-    await other(scoring, "session-1", "shadow")
-
-    estimate = await estimate_of(scoring.database, {"session-1": None, "new": "kubernetes"})
-
-    assert estimate.tokens == estimate.cost_usd == Amount(None, 0, 0, 2)
 
 
 def _again(session_id: str, **changes: Any) -> Request:

@@ -77,25 +77,6 @@ async def test_a_contact_is_given_up_in_time(
     assert await asyncio.gather(*(database.once(one) for _ in range(CONNECTIONS))) == [1] * CONNECTIONS
 
 
-async def test_a_login_without_a_server_is_given_up_in_time(
-    proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database = Database(proxy.url, "public", pool_size=1)
-    await database.open()
-    monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
-    proxy.fall_silent(at="tcp_keepalives_idle")
-
-    began = time.monotonic()
-    with pytest.raises(DatabaseAway, match="no answer in time"):
-        await database.once(one)
-    assert time.monotonic() - began < IN_TIME_S
-
-    monkeypatch.undo()
-    proxy.speak_again()
-    assert await database.once(one) == 1
-    await database.close()
-
-
 async def test_more_callers_than_connections_are_all_given_up(
     proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,15 +140,6 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
     assert await database.once(backends) == before
     assert list(before.values()) == [False] * CONNECTIONS
     assert await database.once(lambda c: c.fetchval("SELECT to_regclass('half_done')")) is None
-
-
-async def test_the_server_notices_a_vanished_client_within_a_minute(database: Database) -> None:
-    """After 20 s it asks four times in 5 s steps whether the client is there; an answer may stay unread for 40 s."""
-    names = ["idle", "interval", "count"]
-    settings = [f"tcp_keepalives_{name}" for name in names] + ["tcp_user_timeout"]
-    in_force = "SELECT array_agg(current_setting(name) ORDER BY at) FROM unnest($1::text[]) WITH ORDINALITY x(name, at)"
-
-    assert await database.once(lambda c: c.fetchval(in_force, settings)) == ["20", "5", "4", "40000"]
 
 
 async def test_a_session_in_a_silent_database_is_given_up_in_time(

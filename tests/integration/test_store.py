@@ -9,7 +9,6 @@ import pytest
 
 from builders import Scoring, completion, connected, open_scoring, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.judge.ask.reply import MOST_TOKENS
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import SessionFacts, StoredTurn
 
@@ -34,15 +33,6 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
     assert (await scoring.score(claimed.score_id))["current_stage"] == "identifying_missing_tools"
 
 
-async def test_the_most_tokens_that_a_reply_may_report_can_be_stored(scoring: Scoring) -> None:
-    claimed, most = await scoring.claimed(), dict.fromkeys(("input_tokens", "cached_input_tokens"), MOST_TOKENS)
-
-    await scoring.store.record(step(claimed, None, 1, **most, output_tokens=MOST_TOKENS))
-
-    [stored] = await scoring.store.stored_turns(claimed.score_id)
-    assert stored.turn.output_tokens == MOST_TOKENS
-
-
 async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
 
@@ -51,21 +41,6 @@ async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:
 
     assert len(await scoring.store.stored_turns(claimed.score_id)) == 1
     assert (await scoring.events(claimed.score_id)).count("analyzing_methodology") == 1
-
-
-async def test_concurrent_steps_of_one_score_are_all_stored(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-
-    await asyncio.gather(
-        scoring.store.record(step(claimed, "sampling", 1)),
-        scoring.store.record(step(claimed, None, 2, kind="sample")),
-        scoring.store.record(step(claimed, "sampling", 3, kind="sample")),
-        scoring.store.record(step(claimed, "storing")),
-    )
-
-    assert [s.ordinal for s in await scoring.store.stored_turns(claimed.score_id)] == [1, 2, 3]
-    assert (await scoring.events(claimed.score_id))[3:] == ["sampling", "storing"]
-    assert (await scoring.score(claimed.score_id))["current_stage"] == "storing"
 
 
 async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:

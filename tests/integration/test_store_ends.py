@@ -15,7 +15,6 @@ from builders import (
     Scoring,
     completion,
     failure,
-    open_scoring,
     rescore,
     session_completed,
     step,
@@ -23,7 +22,6 @@ from builders import (
 )
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.claims import ClaimedScore
 
@@ -67,19 +65,6 @@ async def test_a_judgement_is_read_as_it_was_stored(scoring: Scoring) -> None:
     assert "waiting_for" not in shown
 
 
-async def test_sums_of_money_are_exact_decimals(scoring: Scoring) -> None:
-    """The database adds the costs of the turns: 0.1 and 0.2 are 0.3."""
-    claimed = await scoring.claimed()
-    for ordinal, cost_usd in enumerate((0.1, 0.2, 0.014785999999999999), 1):
-        await scoring.store.record(step(claimed, None, ordinal, cost_usd=cost_usd))
-
-    await scoring.leases.cancel(claimed.score_id, "alice")
-
-    shown = await scoring.reader.score(claimed.score_id)
-    assert shown is not None
-    assert shown["usage"]["cost_usd"] == 0.314786
-
-
 async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
     """Its total and its JSON columns are SQL NULL."""
     claimed = await scoring.claimed()
@@ -120,15 +105,6 @@ async def test_a_score_ends_once(scoring: Scoring, at_once: bool) -> None:
     assert [type(r) for r in results] == [type(None), LeaseLost]
     assert (await scoring.score(claimed.score_id))["status"] == "completed"
     assert [e for e in await scoring.events(claimed.score_id) if e in TERMINAL] == ["completed"]
-
-
-async def test_an_end_may_change_the_disposition_of_its_request(scoring: Scoring) -> None:
-    await scoring.accept(request := session_completed(chain_id=None))
-    [claimed] = await scoring.claim()
-
-    await scoring.store.end(failure(claimed, status="cancelled", disposition="disabled"))
-
-    assert await scoring.dispositions() == {request.request_id: "disabled"}
 
 
 async def test_an_invalid_end_does_not_fail_its_batch(scoring: Scoring) -> None:
@@ -249,18 +225,6 @@ async def test_accepting_and_ending_at_the_same_time(scoring: Scoring) -> None:
 # --- cancel --------------------------------------------------------------------------------------------
 
 
-async def test_cancel_a_pending_score(scoring: Scoring) -> None:
-    await scoring.accept(rescore())
-    [score_id] = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")]
-
-    assert await scoring.leases.cancel(score_id, "bob")
-
-    row = await scoring.score(score_id)
-    assert (row["status"], row["error_kind"], row["error_message"]) == ("cancelled", "cancelled", "cancelled by bob")
-    assert await scoring.events(score_id) == ["queued", "failed"]
-    assert await scoring.claim() == []
-
-
 async def test_a_score_that_is_not_open_cannot_be_cancelled(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     await scoring.store.end(completion(claimed))
@@ -287,38 +251,6 @@ async def test_cancelling_and_ending_at_once_ends_the_score_once(scoring: Scorin
 
 
 # --- a rollout -----------------------------------------------------------------------------------------
-
-
-async def test_a_column_is_added_under_a_running_worker(database_url: str) -> None:
-    """
-    A `pre` migration invalidates the plans of open connections. Writes are retried.
-
-    The driver repeats a read of one statement, and a read in a transaction fails once.
-    """
-
-    async def migrate(name: str) -> None:
-        for table in ("session_scores", "judge_turns", "scoring_requests", "scoring_events", "sessions"):
-            await worker.rows(f"ALTER TABLE {table} ADD COLUMN {name} int")
-
-    async with open_scoring(database_url, pool_size=1) as worker:
-        claimed = await worker.claimed()
-        await worker.store.record(step(claimed, "storing", 1))
-        assert await worker.store.stored_turns(claimed.score_id) != []
-        assert await worker.reader.score(claimed.score_id) is not None
-
-        await migrate("added")
-        assert await worker.store.stored_turns(claimed.score_id) != []
-        await worker.store.end(completion(claimed))
-
-        assert await worker.reader.score(claimed.score_id) is not None
-        assert await worker.reader.newest_score(claimed.session_id) is not None
-        await migrate("added_too")
-        with pytest.raises(DatabaseAway):
-            await worker.reader.newest_score(claimed.session_id)
-        assert await worker.reader.newest_score(claimed.session_id) is not None
-        assert await worker.reader.score(claimed.score_id) is not None
-        await migrate("added_last")
-        assert await worker.reader.score(claimed.score_id) is not None
 
 
 async def test_a_deferred_request_that_becomes_a_score_is_announced(

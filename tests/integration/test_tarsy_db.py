@@ -164,24 +164,6 @@ async def test_a_session_that_is_too_large_stays_in_the_database(
         await reader.close()
 
 
-async def test_bytes_that_no_timeline_needs_are_not_counted(connection: Any, tarsy_database_url: str) -> None:
-    """Neither prompts nor the raw results of tools; a large session that was deleted is not found."""
-    await load_session(connection, session())
-    for table, column in (
-        ("alert_sessions", "session_metadata"),
-        ("mcp_interactions", "tool_result"),
-        ("llm_interactions", "llm_request"),
-    ):
-        await connection.execute(f"UPDATE {table} SET {column} = {LARGE_JSON}")
-    reader = TarsyDatabase(tarsy_database_url, max_session_bytes=MAX_BYTES)
-    assert (await reader.fetch_timeline("one")).session_id == "one"
-
-    await connection.execute(f"UPDATE alert_sessions SET deleted_at = now(), alert_data = {LARGE_TEXT}")
-    with pytest.raises(SessionNotFound):
-        await reader.fetch_timeline("one")
-    await reader.close()
-
-
 async def test_a_database_without_tarsys_tables_is_unavailable(empty_database_url: str) -> None:
     source = TarsyDatabase(empty_database_url)
     try:
@@ -240,16 +222,6 @@ async def test_finished_sessions_come_in_pages(
             assert await connection.fetchval(open_, "tarsy-scoring") == 0, "no transaction stays open"
 
     assert found == [f"s-{n}" for n in range(count)]
-
-
-async def test_finished_sessions_of_an_older_deployment(connection: Any, source: TarsyDatabase) -> None:
-    """Without a column for the end the creation counts; without one for deletion no session is deleted."""
-    await load_session(connection, session())
-    await load_session(connection, session("before", created_at=BEFORE))
-    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN completed_at, DROP COLUMN deleted_at")
-
-    assert await listed(source) == [FoundSession("one", "kubernetes", "completed", None)]
-    assert await source.find_session("one") == FoundSession("one", "kubernetes", "completed", None)
 
 
 async def test_a_database_that_fails_over_is_unavailable(tarsy_database_url: str) -> None:

@@ -93,17 +93,6 @@ async def test_writers_continue_when_the_database_is_no_longer_read_only(databas
     assert [await database.once(write) for _ in range(CONNECTIONS)] == ["INSERT 0 1"] * CONNECTIONS
 
 
-async def test_connections_opened_while_read_only_cost_one_failed_write(database: Database, database_url: str) -> None:
-    """A connection keeps the setting with which it began."""
-    async with read_only(database_url):
-        await open_all(database)
-
-    with pytest.raises(DatabaseAway, match="it is read-only"):
-        await database.once(write)
-    for _ in range(CONNECTIONS):
-        assert await database.once(write) == "INSERT 0 1"
-
-
 # --- errors of the server ------------------------------------------------------------------------------
 
 
@@ -136,15 +125,6 @@ async def test_a_server_error_that_may_last_is_tried_a_few_times(database: Datab
     assert isinstance(end.__cause__, asyncpg.PostgresError)
     assert end.__cause__.sqlstate == state
     assert tries == TRIES
-
-
-@pytest.mark.parametrize("state", ["25P02", "25001", "55000", "XX001", "XX002", "P0001"])
-async def test_any_other_server_error_is_raised_at_once(database: Database, state: str) -> None:
-    end, tries = await fail(database, state, 1)
-
-    assert isinstance(end, asyncpg.PostgresError)
-    assert end.sqlstate == state
-    assert tries == 1
 
 
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])

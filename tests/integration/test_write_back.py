@@ -18,7 +18,6 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.tarsy import database as tarsy_module
-from tarsy_scoring.tarsy import write_back
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
@@ -209,20 +208,6 @@ async def test_only_finished_production_scores_are_written_and_as_they_ended(
     assert sorted(tuple(r) for r in rows) == [(s, s, None, why, "[]") for s in ("failed", "timed_out")]
 
 
-async def test_an_open_score_of_tarsys_own_is_no_obstacle(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """TARSy allows one open score per session; ours are never open there."""
-    await put(tarsy, "one")
-    await tarsy.execute(
-        "INSERT INTO session_scores (score_id, score_triggered_by, status, started_at, session_id) "
-        "VALUES ('theirs', 'auto', 'in_progress', now(), 'one')"
-    )
-    await finish(scoring, "one")
-
-    await start().run_once()
-
-    assert await written(tarsy) == ["one", "one"]
-
-
 # --- once -------------------------------------------------------------------------------------------------
 
 
@@ -375,51 +360,6 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, s
         assert session_id in await written(tarsy)
 
 
-async def test_a_score_removed_from_tarsy_uses_its_stage_again(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    await put(tarsy, "one")
-    await finish(scoring, "one")
-    await start().run_once()
-    await tarsy.execute("DELETE FROM session_scores")
-    await scoring.rows("UPDATE write_back_bookmark SET position = 0")
-
-    await start().run_once()
-
-    assert await written(tarsy) == ["one"]
-    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE stage_type = 'scoring'") == 1
-
-
-async def test_scores_from_before_it_was_enabled_are_not_written(
-    scoring: Scoring, open_only: Start, tarsy: Tarsy
-) -> None:
-    """Otherwise a year of history would appear on TARSy's dashboard."""
-    await put(tarsy, "old", "new")
-    await finish(scoring, "old")
-    made = open_only()
-    assert await made.run_once() is False
-    await finish(scoring, "new")
-
-    await made.run_once()
-
-    assert await written(tarsy) == ["new"]
-
-
-async def test_many_scores_are_written_in_several_passes(
-    scoring: Scoring, start: Start, tarsy: Tarsy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pass reads a bounded number of events and returns whether there are more."""
-    monkeypatch.setattr(write_back, "WINDOW", 7)
-    sessions = [f"s{n}" for n in range(5)]
-    await put(tarsy, *sessions)
-    await finish(scoring, *sessions)
-    made, passes = start(), 0
-
-    while await made.run_once():
-        passes += 1
-
-    assert passes > 1
-    assert await written(tarsy) == sessions
-
-
 # --- schema and grants ------------------------------------------------------------------------------------
 
 
@@ -495,18 +435,6 @@ async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(TarsyAway, match=r"it is read-only; .* SCORING_WRITE_BACK_DATABASE_URL leads to the primary"):
         await made.tarsy.once(lambda c, _: c.execute("SELECT 1"))
-
-
-async def test_a_schema_without_usage_is_named(start: Start, tarsy: Tarsy, writer: tuple[str, str]) -> None:
-    """The tables exist and are granted; a table that does not exist is named as such."""
-    role, url = writer
-    await tarsy.execute(f"REVOKE USAGE ON SCHEMA public FROM PUBLIC, {role}")
-
-    with pytest.raises(TarsyUnfit, match="lacks for this role: USAGE on the schema public; grant it"):
-        await start(url).require_fit()
-    await tarsy.execute("DROP TABLE session_scores")
-    with pytest.raises(TarsyUnfit, match=r"the table alert_sessions, .*, the table session_scores"):
-        await start(url).require_fit()
 
 
 def test_a_write_back_that_cannot_work_is_a_configuration_error() -> None:

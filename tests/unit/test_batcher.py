@@ -1,7 +1,6 @@
 """The batcher merges the writes of many callers, isolates a bad item, and survives a cancelled caller."""
 
 import asyncio
-import contextvars
 from collections.abc import Sequence
 
 import asyncpg
@@ -108,18 +107,3 @@ async def test_the_item_of_a_cancelled_caller_is_still_written() -> None:
     with pytest.raises(asyncio.CancelledError):
         await callers[0]
     assert writes.batches == [[0, 1]]
-
-
-async def test_a_write_has_no_context_of_its_callers() -> None:
-    """Log lines of a write must not carry the context of its first caller."""
-    caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
-    seen: list[str] = []
-
-    async def write(items: Sequence[int]) -> Sequence[int]:
-        seen.append(caller.get())
-        return items
-
-    caller.set("the first")
-    await Batcher(write).submit(1)
-
-    assert seen == ["nobody"]

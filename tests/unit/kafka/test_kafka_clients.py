@@ -2,7 +2,7 @@
 
 import asyncio
 import gzip
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -14,17 +14,14 @@ from aiokafka.errors import (
 )
 from structlog.testing import capture_logs
 
-from fakes import Room, UnaskedInbox
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka import connect
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka import publisher as publishing
 from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.consumer import CHECK_EVERY_S, QUIET_S, Consumer
+from tarsy_scoring.kafka.consumer import QUIET_S, Consumer
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.telemetry.metrics import Metrics
 
 AWAY = BrokerAway("no answer")
 RECORD = (b"key", b"value", [])
@@ -147,45 +144,11 @@ async def test_silence_is_diagnosed(consumer: Consumer, built: list[Library], di
     assert [(line["event"], line["what"]) for line in lines] == [("kafka.away", "intake")] * 2
 
 
-async def test_a_member_without_partitions_checks_rarely(
-    consumer: Consumer, built: list[Library], diagnosis: Diagnosis
-) -> None:
-    built[0].partitions = set()
-    for now_s in range(1, 601):
-        await consumer.take(0, 1)
-        await consumer.watch_once(now_s)
-
-    assert diagnosis.count == 1 + (600 - QUIET_S) // CHECK_EVERY_S
-    assert consumer.is_served
-    assert len(built) == 1
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, built: list[Library]) -> None:
     """A watch that diagnoses at once."""
     monkeypatch.setattr(consuming, "WATCH_S", 0)
     monkeypatch.setattr(consuming, "QUIET_S", 0)
-
-
-async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
-    has_begun, has_ended = asyncio.Event(), asyncio.Event()
-
-    async def never_answer(_: Any) -> None:
-        has_begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            has_ended.set()
-
-    monkeypatch.setattr(consuming, "check_brokers", never_answer)
-    consumer = Consumer(kafka_settings(), [])
-    async with asyncio.timeout(30):
-        await consumer.start()
-        await has_begun.wait()
-        assert await consumer.take(0, 1) == []
-        await consumer.stop()
-        await has_ended.wait()
-    assert not consumer.is_served
 
 
 async def test_a_watch_that_fails_ends_intake(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
@@ -260,14 +223,6 @@ async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(
     assert len(built) == 2
 
 
-async def test_a_paused_intake_keeps_its_client(consumer: Consumer, built: list[Library]) -> None:
-    await consumer.watch_once(QUIET_S)
-
-    await consumer.take(0, 1)
-
-    assert len(built) == 1
-
-
 async def test_a_group_that_refuses_the_new_client_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
 ) -> None:
@@ -306,45 +261,7 @@ async def test_brokers_that_go_away_during_the_join_are_waited_for(
     await consumer.stop()
 
 
-async def test_a_cancellation_inside_the_library_is_contained(consumer: Consumer, built: list[Library]) -> None:
-    built[0].stop_error = asyncio.CancelledError()
-
-    await consumer.stop()
-
-    assert built[0].has_stopped
-
-
 # --- the metric ----------------------------------------------------------------------------------------
-
-
-async def test_the_metric_follows_the_consumer(
-    monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
-) -> None:
-    """0 before the first login, then 1 while the consumer is served, and absent once intake ends."""
-    metrics, is_waiting = Metrics(), asyncio.Event()
-
-    def is_up() -> float | None:
-        return metrics.registry.get_sample_value("tarsy_scoring_kafka_up", {"role": "intake"})
-
-    class Waiting(Room):
-        async def room(self) -> int:
-            is_waiting.set()
-            return await asyncio.Event().wait()
-
-    before = is_up()
-    metrics.begin("intake", "relay")
-    begun = is_up()
-    intake, stopping = (
-        Intake(kafka_settings(), cast(Any, UnaskedInbox()), cast(Any, Waiting()), metrics),
-        asyncio.Event(),
-    )
-    running = asyncio.create_task(intake.run(stopping))
-    await asyncio.wait_for(is_waiting.wait(), 30)
-    joined = is_up()
-    stopping.set()
-    await asyncio.wait_for(running, 30)
-
-    assert [before, begun, joined, is_up()] == [None, 0, 1, None]
 
 
 # --- publishing ----------------------------------------------------------------------------------------

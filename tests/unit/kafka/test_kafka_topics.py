@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import connect, topics
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
@@ -90,17 +89,6 @@ async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, to
     assert admin.closed == 1
 
 
-async def test_a_failed_lookup_names_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Any:
-        raise KafkaError("planted")
-
-    admin = connected(monkeypatch, fail)
-
-    with pytest.raises(BrokerAway, match=r"cannot look for the topic theirs: .*planted"):
-        await has_topic({}, "theirs")
-    assert admin.closed == 1
-
-
 async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """This holds also when the caller stops in the middle of the topic."""
     readers: list[Reader] = []
@@ -141,22 +129,6 @@ async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatc
     await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
 
     assert (answers, obstacles, admin.closed) == ([], [], 2)
-
-
-async def test_a_refused_lookup_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check_brokers(_: Any) -> None:
-        """They answer."""
-
-    def refuse() -> Any:
-        raise KafkaError("planted")
-
-    admin = connected(monkeypatch, refuse)
-    monkeypatch.setattr(topics, "check_brokers", check_brokers)
-
-    with pytest.raises(StartRefused, match="cannot check the topics"):
-        await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
-
-    assert admin.closed == 1
 
 
 async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
