@@ -3,7 +3,6 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,9 +18,7 @@ from tarsy_scoring.labels import calibration
 from tarsy_scoring.labels.calibration import Label, TrustCard
 from tarsy_scoring.labels.label_file import read_labels
 from tarsy_scoring.labels.labels import known_criteria, scores_by_judge
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 
 @click.command()
@@ -42,7 +39,7 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
     measure something else, so full agreement is not to be expected.
     """
 
-    async def work(parts: "Parts") -> tuple[list[Label], list[TrustCard]]:
+    async def work(parts: Parts) -> tuple[list[Label], list[TrustCard]]:
         names, bands = await known_criteria(parts.database)
         if criteria is not None:
             require_criteria(parts.registry, criteria, also=names)

@@ -1,6 +1,6 @@
 """`erase`: removes sessions from every table, or the name of a person, after showing the rows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.retention import erasure, persons
 from tarsy_scoring.retention.erasure import Inventory, inventory
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 
 @click.command()
@@ -51,7 +49,7 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         _erase_person(person, yes=yes, as_json=as_json)
         return
 
-    async def work(parts: "Parts") -> dict[str, Inventory]:
+    async def work(parts: Parts) -> dict[str, Inventory]:
         found = {}
         with progress_bar("erasing" if yes else "counting", len(sessions)) as show:
             for session_id in sessions:
@@ -75,7 +73,7 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
 
 
 def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
-    async def work(parts: "Parts") -> tuple[str | None, dict[str, int]]:
+    async def work(parts: Parts) -> tuple[str | None, dict[str, int]]:
         with progress_bar("erasing" if yes else "counting", len(persons.PLACES)) as show:
             if yes:
                 await audited(parts.database, "erase_person")

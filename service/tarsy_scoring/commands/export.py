@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import nullcontext
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -21,10 +21,8 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.scores.export import count_scores, export_scores, written
 from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
-
-if TYPE_CHECKING:
-    from tarsy_scoring.web.queries import ExportQuery
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.web.queries import ExportQuery
+from tarsy_scoring.wiring import Parts
 
 
 @click.command()
@@ -110,7 +108,7 @@ def _text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _query(options: dict[str, Any]) -> "ExportQuery":
+def _query(options: dict[str, Any]) -> ExportQuery:
     """
     Check the options with the query model of the API.
 
@@ -131,7 +129,7 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
         raise click.BadParameter(message, param_hint=f"--{name}") from None
 
 
-async def _write(parts: "Parts", query: "ExportQuery") -> int:
+async def _write(parts: Parts, query: ExportQuery) -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
     chosen = query.chosen
@@ -148,7 +146,7 @@ async def _write(parts: "Parts", query: "ExportQuery") -> int:
     return 0
 
 
-async def _write_training(parts: "Parts", query: "ExportQuery") -> int:
+async def _write_training(parts: Parts, query: ExportQuery) -> int:
     """
     Write a chat for each score.
 

@@ -1,7 +1,6 @@
 """`pause` and `resume`: stop and restart judging for everything, a chain or a provider."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.rules import Pause
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 SEEN = "workers see it within seconds"
 
@@ -54,7 +51,7 @@ def pause(
         raise click.UsageError("--list shows all pauses; it goes with no other option than --json")
     _require_provider(settings, provider)
 
-    async def work(parts: "Parts") -> list[Pause]:
+    async def work(parts: Parts) -> list[Pause]:
         if not only_list:
             await audited(parts.database, "pause", chain=chain, provider=provider)
             await parts.limits.pause(chain, provider, asker(), reason)
@@ -93,7 +90,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     """
     settings = settings_of_environment()
 
-    async def work(parts: "Parts") -> tuple[int, list[Pause]]:
+    async def work(parts: Parts) -> tuple[int, list[Pause]]:
         await audited(parts.database, "resume", chain=chain, provider=provider)
         return await parts.limits.resume(chain, provider), await parts.limits.pauses()
 

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,9 +20,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import COUNT_LIMIT, SHARE, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500
@@ -63,7 +61,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
         raise click.UsageError("--deleted-upstream follows TARSy's deletions and excludes --keep")
     days = None if keep is None else _days(keep)
 
-    async def work(parts: "Parts") -> Mapping[str, int]:
+    async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
         pruner = Pruner(
@@ -92,7 +90,7 @@ def _days(text: str) -> int:
     return days
 
 
-async def _follow_deletions(parts: "Parts", *, yes: bool) -> Mapping[str, int]:
+async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     """Erase the sessions that TARSy has deleted, or only count them; returns their number."""
     sessions = open_tarsy_sessions(parts.settings)
     number = 0

@@ -1,14 +1,10 @@
 """`recount`: counts all days of the analytics again."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tarsy_scoring.analytics.recount import mark_all, recount_all
 from tarsy_scoring.commands.shared import counted, json_option, print_json, run_on_parts
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 
 @click.command()
@@ -21,7 +17,7 @@ def recount(as_json: bool) -> None:
     date. Safe beside running workers, which take over what an interrupted run leaves.
     """
 
-    async def work(parts: "Parts") -> int:
+    async def work(parts: Parts) -> int:
         await mark_all(parts.database)
         return await recount_all(parts.database)
 

@@ -1,7 +1,7 @@
 """`report`: documents that summarise many scores."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 from rich.console import Console
@@ -16,9 +16,6 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
 )
 from tarsy_scoring.missing_tools.demand import ToolSort
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(no_args_is_help=True)

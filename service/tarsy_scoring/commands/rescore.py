@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -33,9 +33,7 @@ from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
-
-if TYPE_CHECKING:
-    from tarsy_scoring.wiring import Parts
+from tarsy_scoring.wiring import Parts
 
 _REQUESTS_PER_BATCH = 500
 # Why `backfill` leaves a session out, by the disposition that its event would have had.
@@ -111,14 +109,14 @@ def rescore(
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
 
-    async def select(parts: "Parts") -> list[str]:
+    async def select(parts: Parts) -> list[str]:
         if obsolete:
             return await obsolete_sessions(parts.database, parts.inbox.policy, chain, since)
         if failed:
             return await parts.reader.failed_sessions(error_kind, chain, since)
         return await parts.reader.scored_sessions(chain, since)
 
-    async def work(parts: "Parts") -> None:
+    async def work(parts: Parts) -> None:
         requests = [
             Request(
                 request_id=uuid.uuid4(),
@@ -168,7 +166,7 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
     and cost estimated from scores of their chains. They are scored after everything else.
     """
 
-    async def work(parts: "Parts") -> None:
+    async def work(parts: Parts) -> None:
         requests = [
             Request(
                 request_id=uuid.uuid4(),
@@ -194,7 +192,7 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
     run_on_parts(work)
 
 
-async def _never_scored_since(parts: "Parts", since: datetime, chain: str | None) -> list[FoundSession]:
+async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
     """Sessions of the source that `backfill` selects."""
     source = open_timeline_source(parts.settings)
 
@@ -217,7 +215,7 @@ async def _never_scored_since(parts: "Parts", since: datetime, chain: str | None
 
 
 async def _show_or_send(
-    parts: "Parts",
+    parts: Parts,
     requests: Sequence[Request],
     *,
     yes: bool,
@@ -246,7 +244,7 @@ async def _show_or_send(
         click.echo("nothing was sent; add --yes to send it")
 
 
-async def _send(parts: "Parts", requests: Sequence[Request]) -> Counter[str]:
+async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
     """Store requests in batches; returns the number of each disposition."""
     counts: Counter[str] = Counter()
     if requests:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from tarsy_scoring.commands.shared import FAILED, asker, counted, print_json, pr
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
+from tarsy_scoring.events import GivenReference
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun
 from tarsy_scoring.scoring.dry_run import dry_run as plan
@@ -24,9 +25,6 @@ from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
 
 # A dry run is waited for at a prompt, so functions import what only a score, a reference or a failure needs.
-if TYPE_CHECKING:
-    from tarsy_scoring.events import GivenReference
-    from tarsy_scoring.judge.ask.client import JudgeClient
 
 
 @click.command()
@@ -90,7 +88,7 @@ def score(
     sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
 
 
-def _read_reference(path: Path) -> "GivenReference":
+def _read_reference(path: Path) -> GivenReference:
     from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
 
     try:
@@ -107,7 +105,7 @@ def _read_reference(path: Path) -> "GivenReference":
 
 
 def _with_reference(
-    timeline: Timeline, given: "GivenReference", settings: Settings
+    timeline: Timeline, given: GivenReference, settings: Settings
 ) -> tuple[Timeline, dict[str, Any]]:
     """The session with its reference, and the reference as a score document shows it."""
     from tarsy_scoring.references.model import reference_of
@@ -138,7 +136,7 @@ def _score(
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
-        clients: dict[str, JudgeClient] = {}
+        clients: dict[str, Any] = {}  # of the judge, whose library takes a second to import
         if with_judge:
             from tarsy_scoring.judge.ask.client import create_clients
 
