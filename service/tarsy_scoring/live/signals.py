@@ -73,7 +73,6 @@ class Newest:
     def __init__(self) -> None:
         self._kept: dict[bytes, Insight] = {}
         self._snapshot: Chunk | None = None
-        self._has_overflowed = False
 
     def take(self, records: Sequence[Record], now_us: int) -> list[bytes]:
         """
@@ -122,11 +121,6 @@ class Newest:
                     continue
             room -= len(insight.text)
             if len(kept) == MOST_MESSAGES or room < 0:
-                if not self._has_overflowed:
-                    log.warning(
-                        "gateway.insights_overflow", effect="only the newest chains are sent to clients"
-                    )
-                self._has_overflowed = True
                 break
             kept[key] = insight
         if len(kept) < len(self._kept):

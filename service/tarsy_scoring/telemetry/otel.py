@@ -238,38 +238,21 @@ class _WarningHandler(logging.Handler):
     """
     Turns the SDK's warnings into log lines of this service, at most one a minute.
 
-    Of a warning's arguments only numbers and types of errors are shown.
+    Shows the template of a warning alone: its arguments quote variables, addresses and the collector's answer,
+    and any of these may hold a key.
     """
-
-    # The SDK warns of every batch that it cannot send. Texts among the arguments quote variables, addresses
-    # and the collector's answer, and any of these may hold a key.
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next_s = float("-inf")
-        self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            self._left_out += 1
-            return
-        self._next_s = now_s + WARN_EVERY_S
-        left_out, self._left_out = self._left_out, 0
-        log.warning("traces.impaired", reason=_safe_text(record)[:LONGEST_WARNING], left_out=left_out)
-
-
-def _safe_text(record: logging.LogRecord) -> str:
-    """The template of the warning, then its arguments: numbers, types of errors, `***` for the others."""
-    shown: list[object] = [record.msg if isinstance(record.msg, str) else type(record.msg).__name__]
-    for argument in record.args if isinstance(record.args, tuple) else ():
-        if argument is None or isinstance(argument, int | float):
-            shown.append(argument)
-        else:
-            shown.append(type(argument).__name__ if isinstance(argument, BaseException) else "***")
-    if record.exc_info and record.exc_info[0]:
-        shown.append(record.exc_info[0].__name__)
-    return "; ".join(map(str, shown))
+        if (now_s := time.monotonic()) >= self._next_s:
+            self._next_s = now_s + WARN_EVERY_S
+            is_text = isinstance(record.msg, str) and bool(record.args)
+            log.warning(
+                "traces.impaired", reason=record.msg[:LONGEST_WARNING] if is_text else "see the collector"
+            )
 
 
 def _log_sdk_warnings() -> None:

@@ -10,7 +10,6 @@ import hmac
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
-import structlog
 from starlette.datastructures import Headers
 
 from tarsy_scoring.config.settings import Settings
@@ -20,14 +19,9 @@ from tarsy_scoring.web.edge.key_file import KeyFile
 from tarsy_scoring.web.edge.problems import Problem, unauthorized
 from tarsy_scoring.web.edge.tokens import NAME_MAX, bearer_token, is_name
 
-log = structlog.get_logger()
-
 Network = IPv4Network | IPv6Network
 
 SECRET_HEADER = "X-Scoring-Proxy-Secret"  # noqa: S105 - a name
-USER_CLAIMS = ("sub", "email", "preferred_username")
-# A range of so many addresses is a network rather than the proxies in it.
-WIDEST = {4: 24, 6: 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +43,8 @@ class TrustedProxies:
     """
     The proxies of `SCORING_TRUSTED_PROXIES`, which name users.
 
-    With a secret, the configured headers name the user and the groups. With a key file, the JWT does: a user
-    header beside it must have the name of one of its claims, and the groups are those of its claim `groups`.
+    With a secret, the configured headers name the user and the groups. With a key file, the claims `sub`
+    and `groups` of the JWT do.
     If groups that may change things are configured, other users may only read.
 
     Raises:
@@ -65,7 +59,6 @@ class TrustedProxies:
         self._keys = KeyFile(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
         self._user_header = settings.trusted_proxy_user_header
         self._groups_header = settings.trusted_proxy_groups_header
-        self._has_warned = False
         self._write_groups = frozenset(_listed(settings.trusted_proxy_write_groups))
         beyond = [str(network) for network in self._networks if not network.is_loopback]
         if beyond and self._secret is None and self._keys is None:
@@ -74,14 +67,6 @@ class TrustedProxies:
                 f"address could pose as any user: set SCORING_TRUSTED_PROXY_SECRET (or _FILE) and let the proxy send "
                 f"it as {SECRET_HEADER}, or set SCORING_TRUSTED_PROXY_JWKS_FILE to the keys of the JWT that it sends"
             )
-        for network in self._networks:
-            if network.prefixlen <= WIDEST[network.version] and not network.is_loopback:
-                log.warning(
-                    "api.trusts_many_addresses",
-                    network=str(network),
-                    effect="every client in it that learns the secret or gets a JWT can name users",
-                    advice="limit SCORING_TRUSTED_PROXIES to the addresses of the proxies",
-                )
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -99,19 +84,11 @@ class TrustedProxies:
             Problem: 401, a wrong proof; 400, a user or groups that may not be those of the proxy.
         """
         if self._secret is not None and not self._has_secret(headers, self._secret):
-            forwarded = None
-        elif self._keys is None:
-            forwarded = Forwarded(self._user(headers), self._scopes(self._groups(headers)))
-        else:
-            forwarded = self._of_jwt(headers, self._keys)
-        if forwarded is None and not self._has_warned and self._user_header in headers:
-            self._has_warned = True
-            log.warning(
-                "api.proxy_without_proof",
-                effect="users that it names are not believed",
-                advice=f"let the proxy send {SECRET_HEADER}, or the JWT that the key file verifies",
-            )
-        return forwarded
+            return None
+        if self._keys is not None:
+            return self._of_jwt(headers, self._keys)
+        user = _usable(_single(headers, self._user_header), self._user_header)
+        return Forwarded(user, self._scopes(self._groups(headers)))
 
     def _has_secret(self, headers: Headers, secret: bytes) -> bool:
         given = headers.getlist(SECRET_HEADER)
@@ -139,23 +116,9 @@ class TrustedProxies:
                 "the JWT of the proxy is not valid: it has expired, or SCORING_TRUSTED_PROXY_JWKS_FILE lacks its key"
             )
         user = _usable(claims.get("sub"), "the claim sub")
-        if is_bearer_used and (said := self._user(headers)) is not None:
-            if said not in [claims.get(claim) for claim in USER_CLAIMS]:
-                raise unauthorized(f"{self._user_header} names another user than the JWT of the proxy")
-            user = said
         groups = claims.get("groups")
         names = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else []
         return Forwarded(user, self._scopes(names), is_bearer_used)
-
-    def _user(self, headers: Headers) -> str | None:
-        """
-        The user that the proxy names.
-
-        Raises:
-            Problem: 400, the header has several values, one of which the client may have sent, or is not a
-                usable name.
-        """
-        return _usable(_single(headers, self._user_header), self._user_header)
 
     def _groups(self, headers: Headers) -> list[str]:
         return _listed(_single(headers, self._groups_header) or "") if self._write_groups else []
