@@ -36,7 +36,7 @@ _MARKER_WORDS = (
     "cut",
     " more ",
 )  # one is in each marker; looking for them takes a tenth
-# The agent had the end of the result cut off, and saw no more than the record holds.
+# The agent itself shortened the result, and saw no more than the record holds.
 _SHORTENS_ITSELF = re.compile(r"\b(?:head|sed|awk|cut|dd)\b")
 _JSON_WORDS = ("true", "false", "null", "-")
 _FINAL_TEXTS = frozenset({"final_analysis", "llm_response"})
@@ -52,7 +52,7 @@ _WITHOUT_WORK = _FINAL_TEXTS | {
 @dataclass(frozen=True, slots=True)
 class RecordGaps:
     """
-    What the record of the shown stages lacks.
+    What the record lacks in shown stages.
 
     `cut` holds the calls whose result is cut, equal ones once; `cut_results` is their number, and
     `at_common_length` of them are `common_length` characters long. `calls_recorded` is False where an
@@ -69,7 +69,7 @@ class RecordGaps:
 
 def find_gaps(timeline: Timeline) -> RecordGaps:
     """
-    Look for results that are cut and for calls that were not recorded. Linear in the size of the session.
+    Look for cut results and unrecorded calls, in linear time.
 
     Source: of 91 recorded sessions, 47 hold 558 cut results (556 of 500 characters) of 1,905 in shown stages;
     each of them was looked at or has exactly that length. 21 hold final texts alone.
@@ -77,7 +77,7 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
     length = _common_length(calls)
-    # Lists, because the hash of an event is computed anew each time, from all of its text.
+    # Lists: hashing an event reads all its text each time.
     are_of_length = [len(e.content) == length and not _asks_for(e, len(e.content)) for e in calls]
     cut = [
         e

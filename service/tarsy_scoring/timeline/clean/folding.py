@@ -33,7 +33,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class _Piece(NamedTuple):
-    """A stretch of a text that folding changed, and where the folded text has it."""
+    """A stretch that folding changed: offsets in the text and in the folded text."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class Folded(NamedTuple):
     pieces: list[_Piece]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """The stretch of the text itself whose folded form is this one."""
+        """Offsets in the text for a stretch in the folded text."""
         return self._origin(start, is_end=False), self._origin(end - 1, is_end=True)
 
     def _origin(self, place: int, *, is_end: bool) -> int:
@@ -60,7 +60,7 @@ class Folded(NamedTuple):
 
 
 def fold(data: bytes) -> Folded:
-    """UTF-8 with escapes decoded, letters without accents, and lookalikes of ASCII letters as these; linear."""
+    """Decode escapes, drop accents and write lookalikes as ASCII letters, in linear time."""
     if data.isascii() and _ANY_ESCAPE.search(data) is None:
         return Folded(data, [])
     parts: list[bytes] = []
@@ -76,7 +76,7 @@ def fold(data: bytes) -> Folded:
 
 
 def fold_text(text: str) -> str:
-    """As `fold`, for the words of a rule."""
+    """Fold the words in a rule, as `fold` does."""
     return _NOT_ASCII.sub(lambda found: found[0].translate(_FOLDED), text)
 
 
@@ -115,7 +115,7 @@ class _FoldedCharacters(dict[int, str]):
     def __missing__(self, point: int) -> str:
         # Capitals first: some look like another letter than in lower case.
         character = _ALIKE.get(chr(point), chr(point))
-        # Syllables of Hangul stay whole, because their parts are no letters of their own.
+        # Hangul syllables stay whole: their parts are no letters.
         is_syllable = "\uac00" <= character <= "\ud7a3"
         decomposed = character if is_syllable else unicodedata.normalize("NFKD", character.casefold())
         folded = self[point] = "".join(map(_fold_character, decomposed))

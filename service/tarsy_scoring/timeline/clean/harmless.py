@@ -1,10 +1,8 @@
 """
-Decides that a value is no secret, by the reasons of `harmless.yaml`.
+Decides that a value is no secret, by the reasons in `harmless.yaml`.
 
-A value behind the name of a secret is one unless a reason holds: it is a placeholder, a reference, a status,
-a path, a
-word of a sentence, or the name is one of another thing. How many reasons apply depends on how much the name
-says.
+A value behind a secret's name is a secret unless a reason holds: it is a placeholder, a reference, a status,
+a path or an ordinary word. The less a name says, the more reasons apply.
 """
 
 import re
@@ -52,7 +50,7 @@ _UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @lru_cache(256)
 def is_wordy(value: bytes) -> bool:
-    """Whether most letters of a value belong to words, as in `checkout-7d9f` or `OrderServiceFactory`."""
+    """Whether most letters belong to words, as in `checkout-7d9f` or `OrderServiceFactory`."""
     in_words = letters = 0.0
     for part in _PARTS.findall(value):
         letters += len(part) if part.isalpha() else len(part) / 2
@@ -73,7 +71,7 @@ def is_mixed(value: bytes) -> bool:
 
 @lru_cache(256)
 def is_random(value: bytes) -> bool:
-    """Whether a value looks like one that a generator made: several kinds of characters, and no words."""
+    """Whether a value looks generated: it mixes kinds of characters and holds no words."""
     kinds = sum(kind.search(value) is not None for kind in (_LOWER, _UPPER, _DIGIT))
     if len(value) < 6 or kinds < 2 or _UUID.fullmatch(value) or not _DIGIT.search(value):
         return len(value) >= 20 and kinds >= 2 and not is_wordy(value) and b"-" not in value
@@ -81,7 +79,7 @@ def is_random(value: bytes) -> bool:
 
 
 def is_token_body(value: bytes) -> bool:
-    """Whether what stands behind the prefix of a token looks like the body of one."""
+    """Whether the text behind a token's prefix looks like a token's body."""
     body = re.split(rb"[_-]", value)[-1]
     return is_mixed(body) and not is_wordy(body)
 
@@ -100,7 +98,7 @@ _TRAITS: dict[str, Callable[[Candidate], bool]] = {
 
 
 class _Reason:
-    """An entry of `harmless.yaml`: all of its conditions must hold."""
+    """An entry in `harmless.yaml`: all conditions must hold."""
 
     def __init__(
         self, value: str = "", before: str = "", after: str = "", traits: Sequence[str] = ()
@@ -125,9 +123,9 @@ class _Reason:
 REASONS: dict[str, list[Any]] = read_rules("harmless.yaml", "reasons")
 
 
-@cache  # few sessions need the reasons of every group, and to compile them all takes 10 ms
+@cache  # few sessions need every group, and compiling all of them takes 10 ms
 def reasons_of(group: str) -> list[_Reason]:
-    """The reasons of a group. Entries that are a pattern of the whole value are joined."""
+    """The reasons in a group; entries that match the whole value are joined into one pattern."""
     entries = REASONS[group]
     alone = "|".join(f"(?:{entry})" for entry in entries if isinstance(entry, str))
     others = [_Reason(**entry) for entry in entries if not isinstance(entry, str)]
@@ -135,5 +133,5 @@ def reasons_of(group: str) -> list[_Reason]:
 
 
 def is_harmless(it: Candidate, groups: Sequence[str]) -> bool:
-    """Whether a reason of one of these groups holds; an empty value is harmless behind any name."""
+    """Whether a reason in these groups holds; an empty value is always harmless."""
     return not it.value or any(reason.holds(it) for group in groups for reason in reasons_of(group))

@@ -18,7 +18,7 @@ FENCE_REMOVED = "[fence removed]"
 INSTRUCTION_REMOVED = "[instruction removed]"
 
 INJECTION_PATTERN = f"(?i:{'|'.join(map(fold_text, read_rules('injections.yaml', 'near')))})"
-"""Matches every folded text in which `find_injections` finds something, and many others."""
+"""Matches every folded text in which `find_injections` finds a span, and many others."""
 
 _NEAR = compile_bytes(INJECTION_PATTERN, capture=False)
 _NEAR_BYTES = 250
@@ -34,7 +34,7 @@ _MARKER = INSTRUCTION_REMOVED.encode()
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A suspicious stretch of a text, in bytes of its UTF-8."""
+    """A suspicious stretch of text; offsets count UTF-8 bytes."""
 
     start: int
     end: int
@@ -48,13 +48,13 @@ def may_steer(data: bytes) -> bool:
 
 def find_injections(data: bytes) -> list[Span]:
     """
-    Find the spans of a UTF-8 text that try to steer the judge, in order and without overlap; linear.
+    Find the spans in a UTF-8 text that try to steer the judge: ordered, without overlap, in linear time.
 
     Args:
         data: Text that `sanitizer.clean` returned; in other text a zero-width space could hide a word.
     """
     folded = fold(data)
-    # What stands on both sides of a marker is no text together.
+    # A pattern must not match across a marker.
     text = folded.text.replace(_MARKER, b"\1" * len(_MARKER))
     spans: list[Span] = []
     for start, end in _near(text):
@@ -70,7 +70,7 @@ def find_injections(data: bytes) -> list[Span]:
 
 
 def _near(text: bytes) -> Iterator[tuple[int, int]]:
-    """The stretches around words of judging."""
+    """Yields the stretches around words that a judge would use."""
     start = end = -1
     position = 0
     while (word := _NEAR.search(text, position)) is not None:
@@ -92,7 +92,7 @@ def _without_line_ends(text: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Join what overlaps, under the name of what begins first."""
+    """Join overlapping spans; the first one names the result."""
     joined: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start):  # stable
         if joined and span.start < joined[-1].end:
@@ -104,10 +104,10 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 def mask_injections(data: bytes, spans: list[Span]) -> bytes:
     """
-    Replace each span by `[instruction removed]`, together with the rest of its sentence.
+    Replace each span by `[instruction removed]`, together with the sentence around it.
 
-    The sentence is likely to be part of the instruction. After a span that only introduces an instruction (a
-    role, an end of the evidence, "new instructions:") the rest of the line is replaced. Where neither ends
+    The sentence probably belongs to the instruction. After a span that only introduces an instruction (a
+    role, a false end, "new instructions:") the rest of the line is replaced. Where neither ends
     within `_SENTENCE_BYTES`, only the span is replaced.
     """
     pieces: list[bytes] = []

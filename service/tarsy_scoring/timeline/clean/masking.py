@@ -43,7 +43,7 @@ from tarsy_scoring.timeline.clean.structures import (
 from tarsy_scoring.timeline.clean.values import Checks, Secret
 
 MASKING_POLICY = "7"
-"""Part of the judge's fingerprint: raise it with every change of the rules."""
+"""Part of the judge's fingerprint: raise it whenever the rules change."""
 
 _GROUPS = (
     (OUTPUTS.pattern, (OUTPUTS.find,)),
@@ -61,7 +61,7 @@ One pattern for all finders has more states than RE2 may store, and it searches 
 
 ANY_SECRET = [compile_bytes(pattern, capture=False) for pattern, _ in _GROUPS]
 ANY_SECRET.append(compile_bytes(ENCODED_PATTERN, capture=False))
-"""One of them matches every text that `Masker` may change."""
+"""Every text that `Masker` may change matches at least one."""
 
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
 _MARKER = re.compile(MARKER_PATTERN.encode())
@@ -70,7 +70,7 @@ _MAX_ENCODINGS = 3
 
 
 def defuse_markers(data: bytes) -> bytes:
-    """Change text that looks like a marker of this module, so that session text cannot pretend to be one."""
+    """Change text that looks like our marker, so that session text cannot imitate one."""
     return (
         data if b"[REDACTED:" not in data else _MARKER.sub(lambda match: b"(" + match[0][1:-1] + b")", data)
     )
@@ -78,7 +78,7 @@ def defuse_markers(data: bytes) -> bytes:
 
 class Masking:
     """
-    The rules of a deployment: those of this package, and an operator's own shapes.
+    The shipped rules, and an operator's own shapes.
 
     Args:
         extra_patterns: RE2 patterns by kind; the secret is the group of a pattern, or all of it.
@@ -120,7 +120,7 @@ def mask_secrets(text: str, masking: Masking = SHIPPED) -> str:
 
 class Masker:
     """
-    Masks the texts of one session: equal secrets get the same number, in order of appearance.
+    Masks one session's texts: equal secrets share a number; numbers follow the first appearance.
 
     The numbers depend on the texts alone. They show that two places hold the same secret, and nothing else.
     """
@@ -159,7 +159,7 @@ def _without_kinds(data: bytes) -> bytes:
 
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
-    """The secrets of a text by the rules of this package; they may overlap."""
+    """Find secrets by the shipped rules; spans may overlap."""
     if groups is None:
         groups = {group for group, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
     found: list[Secret] = []
@@ -174,9 +174,9 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] |
 
 def _joined(data: bytes, secrets: list[Secret]) -> list[Secret]:
     """
-    Join what overlaps; the kind is that of the first finder. Markers of an earlier masking are no secrets.
+    Join overlapping secrets; the first finder names the kind. Existing markers are no secrets.
 
-    A secret goes on to the end of its letters and digits, for vendors make their tokens longer.
+    A secret extends over all letters and digits that follow: vendors lengthen their tokens.
     """
     joined: list[Secret] = []
     markers = [found.span() for found in _MARKER.finditer(data)] if b"[REDACTED:" in data else []

@@ -1,5 +1,5 @@
 """
-Finds values behind names of secrets, and what looks like a secret near a word that announces one.
+Finds values behind secrets' names, and values that look secret near an announcing word.
 
 What the words of a name say decides how random a value must look: `db_password` names a secret, `token` may,
 `key` says little, and `password_policy` or `next_token` name another thing.

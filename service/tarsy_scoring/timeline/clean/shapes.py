@@ -1,5 +1,5 @@
 """
-Finds secrets that their own shape or place identifies, by the rules of `secrets.yaml` and `gitleaks.yaml`.
+Finds secrets that their own shape or place identifies, by the rules in `secrets.yaml` and `gitleaks.yaml`.
 
 Also finds private keys, cut or whole, and base64 whose text holds a secret.
 """
@@ -17,7 +17,7 @@ from tarsy_scoring.timeline.clean.patterns import BytesSet, compile_bytes, read_
 from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
 
 _RULES = "secrets.yaml"
-# The escape that may stand before a token: `EDGE` of `secrets.yaml`.
+# The escape that may precede a token: `EDGE` in `secrets.yaml`.
 _EDGE = re.compile(rb"\\+[nrt]|%[0-9A-Fa-f]{2}|\\+u00[0-9a-f]{2}")
 _LARGE_COUNT = re.compile(r"\{(?:\d\d+(?:,\d*)?|[1-9],\d\d+)\}")
 
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
 class Rules:
     """
-    Rules that are searched together; a secret of one of them may not begin within a match of another.
+    Rules that are searched together: no secret begins within another rule's match.
 
     Args:
         window: Bytes in which a match must begin and end; None: any number. It keeps many matches in a long
@@ -63,7 +63,7 @@ class Rules:
                 position = min(len(data), position + STRETCH_BYTES)
                 yield Secret(start, position, "stretch")
                 continue
-            # The rules in the order in which they may match there: first those within the match of them all.
+            # First the rules that match exactly here, then all others.
             within = sorted(self._which.compiled.Match(data[start:position]) or ())
             for index in (*within, *(other for other in range(len(self._rules)) if other not in within)):
                 rule = self._rules[index]
@@ -80,7 +80,7 @@ class Rules:
             match = self.any.search(data, position, end)
             if end >= len(data) or (match and (match.start() == position or match.end() < end - size // 2)):
                 return match
-            # What begins near the end of a window is searched again in a window of its own.
+            # A match that begins near the window's end gets a window for itself.
             position = match.start() if match is not None else end - size // 4
         return None
 
@@ -122,7 +122,7 @@ _END = rf"-{{4,5}} ?END {_KEY_NAME} ?-{{4,5}}|Private-MAC: ?[0-9a-f]+"
 KEY_PATTERN = f"{_BEGIN}|{_END}"
 _EDGES = compile_bytes(f"({_BEGIN})|({_END})")
 _MAX_KEY_BYTES = 20_000
-# Lines of base64 and headers; between them line ends, also written ones, and marks of quotation and joining.
+# Base64 lines and headers; between them line ends, written line ends, quotation marks and joiners.
 _BODY = re.compile(
     rb"""(?:(?:\\+[nrt]|[\s\\"'+,>|]|\.{3,}|\xe2\x80\xa6)*
     (?:(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset|Encryption)[: ][^\n\\]{0,120}
@@ -134,7 +134,7 @@ _LONG_LINE = re.compile(rb"[A-Za-z0-9+/=]{16,}")
 
 
 def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
-    """The spans of private keys with their armour; of a key that is cut, up to what looks like its body."""
+    """Yields private keys with their armour; from a cut key, whatever looks like key material."""
     begun: int | None = None
     body = 0  # where the text behind the last edge starts
     for edge in _EDGES.finditer(data):
@@ -154,7 +154,7 @@ def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
 
 
 def _body_start(data: bytes, floor: int, end: int) -> int:
-    """The start of the lines of base64 before an END whose BEGIN is cut off."""
+    """Index of the first base64 line before an END that has no BEGIN."""
     line = _LONG_LINE.search(data, floor + len(data[floor:end].rstrip(_IN_BODY)), end)
     return line.start() if line else end
 
@@ -168,7 +168,7 @@ def _body_end(data: bytes, position: int, limit: int) -> int:
 
 
 def _aligned(word: str) -> Iterator[str]:
-    """The characters that base64 has for a word, for each of its three places in a group of bytes."""
+    """Yields the base64 spellings that a word has at the three byte offsets."""
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + word.encode() + b"\0" * 3).decode()
         yield re.escape(encoded[-(-8 * offset // 6) : 8 * (offset + len(word)) // 6])
@@ -186,7 +186,7 @@ _BASE64 = re.compile(
 
 
 def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Secret]:
-    """The runs of base64 whose text holds a secret; a text that is nothing but base64 of a text is one."""
+    """Yields base64 runs that encode a secret, and a text that is one run of encoded text."""
     for run in _BASE64.finditer(data):
         if _ENCODED.search(run[0]) is None:
             continue

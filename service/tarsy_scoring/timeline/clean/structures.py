@@ -1,4 +1,4 @@
-"""Finds secrets that the structure of a text identifies: Kubernetes Secrets, and columns that a heading names."""
+"""Finds secrets by the structure around them: Kubernetes Secrets, and columns below a telling heading."""
 
 import re
 from bisect import bisect_left
@@ -24,7 +24,7 @@ _VALUE = re.compile(rb"""[ \t]*\\*["']?[\w./-]+\\*["']?:[ \t]*(?:[|>][-+0-9]*[ \
 
 
 def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
-    """The values under `data` and `stringData` of Secrets, in JSON and in YAML, in any depth of encoding."""
+    """Yields the values under `data` and `stringData` in Secrets: JSON or YAML, however often it is escaped."""
     if _MANIFEST.search(data) is None:
         return
     kinds = [(found.start(), found[1]) for found in _KIND.finditer(data)]
@@ -46,7 +46,7 @@ def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
 
 
 def _members(data: bytes, position: int) -> list[Value]:
-    """The values of a JSON object."""
+    """The values in a JSON object."""
     values = []
     depth, is_value = 1, False
     while depth and (token := _OPENS.search(data, position)):
@@ -63,7 +63,7 @@ def _members(data: bytes, position: int) -> list[Value]:
 
 
 def _lines(data: bytes, start: int, position: int) -> list[Value]:
-    """The values of a YAML mapping: of the lines below that stand further right than the name of the field."""
+    """The values in a YAML mapping: lines below that are indented deeper than the field."""
     floor = max(0, start - 200)
     indent = len(re.split(rb"\n|\\n", data[floor:start])[-1])
     values = []
@@ -83,7 +83,7 @@ def _lines(data: bytes, start: int, position: int) -> list[Value]:
 
 
 def _kind_around(data: bytes, kinds: list[tuple[int, bytes]], start: int, end: int) -> bytes:
-    """The kind of the object in which a field stands: the nearest one behind, or else the nearest before."""
+    """The kind that belongs to a field: the nearest one behind, or else the nearest before."""
     after = bisect_left(kinds, (end,))
     if after < len(kinds) and kinds[after][0] < end + 200:
         between = data[end : kinds[after][0]]
@@ -93,7 +93,7 @@ def _kind_around(data: bytes, kinds: list[tuple[int, bytes]], start: int, end: i
     return kinds[before][1] if before >= 0 else b""
 
 
-# --- tables of terminals, CSV and SQL ------------------------------------------------------------------
+# --- tables in terminals, CSV and SQL ------------------------------------------------------------------
 
 _WORD = f"(?:{HEADING})"
 _INSERT = r"(?i:insert)\s+(?i:into)\s+[^\s()]+\s*\([^()]*\)\s*(?i:values)\s*\("
@@ -103,7 +103,7 @@ TABLE_PATTERN = (
 ).replace("[|,;\\t│]", "(?:[|,;\\t]|│)")
 _HEADING = compile_bytes(TABLE_PATTERN, capture=False)
 _WORD_AT_END = re.compile(_WORD.encode() + rb"\Z")
-# By what separates the columns of the line in which the heading stands.
+# By the separator that the heading's line uses.
 _CELLS = {
     mark: re.compile(rb'"(?:[^"]|"")*"|[^%b]+' % re.escape(mark)) for mark in (b"|", b"\t", b";", b",")
 } | {b"  ": re.compile(rb"\S+(?: \S+)*")}
@@ -154,7 +154,7 @@ def _level(heading: bytes) -> Level | None:
 
 
 def _table(data: bytes, start: int, end: int) -> tuple[list[Value], Iterator[list[Value]], int]:
-    """The headings in the line of a heading, the rows below it, and the end of the line."""
+    """The headings on a line, the rows below, and the index of the line end."""
     floor = max(0, start - 400)
     above = [found.end() for found in _BREAK.finditer(data, floor, min(start + 3, end))]
     start = above[-1] if above else floor
@@ -167,7 +167,7 @@ def _table(data: bytes, start: int, end: int) -> tuple[list[Value], Iterator[lis
 
 
 def _rows(data: bytes, position: int, cells: "re.Pattern[bytes]", count: int) -> Iterator[list[Value]]:
-    """The cells of the lines below, as long as they are as many as the headings."""
+    """Yields the rows below, while a row has as many cells as there are headings."""
     rules = 0
     for _ in range(_MAX_ROWS):
         if (broken := _BREAK.match(data, position)) is None:

@@ -12,11 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 Value = tuple[int, int]
-"""Start and end of a value in its text."""
+"""Start and end offset."""
 
 
 class Secret(NamedTuple):
-    """A secret in a text, in bytes of its UTF-8."""
+    """A secret in a text; offsets count UTF-8 bytes."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ STRETCH_BYTES = 1_000
 
 class Checks:
     """
-    The number of names that may still be checked in a session.
+    Counts how many names may still be checked in a session.
 
     A check takes about 50 microseconds, and a hostile text can hold a million names. Behind the last check
     each name is masked together with `STRETCH_BYTES` of the text that follows it. Words that announce a
@@ -87,7 +87,7 @@ def _closing(mark: bytes) -> "re.Pattern[bytes]":
 
 def quoted(data: bytes, position: int, mark: bytes) -> int:
     """
-    The end of a value that a quotation mark opened, or of its line where nothing closes it.
+    Index of the closing quote, or of the line end where none closes the value.
 
     JSON in JSON doubles the backslashes: a mark closes the value when it stands behind as many as the opening
     mark, and belongs to it when it stands behind more.
@@ -104,14 +104,14 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
 
 def template_end(data: bytes, position: int) -> int:
     """
-    The end of a reference of a template language; `position` if none begins there, or one with a literal.
+    Index behind a template reference; `position` if none begins there, or one with a literal.
     """
     template = _TEMPLATE.match(data, position)
     return template.end() if template else position
 
 
 def read_assigned(data: bytes, position: int) -> Value | None:
-    """The value of an assignment: quoted, bare, or a block of YAML."""
+    """Read an assigned value: quoted, bare, or a YAML block."""
     if _REFERENCE.match(data, position):
         return None
     if opening := _OPENING.match(data, position):
@@ -122,7 +122,7 @@ def read_assigned(data: bytes, position: int) -> Value | None:
 
 
 def read_argument(data: bytes, position: int) -> Value | None:
-    """An argument of a command line."""
+    """Read a command-line argument."""
     if opening := _OPENING.match(data, position):
         return opening.end(), quoted(data, opening.end(), opening[1])
     return None if data[position : position + 1] == b"-" else _bare(_ARGUMENT, data, position)
@@ -134,7 +134,7 @@ def _bare(pattern: "re.Pattern[bytes]", data: bytes, position: int) -> Value | N
 
 
 def _indented(data: bytes, position: int, line_end: int) -> Value | None:
-    """The lines below that are indented deeper than the line of `position`."""
+    """The lines below that are indented deeper than this line."""
     floor = max(0, position - 400)
     line_start = (
         max(data.rfind(b"\n", floor, position), data.rfind(b"\\n", floor, position) + 1, floor - 1) + 1

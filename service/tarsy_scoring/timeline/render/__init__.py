@@ -1,1 +1,1 @@
-"""A session as fenced text that fits the window of the judge."""
+"""A session as fenced text that fits the judge's window."""
