@@ -42,8 +42,7 @@ WITHOUT_TRIGGERS = "SET session_replication_role = replica; SET synchronous_comm
 # For the time of filling alone: later measurements run with the defaults of PostgreSQL.
 SERVER = ("max_wal_size = '8GB'", "checkpoint_timeout = '30min'", "autovacuum = off", "shared_buffers = '1GB'")
 
-# Scores `first` to `last`. One score in ten has failed; each fifth one is a second score of the session before. The
-# agents of a chain have one of ten sets of tools, which grow four times.
+# Scores `first` to `last`. One score in ten has failed; each fifth one is a second score of the session before.
 SLICE = """
 CREATE TEMP TABLE slice ON COMMIT DROP AS
 SELECT n, md5('score-' || n)::uuid AS score_id, md5('request-' || n)::uuid AS request_id,
@@ -55,16 +54,16 @@ INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at, fi
 SELECT session_id, chain_id, 'Alert-' || n % 40, 'completed', at, at FROM slice WHERE n % 5 <> 0;
 INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
   status, created_at, started_at, completed_at, total_score, score_analysis, missing_tools_analysis, score_breakdown,
-  interaction, usage, judge_fingerprint, samples, spread, flags, failure_tags, chain_id, tools_hash)
+  interaction, usage, judge_fingerprint, samples, flags, failure_tags, chain_id)
 SELECT score_id, session_id, request_id, 1, 'auto',
   CASE n % 2 WHEN 0 THEN 'investigation-methodology' ELSE 'criteria-1' END, 'hash-' || n % 2,
   CASE WHEN n % 10 = 0 THEN 'failed' ELSE 'completed' END, at, at, at,
   CASE WHEN n % 10 <> 0 THEN (n * 37) % 101 END, text, left(text, {chars} / 4),
   '{{"logical_flow": 18, "consistency": 17, "tool_relevance": 16}}', i.interaction,
   '{{"input_tokens": 14200, "output_tokens": 1450, "cost_usd": 0.031}}', 'judge-' || n * 3::bigint / ({scores} + 1),
-  '[]', n % 12, CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE '[]' END,
+  '[]', CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE '[]' END,
   CASE WHEN n % 10 <> 0 AND n % 3 = 0 THEN jsonb_build_array('tag-' || n % 7) ELSE '[]' END,
-  chain_id, 'tools-' || (session % {chains}) % 10 * 4 + n * 4::bigint / ({scores} + 1)
+  chain_id
 FROM slice, (SELECT jsonb_build_object('total_commands', 40, 'by_tool', jsonb_object_agg('kubectl.tool-' || k,
      jsonb_build_object('total_commands', 4, 'error_rate', 0.25))) FROM generate_series(1, 10) k) i(interaction);
 INSERT INTO score_missing_tools
@@ -89,16 +88,12 @@ SELECT score_id, session_id, k, (n - 1::bigint) * {events} + k, 'scoring.progres
 FROM slice, generate_series(1, {events}) k WHERE at >= '{now}'::timestamptz - make_interval(days => {event_days});
 """
 
-# Criteria, sets of tools, and what people and drift detection have said about the scores.
+# Criteria, and what people and drift detection have said about the scores.
 DECISIONS = """
 INSERT INTO scoring_criteria (criteria_hash, name, content)
 SELECT 'hash-' || k, 'criteria-' || k,
   '{{"name": "c", "bands": {{"low": [0, 49], "middle": [50, 74], "high": [75, 100]}}}}'
 FROM generate_series(0, 1) k;
-INSERT INTO tool_lists (tools_hash, names)
-SELECT 'tools-' || k, ARRAY(SELECT 'tool' || g FROM generate_series(1, 40) g)
-  || ARRAY(SELECT unnest(ARRAY['getthing' || g, 'kubernetes.getthing' || g]) FROM generate_series(1, k) g)
-FROM generate_series(0, 39) k;
 INSERT INTO tool_states (tool, tool_key, state, since, said_by)
 SELECT 'get_thing_' || g, 'getthing' || g, (ARRAY['open', 'planned', 'built'])[1 + g % 3],
   now() - make_interval(days => g * 5), 'ada' FROM generate_series(1, 60) g;

@@ -13,7 +13,7 @@ SELECT 'session-' || n, 'chain-' || n % {chains}, 'Alert-' || n % 40, 'completed
 FROM generate_series(1, {sessions}) n;
 INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
   status, created_at, started_at, completed_at, total_score, score_analysis, missing_tools_analysis, score_breakdown,
-  interaction, usage, judge_fingerprint, samples, spread, flags, chain_id, tools_hash)
+  interaction, usage, judge_fingerprint, samples, flags, chain_id)
 SELECT md5('score-' || n)::uuid, 'session-' || 1 + n % {sessions}, md5('request-' || n)::uuid, 1, 'auto',
   CASE n % 2 WHEN 0 THEN 'investigation-methodology' ELSE 'criteria-1' END, 'hash-' || n % 2, s.status, at, at, at,
   CASE s.status WHEN 'completed' THEN (n * 37) % 101 END, repeat('The agent looked at ' || n || ' logs. ', 150),
@@ -21,8 +21,8 @@ SELECT md5('score-' || n)::uuid, 'session-' || 1 + n % {sessions}, md5('request-
   (SELECT jsonb_build_object('total_commands', 40, 'by_tool', jsonb_object_agg('kubectl.tool-' || k,
      jsonb_build_object('total_commands', 4, 'error_rate', 0.25))) FROM generate_series(1, 10) k),
   '{{"input_tokens": 14200, "output_tokens": 1450, "cost_usd": 0.031}}', 'judge-' || n * 3 / ({scores} + 1), '[]',
-  n % 12, CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE '[]' END,
-  'chain-' || (1 + n % {sessions}) % {chains}, 'tools-' || (n % 10) * 4 + n * 4 / ({scores} + 1)
+  CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE '[]' END,
+  'chain-' || (1 + n % {sessions}) % {chains}
 FROM generate_series(1, {scores}) n,
   LATERAL (SELECT CASE WHEN n % 10 = 0 THEN 'failed' ELSE 'completed' END AS status,
                   now() - make_interval(secs => ({scores} - n) * 31536000.0 / {scores}) AS at) s;

@@ -79,7 +79,6 @@ CREATE TABLE session_scores (
   criteria text,
   criteria_hash text,
   judge_fingerprint text,
-  tools_hash text,  -- null: the agents' tools are unknown
   reference_id uuid,  -- of the reference to judge against
   reference jsonb,  -- that the judge was given
   -- the judgement
@@ -138,15 +137,11 @@ CREATE INDEX session_scores_of_criteria ON session_scores (criteria, completed_a
   WHERE status = 'completed' AND purpose = 'production';
 CREATE INDEX session_scores_flags ON session_scores USING gin (flags jsonb_path_ops)
   WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_looked_at ON session_scores (session_id, completed_at DESC, score_id)
-  INCLUDE (chain_id, criteria, judge_fingerprint, tools_hash, total_score)
-  WHERE status = 'completed' AND purpose = 'production';
 CREATE INDEX session_scores_judged ON session_scores (chain_id, completed_at)
   INCLUDE (session_id, criteria, criteria_hash, judge_fingerprint, total_score, flags)
   WHERE status = 'completed' AND purpose = 'production';
 CREATE INDEX session_scores_referenced ON session_scores (session_id)
   WHERE reference IS NOT NULL AND status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_with_tools ON session_scores (tools_hash) WHERE tools_hash IS NOT NULL;
 
 -- Every answered call of the judge with its full reply, which later attempts use instead of another call.
 CREATE TABLE judge_turns (
@@ -489,16 +484,7 @@ CREATE TABLE tool_states (
   said_at  timestamptz NOT NULL DEFAULT now(),
   note     text
 );
-CREATE INDEX tool_states_of_tool ON tool_states (tool_key, state_id DESC);
-
--- Sets of tools that agents had, under the hash of their names; many sessions share a set.
-CREATE TABLE tool_lists (
-  tools_hash    text PRIMARY KEY,
-  names         text[] NOT NULL,
-  first_used_at timestamptz NOT NULL DEFAULT now()
-);
-CREATE INDEX tool_lists_names ON tool_lists USING gin (names);
-CREATE INDEX tool_lists_recent ON tool_lists (first_used_at)
+CREATE INDEX tool_states_of_tool ON tool_states (tool_key, state_id DESC)
 """
 
 STUDIES = """

@@ -44,7 +44,6 @@ CHAINS: Mapping[str, Mapping[str, Any]] = {
 TABLES = (
     "sessions",
     "scoring_criteria",
-    "tool_lists",
     "session_scores",
     "judge_turns",
     "score_missing_tools",

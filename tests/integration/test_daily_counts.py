@@ -98,7 +98,6 @@ class Changes:
             flags=choose(FLAGS),
             failure_tags=choose(TAGS),
             judge_fingerprint=choose((None, "judge-1", "judge-2")),
-            tools_hash=choose((None, "tools-1")),
             reference=choose(REFERENCES),
             outcome=choose(("pass", "fail", None)),
             usage=choose((None, {"cost_usd": None}, {"cost_usd": 0.1}, {"cost_usd": 1e-7})),

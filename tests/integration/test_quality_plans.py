@@ -14,12 +14,10 @@ from tarsy_scoring.analytics import needs_attention as unscored
 from tarsy_scoring.analytics import week
 from tarsy_scoring.labels import labels, review
 from tarsy_scoring.missing_tools import decisions, reasons
-from tarsy_scoring.retention import pruning as retention
-from tarsy_scoring.retention.erasure import REMOVE_TOOL_LISTS
 
 SCORES = 24_000
 # Tables that may be read whole: they hold decisions of people and sets of tools, which are few.
-FEW = {"scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
+FEW = {"scoring_criteria", "tool_states", "tool_merges"}
 NOW = datetime.now(UTC)
 A_SCORE = "md5('score-23999')::uuid"
 
@@ -49,11 +47,6 @@ STATEMENTS = {
         "NULL, NULL, NULL, NULL, '{get_thing_1}', '{0}'",
         {"score_missing_tools_name", "session_scores_pkey"},
     ),
-    "old-tool-lists": (
-        retention.TOOL_LISTS.find,
-        "30, '-infinity'::timestamptz, 1000",
-        {"session_scores_with_tools"},
-    ),
     "week-failed": (
         unscored.FAILED,
         "now() - interval '7 days', 2000",
@@ -65,7 +58,6 @@ STATEMENTS = {
         "'{chain-7}', now() - interval '7 days', '{tampering_suspected}'",
         {"session_scores_judged", "sessions_pkey"},
     ),
-    "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
 }
 
 

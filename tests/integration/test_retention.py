@@ -447,7 +447,6 @@ class TestPrune:
             "replies": "judge_turns_replies",
             "sessions": "sessions_recent",
             "scores": "session_scores_recent",
-            "tool_lists": "tool_lists_recent",
             "requests": "scoring_requests_received",
             "findings": "drift_findings_recent",
             "changes": "changes_recent",

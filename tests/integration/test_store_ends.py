@@ -38,7 +38,6 @@ async def test_a_judgement_is_read_as_it_was_stored(scoring: Scoring) -> None:
         "missing_tools_analysis": "1. **read-file**: never seen",
         "judge_fingerprint": "f" * 64,
         "samples": [{"total_score": 60}, {"total_score": 67}],
-        "spread": 7,
         "failure_tags": ["premature_conclusion"],
         "flags": ["injection_suspected"],
         "coverage": {"shown_share": 0.5, "cut_entries": ["E3"]},

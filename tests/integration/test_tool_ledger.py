@@ -10,18 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api_site import Api, open_api
-from attempting import a_timeline, open_service
-from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from stored import store_score
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.ledger import WantedTool, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
-from tarsy_scoring.retention.erasure import erase
-from tarsy_scoring.retention.pruning import Keep, Pruner
-from tarsy_scoring.scoring.columns import tool_names, tools_hash_of
-from tarsy_scoring.timeline.model import AvailableTool
 
 TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 LEDGER = "/api/v1/scoring/missing-tools"
@@ -123,23 +117,6 @@ async def test_a_planned_tool_is_listed_beyond_the_limit(api: Api) -> None:
     assert found.tools_left_out == 1
 
 
-async def test_an_attempt_keeps_the_tools_of_its_agents(database_url: str) -> None:
-    offered = (AvailableTool("kubernetes", "get_pods"), AvailableTool("", "Node Pressure"), AvailableTool("x", "\0"))
-    timeline = a_timeline(available_tools=offered)
-    async with open_service(database_url) as service:
-        for again in (False, True):
-            await service.request(force=again)
-            judge = FakeJudge(ANALYSIS, MISSING_TOOLS)
-            await service.attempt(await service.claim(), judge, timeline)
-        scores = await service.database.once(lambda c: c.fetch("SELECT status, tools_hash FROM session_scores"))
-        [kept] = await service.database.once(lambda c: c.fetch("SELECT tools_hash, names FROM tool_lists"))
-
-    assert kept["names"] == ["getpods", "kubernetes.getpods", "nodepressure"]
-    assert kept["names"] == tool_names(timeline)
-    assert kept["tools_hash"] == tools_hash_of(kept["names"])
-    assert [(row["status"], row["tools_hash"]) for row in scores] == [("completed", kept["tools_hash"])] * 2
-
-
 async def test_a_session_counts_once_by_its_latest_score(api: Api) -> None:
     day = timedelta(days=1)
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",), at=TODAY - day)
@@ -150,24 +127,6 @@ async def test_a_session_counts_once_by_its_latest_score(api: Api) -> None:
     for selection in (Selection(), Selection(chain="kubernetes")):
         found = await read_ledger(api.scoring.database, selection)
         assert [(t.tool_name, t.sessions, t.points_lost) for t in found.tools] == [("node_pressure", 1, 70)]
-
-
-async def test_a_set_of_tools_is_removed_with_its_last_score(api: Api) -> None:
-    for name in ("of-one", "of-both", "of-none", "new"):
-        await api.scoring.store.keep_tools(name, ("getpods",))
-    await api.scoring.rows("UPDATE tool_lists SET first_used_at = now() - interval '90 days' WHERE tools_hash <> 'new'")
-    await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-one")
-    await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-both")
-    await store_score(api.scoring, "s2", 40, at=TODAY, tools_hash="of-both")
-
-    await erase(api.scoring.database, api.scoring.leases, "s1", by="ada")
-    after_erasing = {row["tools_hash"] for row in await api.scoring.rows("SELECT tools_hash FROM tool_lists")}
-    removed = await Pruner(api.scoring.database, Keep(scores_days=30)).run()
-
-    assert after_erasing == {"of-both", "of-none", "new"}
-    assert removed["tool_lists"] == 1
-    left = await api.scoring.rows("SELECT tools_hash FROM tool_lists ORDER BY 1")
-    assert [row["tools_hash"] for row in left] == ["new", "of-both"]
 
 
 # --- over HTTP and on the page -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ FROM generate_series(1, :sessions) n,
 INSERT INTO session_scores (score_id, session_id, request_id, chain_id, status, priority, score_triggered_by,
   created_at, started_at, completed_at, attempt, attempts_burned, criteria, criteria_hash, judge_fingerprint,
   total_score, score_analysis, score_breakdown, missing_tools_analysis, outcome, outcome_reason, failure_tags, flags,
-  grounding, interaction, diagnosis, coverage, evidence, usage, error_kind, error_message, tools_hash)
+  grounding, interaction, diagnosis, coverage, evidence, usage, error_kind, error_message)
 SELECT md5('score-' || n)::uuid, s.session_id, md5('request-' || n)::uuid, s.chain_id, e.status, 1, 'auto',
   at, at, at + interval '20 s', 1, CASE WHEN is_completed THEN 0 ELSE 1 END, criteria, criteria_hash,
   CASE WHEN n % 3 = 0 THEN 'former-judge' ELSE judge_fingerprint END,
@@ -21,7 +21,7 @@ SELECT md5('score-' || n)::uuid, s.session_id, md5('request-' || n)::uuid, s.cha
   CASE WHEN n % 17 = 0 THEN '["breakdown_mismatch"]'::jsonb ELSE f.flags END,
   grounding, interaction, diagnosis, coverage, evidence, usage,
   CASE WHEN NOT is_completed THEN 'judge_unavailable' END,
-  CASE WHEN NOT is_completed THEN 'the judge did not answer' END, tools_hash
+  CASE WHEN NOT is_completed THEN 'the judge did not answer' END
 FROM generate_series(1, :sessions * 5 / 4 - 1) n
 JOIN sessions s ON s.session_id = 'stored-' || 1 + n % :sessions
 CROSS JOIN first_score f,

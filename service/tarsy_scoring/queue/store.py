@@ -83,10 +83,6 @@ INSERT INTO {schema}.scoring_criteria (criteria_hash, name, content) VALUES ($1,
 ON CONFLICT (criteria_hash) DO NOTHING
 """
 
-KEEP_TOOLS = """
-INSERT INTO {schema}.tool_lists (tools_hash, names) VALUES ($1, $2) ON CONFLICT (tools_hash) DO NOTHING
-"""
-
 # The only statement by which a holder ends a score. The columns are passed as one JSON document. The days become
 # dirty on which the score, its session's end, and the score that it replaces count.
 END = f"""
@@ -372,12 +368,6 @@ class Store:
         """Store criteria under their hash, for ever. Waits for the database."""
         await self.database.persist(
             lambda c: c.execute(self.database.sql(KEEP_CRITERIA), criteria_hash, name, dict(content))
-        )
-
-    async def keep_tools(self, tools_hash: str, names: Sequence[str]) -> None:
-        """Store a set of tools under its hash, for ever. Waits for the database."""
-        await self.database.persist(
-            lambda c: c.execute(self.database.sql(KEEP_TOOLS), tools_hash, list(names))
         )
 
     async def end(self, ending: Ending) -> None:

@@ -90,17 +90,6 @@ KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
 
-TOOL_LISTS = (
-    "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
-)
-
-# Sets of tools that no other session had. A score that is being judged with such a set then counts as a score
-# with unknown tools.
-REMOVE_TOOL_LISTS = """
-DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
-"""
-
 # The days on which scores of these sessions count become dirty.
 MARK_DAYS = """
 INSERT INTO {schema}.dirty_days (day)
@@ -181,9 +170,7 @@ async def erase(
         found = await _inventory(database, connection, session_id, bodies)
         if found.is_empty:
             return found
-        tool_lists = [r["tools_hash"] for r in await connection.fetch(database.sql(TOOL_LISTS), session_id)]
         await forget_sessions(database, connection, [session_id])
-        await connection.execute(database.sql(REMOVE_TOOL_LISTS), tool_lists)
         await connection.execute(database.sql(REMOVE_ANNOUNCED), session_id)
         await connection.execute(database.sql(REMOVE_BODIES), bodies)
         noted = (by, why, hash_of(session_id), found.rows["session_scores"])

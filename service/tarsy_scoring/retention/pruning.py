@@ -109,10 +109,6 @@ _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_a
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')"""
 
-# No score refers to the set of tools. The day protects the sets of attempts that have not ended yet.
-_REMOVABLE_TOOL_LIST = """s.first_used_at < now() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores o WHERE o.tools_hash = s.tools_hash)"""
-
 # A newer finding of the same look at the chain exists, and no event waits to be published. The newest finding
 # stays, because it records that the look was made.
 _REMOVABLE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
@@ -136,9 +132,6 @@ SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, 
 SCORES = Part(
     "scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100
 )
-TOOL_LISTS = Part(
-    "tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST
-)
 _POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
 # sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that
@@ -152,7 +145,6 @@ PARTS = (
     Part(
         "replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500
     ),
-    TOOL_LISTS,
     Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
     Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # The sums of each day stay in `budget_days`.

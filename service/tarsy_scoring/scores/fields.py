@@ -168,7 +168,6 @@ SCORE_FIELDS = (
     _result("usage", Usage, csv=34, csv_members=tuple(Usage.model_fields)),
     _result("error_kind", Annotated[str | None, Field(examples=ERROR_KINDS)], csv=23),
     _result("error_message", str | None, csv=24),
-    _result("tools_hash", str | None, is_shown=False),
 )
 
 SET_AT_END = tuple(field.name for field in SCORE_FIELDS if field.is_set_at_end)

@@ -2,9 +2,9 @@
 The latest completed production score of a session, as SQL.
 
 "Latest" is decided here and nowhere else: the greatest `completed_at` wins, and of equal times the smaller
-`score_id`. That is the order of the indexes `session_scores_latest` and `session_scores_looked_at`, so a
-reader that walks one of them finds the latest score first. Equal times are rare but possible: `completed_at`
-is the start of the transaction that ended the score, and one transaction ends a batch.
+`score_id`. That is the order of the index `session_scores_latest`, so a reader that walks it finds the latest
+score first. Equal times are rare but possible: `completed_at` is the start of the transaction that ended the
+score, and one transaction ends a batch.
 
 A view was rejected: readers filter and join the row in different ways, and behind a view the planner has to
 prove again for each of them that the partial indexes apply.

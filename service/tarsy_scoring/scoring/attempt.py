@@ -54,8 +54,6 @@ from tarsy_scoring.scoring.columns import (
     judgement_columns,
     measure,
     sum_usage,
-    tool_names,
-    tools_hash_of,
 )
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.providers import Judges, judge
@@ -166,9 +164,6 @@ class Scorer:
         criteria = self.registry.of_chain(chain, claimed.criteria)
         hash_, content = criteria.criteria_hash, criteria.content
         await self._keep(attempt, hash_, partial(self.store.keep_criteria, hash_, criteria.name, content))
-        names = tool_names(timeline)
-        if (tools_hash := tools_hash_of(names)) is not None:
-            await self._keep(attempt, tools_hash, partial(self.store.keep_tools, tools_hash, names))
         attempt.layers = await measure(timeline, chain, config.agent_prices_usd_per_million_tokens)
         check_evidence(timeline, config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:

@@ -19,9 +19,8 @@ from tarsy_scoring.config.chains import AgentPrices, ChainSettings, Config, Prov
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS, agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
-from tarsy_scoring.evaluation.interaction import LONGEST_NAME, CommandRules, Interaction, measure_interaction
+from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
 from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
-from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.events import InteractionTotals
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
@@ -32,7 +31,6 @@ from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 
-MOST_TOOLS = 4000  # names in a set; each tool has two
 # Columns that the verdict holds under the same name.
 _AS_STATED = ("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome")
 
@@ -52,27 +50,7 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
         }
         if evidence and gaps
         else None,
-        "tools_hash": tools_hash_of(tool_names(timeline)) if timeline else None,
     }
-
-
-def tool_names(timeline: Timeline) -> list[str]:
-    """
-    Normalised names for the agents' tools, with and without their server, sorted.
-
-    Names that are not printable or too long are left out, and names beyond `MOST_TOOLS`: a source controls
-    the list.
-    """
-    tools = [t for t in timeline.available_tools if t.tool_name.isprintable() and t.server_name.isprintable()]
-    written = [t.tool_name for t in tools] + [
-        f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name
-    ]
-    return sorted({normalise(name) for name in written if 0 < len(name) <= LONGEST_NAME})[:MOST_TOOLS]
-
-
-def tools_hash_of(names: Sequence[str]) -> str | None:
-    """SHA-256 of a tool set; None where it is empty: the source may have left the tools out."""
-    return hashlib.sha256(to_json(list(names))).hexdigest() if names else None
 
 
 def judgement_columns(
@@ -168,7 +146,6 @@ class Layers:
             "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
             "gates": [asdict(gate) for gate in gates or ()],
             "gates_passed": None if gates is None else sum(gate.passed for gate in gates),
-            "gates_total": None if gates is None else len(gates),
         }
 
     def totals(self) -> dict[str, Any]:
