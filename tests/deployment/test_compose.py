@@ -149,7 +149,14 @@ def test_grace_is_longer_than_a_stop() -> None:
 def test_commands_and_variables_exist() -> None:
     for name, service in OURS.items():
         assert {v for v in service["environment"] if v.startswith("SCORING_")} <= known_variables(), name
-        assert name == "judge" or parse(service["command"]) in ("worker", "api", "insights", "migrate", "backfill")
+        assert name == "judge" or parse(service["command"]) in (
+            "worker",
+            "api",
+            "insights",
+            "notify",
+            "migrate",
+            "backfill",
+        )
 
 
 @table

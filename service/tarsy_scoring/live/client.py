@@ -1,5 +1,5 @@
 """
-One connected WebSocket client: its requests, its bounded queue, and how its connection ends.
+One connected WebSocket client: requests, bounded queue, and how the connection ends.
 
 Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is
 disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded once.
@@ -38,20 +38,20 @@ class CloseReason(Enum):
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
     """
-    Limits of one gateway and of each of its clients.
+    Limits for a gateway and for each client.
 
     Args:
-        clients: Connections of this process.
-        clients_per_caller: Connections of one name, or of one address for anonymous callers. A quarter of
+        clients: Connections in this process.
+        clients_per_caller: Connections by name, or by address for anonymous callers. A quarter of
             all, since all users behind a proxy share an address.
         life_s: Seconds; a connection is closed after 75 to 100 % of them. Access is checked at the handshake
             only, so this bounds how long a client gets events after it lost access.
-        channels: Subscriptions of a client.
-        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. An
-            empty queue accepts a chunk of any size. 1,000 events are five seconds of a very busy fleet.
-        message_bytes: Size of a message from a client.
-        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, which a client has
-            from the start, also bounds its requests that wait for an answer.
+        channels: Subscriptions per client.
+        queue_events, queue_bytes: Bounds for a client's queue, in addition to the connection buffer. An
+            empty queue accepts any chunk. 1,000 events are five seconds in a very busy fleet.
+        message_bytes: Longest message from a client.
+        messages_per_s, messages_at_once: Rate and burst by client. The burst, which a client has
+            from the start, also bounds requests that wait for an answer.
         readers: Catch-ups that read the database at the same time. A thousand clients that reconnect together
             must not take the whole pool.
     """
@@ -92,7 +92,7 @@ class InvalidRequest(Exception):
 
 def parse_request(text: str | bytes) -> ClientRequest | None:
     """
-    Parse a client's message; None: an unknown action, perhaps of another protocol version, gets no answer.
+    Parse a client's message; None: an unknown action, perhaps from another protocol version, gets no answer.
 
     Raises:
         InvalidRequest: The message breaks the protocol.
@@ -193,7 +193,7 @@ class Client:
             self.offer(Chunk([e.text for e in held]))
 
     def offer(self, chunk: Chunk) -> None:
-        """Send the chunk after all earlier ones; closes the connection if its queue is full."""
+        """Send the chunk after all earlier ones; closes the connection if the queue is full."""
         if self.closing.done():
             return
         events, size_bytes = self._queued_events + len(chunk.texts), self._queued_bytes + chunk.size_bytes
@@ -210,21 +210,21 @@ class Client:
         self.offer(Chunk([to_json(message)]))
 
     def end(self, reason: CloseReason) -> None:
-        """Close the connection, unless it is being closed already, and drop its queue."""
+        """Close the connection, unless it is being closed already, and drop the queue."""
         if not self.closing.done():
             self.closing.set_result(reason)
         self._drop_queue()
 
     def may_send(self) -> bool:
-        """Whether one more message of the client is within its rate; counts the message."""
+        """Whether one more message of the client is within the rate; counts the message."""
         return self._messages.take(asyncio.get_running_loop().time()) == 0.0
 
     async def wait_for_room(self) -> None:
         """
-        Wait until at most half of the queue is in use.
+        Wait until at most half the queue is in use.
 
         The gateway waits for this before it reads the client's next message. So a client that does not read
-        its answers is not served further, and cannot overflow its queue by sending many requests.
+        its answers is not served further, and cannot overflow the queue with many requests.
         """
         while (
             2 * self._queued_events > self._limits.queue_events
@@ -251,7 +251,7 @@ class Client:
                     self._queued_bytes -= chunk.size_bytes
                     self._has_room.set()
         except ConnectionError:
-            self._drop_queue()  # the receiving task sees the end of the connection, too, and ends it
+            self._drop_queue()  # the receiving task sees that the connection ended, too
 
     def _drop_queue(self) -> None:
         self._queue.clear()

@@ -26,13 +26,13 @@ SELECT position, payload || jsonb_build_object('position', position) AS payload 
 WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3
 """
 
-# The events of a session's channel after a position.
+# Events on a session's channel after a position.
 NEWER_OF_SESSION = """
 SELECT (payload || jsonb_build_object('position', position))::text AS text FROM {schema}.scoring_events
 WHERE position > $1 AND position <= $2 AND session_id = $4 ORDER BY position LIMIT $3
 """
 
-# The events of the channel of all sessions after a position.
+# Events on the channel `sessions` after a position.
 NEWER_OF_ALL = """
 SELECT (payload || jsonb_build_object('position', position))::text AS text FROM {schema}.scoring_events
 WHERE position > $1 AND position <= $2 AND payload->>'purpose' = 'production'
@@ -43,7 +43,7 @@ ORDER BY position LIMIT $3
 
 async def newer(database: Database, position: int | None) -> tuple[int, list[dict[str, Any]]]:
     """
-    Read the last assigned position, and the payloads of up to `READ_LIMIT` events after `position`.
+    Read the last assigned position, and the payloads for up to `READ_LIMIT` events after `position`.
 
     Args:
         position: None: read no events.
@@ -64,7 +64,7 @@ async def newer(database: Database, position: int | None) -> tuple[int, list[dic
 
 async def catch_up(database: Database, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
     """
-    Read the events of a channel after `since`, up to `until`, as JSON; the oldest ones if there are too many.
+    Read the events on a channel after `since`, up to `until`, as JSON; the oldest ones if there are too many.
 
     Returns:
         The texts, and whether the client misses events beyond them. It also misses events if its position is

@@ -1,4 +1,4 @@
-"""Subscriptions of all clients, and sending to them: a message for several clients is encoded once."""
+"""Subscriptions by channel, and sending to them: a message for several clients is encoded once."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 
 class Subscriptions:
-    """The subscriptions of all clients of a process."""
+    """Subscriptions by channel in this process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -23,7 +23,7 @@ class Subscriptions:
             self._metrics.gateway_subscriptions.inc()
 
     def remove(self, client: Client, channels: Iterable[str]) -> None:
-        """Unsubscribe a client from those of these channels that it is subscribed to."""
+        """Unsubscribe a client from these channels. Idempotent."""
         for channel in client.channels.intersection(channels):
             client.channels.discard(channel)
             self._subscribers[channel].discard(client)
@@ -37,7 +37,7 @@ class Subscriptions:
             client.offer(chunk)
 
     def send(self, events: Sequence[Event]) -> None:
-        """Send events, in order of position, to the subscribers of their channels, once per client."""
+        """Send events, in order, to subscribers, once per client."""
         wanted: dict[Client, list[str]] = {}
         for channel in dict.fromkeys(c for e in events for c in e.channels):
             for client in self._subscribers.get(channel, ()):

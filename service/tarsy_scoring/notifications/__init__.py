@@ -1,1 +1,1 @@
-"""Notifications about scores: a consumer of the topic of scoring events, with a group for each target."""
+"""Notifications about scores: consumes scoring events, with a group for each target."""

@@ -3,8 +3,8 @@ Sends notifications about scoring events, each target on its own.
 
 Laws. Each target has a consumer group, whose offsets are the only state: they are committed after the target
 took the message, so a crash repeats one message and loses none. A target that is away is asked again, and
-holds up only itself, because its consumer asks for no records meanwhile. A repeated event is recognised by
-its id and sent once.
+holds up only itself, because that consumer asks for no records meanwhile. A repeated event is recognised by
+id and sent once.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from tarsy_scoring.telemetry.stopping import unless_stopped
 log = structlog.get_logger()
 
 TAKE_S, TAKE_LIMIT = 1.0, 100
-SEND_S = 60.0  # limit of one message with all that its library does
+SEND_S = 60.0  # limit for one message with all that the library does
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 OLDEST_S = 86_400.0  # a target that was away for days would get thousands
 KNOWN_IDS = 10_000
 
 
 class Notifier:
-    """The notifications of this process; several processes share the partitions of each group."""
+    """Sends to all targets; several processes share the partitions in each group."""
 
     def __init__(self, settings: Settings, targets: Mapping[str, Target], metrics: Metrics) -> None:
         self._settings = settings
@@ -88,7 +88,7 @@ class Notifier:
 
 class _Sending:
     """
-    Sends the records of one target.
+    Sends records to one target.
 
     Attributes:
         has_sent: Whether the last record made a message.

@@ -1,7 +1,7 @@
 """
 Notification targets: what each gets for a completed score, and how it is sent.
 
-A message has ids, numbers, names of the configuration and flags. It never holds text of a session or of a
+A message has ids, numbers, configured names and flags. It never holds text from a session or a
 judge. Errors name the target and never its address, which may be a secret. The functions that send block:
 `loop` calls them in a thread.
 """
@@ -27,7 +27,7 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import ScoringCompleted
 
 TIMEOUT_S = 10.0  # to connect, and for each read
-LEAST_SECRET = 16  # characters of the key of signatures
+LEAST_SECRET = 16  # characters in a signing key
 TEST = "A test of tarsy-scoring: notifications reach this target"
 # These say nothing about one message: address, secret or access is wrong, so every message waits until it is
 # corrected. Other statuses from 400 to 499 refuse one message for good.
@@ -56,7 +56,7 @@ class MessageRefused(Exception):
 
 
 class Target(Protocol):
-    """A target of the configuration, ready to send to; connects to nothing before its first message."""
+    """A configured target, ready to send to; connects to nothing before the first message."""
 
     def wants(self, event: ScoringCompleted) -> bool:
         """Whether something is sent about this score."""
@@ -75,11 +75,11 @@ class Target(Protocol):
 
 def open_target(name: str, settings: Settings, environ: Mapping[str, str]) -> Target:
     """
-    A target of the configuration.
+    Open a configured target.
 
     Raises:
-        SettingMissing: The variable of its address or secret is not set.
-        ConfigurationError: One of them cannot be used.
+        SettingMissing: A variable for the address or secret is not set.
+        ConfigurationError: The address or secret cannot be used.
     """
     wanted = settings.config.notifications[name]
     where = f"notifications.{name}"
@@ -238,7 +238,7 @@ def _line(event: ScoringCompleted, url: str | None) -> str:
 
 
 def _link(event: ScoringCompleted, public_url: str | None) -> str | None:
-    """The page of the session; None without the address of the pages."""
+    """The session page; None without `SCORING_PUBLIC_URL`."""
     return public_url and f"{public_url.rstrip('/')}/sessions/{quote(event.session_id, safe='')}"
 
 

@@ -1,9 +1,9 @@
 """
-The rolling figures of chains, computed from the stored scores by one statement.
+Rolling figures per chain, computed from the stored scores by one statement.
 
 Windows move with the clock, in hops on whole UTC times: the hour by five minutes, the day by an hour. A
 window
-ends at the next hop, so the time until then is part of it and still empty.
+ends at the next hop, so it includes time that is still empty.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,12 +14,12 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Database
 
-NO_CHAIN = ""  # the name of "no chain" in this room, and the message key of scores without a chain
+NO_CHAIN = ""  # stands for "no chain" here, and is the message key then
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
-RED_BAND_ENDS = 50.0  # threshold of chains without one of their own; the pages show totals below it in red
+RED_BAND_ENDS = 50.0  # threshold for chains without one; the pages show totals below it in red
 
 # The error kinds that occur, found by one index lookup each. The index on failures is (error_kind,
-# completed_at), so it finds the failures of a period only kind by kind. No list of kinds here: it may grow.
+# completed_at), so it finds failures in a period only kind by kind. No list of kinds here: it may grow.
 # Source: https://wiki.postgresql.org/wiki/Loose_indexscan
 _KINDS = """
   (SELECT min(error_kind) AS kind FROM {schema}.session_scores WHERE status IN ('failed', 'timed_out'))
@@ -29,7 +29,7 @@ _KINDS = """
   FROM kinds WHERE kinds.kind IS NOT NULL
 """
 
-# Production scores that ended from $1 on and before $2. Each arm has an index of its own.
+# Production scores that ended from $1 on and before $2. Each arm has an index.
 _ENDED = """
   SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure,
          CASE WHEN s.reference IS NULL THEN s.total_score END AS total_score,
@@ -49,7 +49,7 @@ _ENDED = """
 """
 
 # $1 and $2 bound the day, which contains the hour ($3, $4); $5 and $6 are chains with their thresholds, $7 is
-# the threshold of all others.
+# the threshold for all others.
 _FIGURES = f"""
 WITH RECURSIVE kinds AS ({_KINDS}), ended AS ({_ENDED}), counted AS (
   SELECT e.*, w.name, coalesce(t.threshold, $7) AS threshold
@@ -75,10 +75,10 @@ WITH RECURSIVE kinds AS ({_KINDS}), ended AS ({_ENDED}), counted AS (
 SELECT * FROM sums LEFT JOIN failures USING (chain, name) LEFT JOIN tags USING (chain, name)
 """
 
-# The figures of every chain on which a score ended within the day.
+# Figures for every chain on which a score ended within the day.
 FIGURES_OF_ALL = _FIGURES.replace("<of_chains>", "")
 
-# The same of some chains, given in $8.
+# The same for some chains, given in $8.
 FIGURES_OF_CHAINS = _FIGURES.replace(
     "<of_chains>", "AND (s.chain_id = ANY($8::text[]) OR (s.chain_id IS NULL AND '' = ANY($8::text[])))"
 )
@@ -121,7 +121,7 @@ async def read_figures(
     with_others: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """
-    Compute the current windows of chains, in the shape that messages carry.
+    Compute the current windows per chain, in the shape that messages carry.
 
     Args:
         with_others: Include all other chains on which a score ended within the day.

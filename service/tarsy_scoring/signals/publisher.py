@@ -1,11 +1,11 @@
 """
-Publishes the rolling figures of chains, in one process at a time.
+Publishes rolling figures per chain, in one process at a time.
 
 A chain is published when events report a change, at most once a second, and whenever its windows moved. Every
-minute the figures of all chains are read again, because windows lose scores as time passes and events may be
+minute all figures are read again, because windows lose scores as time passes and events may be
 lost.
 
-Laws. The figures of a message are those of the database when it was read. Only the process that holds the
+Laws. A message has the figures that the database had when it was read. Only the process that holds the
 advisory lock publishes. A process that was frozen may still send older figures after another one took over;
 consumers keep the message with the later `timestamp`, which comes from the database's clock.
 """
@@ -33,8 +33,8 @@ from tarsy_scoring.telemetry.stopping import unless_stopped
 log = structlog.get_logger()
 
 ROUND_S = 1.0  # how often changed chains are published
-READING_SHARE = 0.1  # of the time is spent reading figures at most: a large fleet gets them less often
-REFRESH_S = 60  # divides the hop of every window, so that a window is published as soon as it moved
+READING_SHARE = 0.1  # most time spent reading figures: a large fleet gets them less often
+REFRESH_S = 60  # divides every hop, so that a window is published as soon as it moved
 STANDBY_S = 2.0
 PUBLISH_TIMEOUT_S = 10.0
 # Keys of `scoring.drift_detected` in the same compacted topic. A chain with such a name is not published: it
@@ -46,7 +46,7 @@ _LEADER = AdvisoryLock("tarsy-scoring insights")
 
 class RollingSignals:
     """
-    The publisher of this process: it leads, or stands by while another process leads.
+    This publisher leads, or stands by while another process leads.
 
     Attributes:
         lacking: Why the last try failed, for `/readyz`; None: it leads or stands by.
@@ -57,7 +57,7 @@ class RollingSignals:
         self._database = database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        # Chains whose figures may have changed, with the ends of their scores, for the delay metric.
+        # Chains whose figures may have changed, with the times when scores ended, for the delay metric.
         self._changed: dict[str, list[datetime]] = {}
         # The figures in each chain's last acknowledged message, so that equal figures are not sent again.
         self._published: dict[str, Mapping[str, Any]] = {}
@@ -138,14 +138,14 @@ class RollingSignals:
 
     async def publish_changed(self, now: datetime, *, refresh: bool) -> int:
         """
-        Publish the windows of changed chains that differ from the last ones published.
+        Publish windows for changed chains that differ from the last ones published.
 
         Args:
-            now: Time of the database's clock.
+            now: By the database clock.
             refresh: Read all chains, and not only the changed ones: windows move, and an event may be lost.
 
         Returns:
-            Number of messages that the brokers acknowledged.
+            How many messages the brokers acknowledged.
 
         Raises:
             DatabaseAway, BrokerAway, TooLarge: Chains that were not published stay marked as changed.

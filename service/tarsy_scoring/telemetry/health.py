@@ -1,4 +1,4 @@
-"""Readiness of a process."""
+"""Process readiness."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,7 +7,7 @@ Check = Callable[[], Awaitable[str | None]]
 
 class Health:
     """
-    Readiness of a process: a list of checks, each of which returns the missing part, or None.
+    Process readiness: checks that return the missing part, or None.
 
     Args:
         starting: The reason given until the first check is added.
@@ -19,7 +19,7 @@ class Health:
         self._notes: list[Callable[[], str | None]] = []
 
     def add(self, check: Check) -> None:
-        """Add a check. Checks run in the order of their addition, at each request."""
+        """Add a check. Checks run in this order, at each request."""
         self._checks.append(check)
 
     def note(self, note: Callable[[], str | None]) -> None:

@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
 
 
 class _HeadDeadlines:
-    """The application as uvicorn calls it, and the connections whose heads it waits for, by the peer's address."""
+    """The application as uvicorn calls it, and connections that wait for a head, by peer."""
 
     inner: Any  # uvicorn's protocol class
 

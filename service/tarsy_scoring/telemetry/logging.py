@@ -20,10 +20,10 @@ def set_up_logging(
     level: Literal["debug", "info", "warning", "error"], style: Literal["json", "console"] | None
 ) -> None:
     """
-    Send log lines of this service, and warnings of libraries, to stderr.
+    Send our log lines, and warnings from libraries, to stderr.
 
     Args:
-        level: Least level of this service's lines; `debug` also shows all warnings of aiokafka.
+        level: Least level for our lines; `debug` also shows all aiokafka warnings.
         style: None: `console` on a terminal, else `json`.
     """
     as_console = style == "console" or (style is None and sys.stderr.isatty())
@@ -51,7 +51,7 @@ def set_up_logging(
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """
-    Whether a library's line is kept: all but those of aiokafka without a traceback.
+    Whether a library's line is kept: all but aiokafka lines without a traceback.
 
     Our own lines report outages (`kafka.away`).
     """

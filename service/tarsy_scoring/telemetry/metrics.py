@@ -1,4 +1,4 @@
-"""Every metric of the service, declared once in `metrics.yaml`."""
+"""Every metric, declared once in `metrics.yaml`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from tarsy_scoring.config.packaged import packaged_yaml
 PREFIX = "tarsy_scoring_"
 OTHER_CHAINS = "other"
 
-# Values of labels.
-ASKED_BY = ("people", "automatic", "bulk")  # in the order of `admission.Priority`
+# Label values.
+ASKED_BY = ("people", "automatic", "bulk")  # ordered as `admission.Priority`
 CIRCUIT_KINDS = ("circuit", "key", "quota")
 # Why a chain is held up: `errors.WaitingFor` without the reasons that hold up a single score.
 HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rate_limit")
@@ -22,7 +22,7 @@ HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rate_limit")
 
 @dataclass(frozen=True)
 class Declared:
-    """The declaration of one metric; `metrics.yaml` explains the fields."""
+    """How one metric is declared; `metrics.yaml` explains the fields."""
 
     name: str
     help: str
@@ -33,7 +33,7 @@ class Declared:
 
 @cache
 def declarations() -> Mapping[str, Declared]:
-    """The declaration of each attribute of `Metrics`, in the order of the file."""
+    """Declarations by attribute in `Metrics`, ordered as in the file."""
     return {
         attribute: Declared(**fields)
         for attribute, fields in packaged_yaml(__package__, "metrics.yaml").items()
@@ -42,10 +42,10 @@ def declarations() -> Mapping[str, Declared]:
 
 class Metrics:
     """
-    All metrics in a registry of their own; built once per process and passed down.
+    All metrics in one registry; built once per process and passed down.
 
     Args:
-        chains: Chain names of the configuration. All other chains share the label `other`, because events may
+        chains: Configured chain names. All other chains share the label `other`, because events may
             name any chain.
     """
 
@@ -152,9 +152,9 @@ class Metrics:
 
     def begin(self, *roles: str) -> None:
         """
-        Record the roles of the process.
+        Record which roles run.
 
-        For an intake, the time of its last pass is set to now, so that one that never reaches its topics
+        For an intake, the last pass is set to now, so that one that never reaches the topics
         shows.
         """
         for role in roles:
@@ -164,5 +164,5 @@ class Metrics:
             self.kafka_up.labels("intake").set(0)
 
     def chain(self, chain_id: str | None) -> str:
-        """The label of a chain: its name if the configuration has it, else `other`."""
+        """The label for a chain: the name if it is configured, else `other`."""
         return chain_id if chain_id in self._chains and chain_id is not None else OTHER_CHAINS

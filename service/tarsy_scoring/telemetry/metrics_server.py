@@ -85,7 +85,8 @@ def _listen(settings: Settings, default: int) -> socket.socket:
         if settings.metrics_port is not None or not is_taken:
             raise StartRefused(
                 f"cannot listen on {settings.metrics_host}, port {port}, for /metrics: {error}; set "
-                "SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free port (0: any)"
+                "SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free port "
+                "(0: any)"
             ) from error
     log.warning("service.metrics_port_taken", port=port, effect="listening on another one")
     return listen(settings.metrics_host, 0)

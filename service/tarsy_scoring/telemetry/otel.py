@@ -1,8 +1,8 @@
 """
 Sends OpenTelemetry spans over OTLP in the background: no work waits for a collector.
 
-The only importer of `opentelemetry`. Names follow its conventions for messaging and generative AI; others
-begin with `tarsy_scoring.`. Of an error only the type is recorded: its message may quote a transcript or a
+Only this module imports `opentelemetry`. Names follow its conventions for messaging and generative AI; others
+begin with `tarsy_scoring.`. An error is recorded by type alone: the message may quote a transcript or a
 key.
 
 Source: OpenTelemetry semantic conventions 1.44, messaging spans; semantic-conventions-genai, spans and
@@ -38,9 +38,9 @@ log = structlog.get_logger()
 FLUSH_S = 5.0
 WARN_EVERY_S = 60.0
 LONGEST_WARNING = 200
-# Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, by decision of a caller.
+# Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, because a caller decided so.
 _FAILURES = ("failed", "timed_out", "put_back")
-# Ends of a step that are no fault: a cancelled task, as in a drain, or a score that another worker has taken.
+# How a step ends without a fault: a cancelled task, or a score that another worker has taken.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
 # All endpoints speak OpenAI's protocol. The conventions identify the server behind it by `server.address`.
 _PROTOCOL = "openai"
@@ -63,7 +63,7 @@ def open_spans() -> "Spans":
         )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except (ValueError, OSError, RuntimeError) as error:
-        # The message may quote the value of a variable.
+        # The message may quote a variable.
         given = ", ".join(
             sorted(name for name, value in os.environ.items() if name.startswith("OTEL_") and value)
         )
@@ -75,7 +75,7 @@ def open_spans() -> "Spans":
 
 class Spans(Tracing):
     """
-    Tracer of this process, shared by all attempts: the current span is kept per task.
+    Tracer shared by all attempts: the current span is kept per task.
 
     Args:
         provider: Owned, and shut down by `close`.
@@ -88,7 +88,7 @@ class Spans(Tracing):
 
     def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
         """
-        See `Tracing`. The span is a child of the producer's span, also for a later attempt in another worker.
+        See `Tracing`. The span is a child under the producer's span, also in another worker.
         """
         # A child rather than a link: each attempt handles one message, and one trace shows all of it.
         attributes = {f"tarsy_scoring.{name}": value for name, value in about.items()}
@@ -128,7 +128,7 @@ class Spans(Tracing):
             yield lambda call: span.set_attributes(_known(_answer_attributes(call)))
 
     def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
-        # A span event instead of a log record, so that no second pipeline is needed.
+        # A span event, no log record, so that no second pipeline is needed.
         trace.get_current_span().add_event(
             "gen_ai.evaluation.result",
             _known(
@@ -238,8 +238,8 @@ class _WarningHandler(logging.Handler):
     """
     Turns the SDK's warnings into log lines of this service, at most one a minute.
 
-    Shows the template of a warning alone: its arguments quote variables, addresses and the collector's answer,
-    and any of these may hold a key.
+    Shows the warning template alone: arguments quote variables, addresses and the collector's answer,
+    which may hold a key.
     """
 
     def __init__(self) -> None:

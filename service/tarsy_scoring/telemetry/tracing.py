@@ -1,8 +1,8 @@
 """
-The place of a score in a distributed trace.
+How a score joins a distributed trace.
 
 A `traceparent` is read and passed on whether tracing is on or off. `otel.Spans` makes spans; the `Tracing`
-here is the no-op that takes its place when tracing is off, and imports nothing of OpenTelemetry.
+here is the no-op that stands in when tracing is off, and imports no OpenTelemetry.
 """
 
 import re
@@ -16,7 +16,7 @@ from tarsy_scoring.errors import ConfigurationError
 
 About = Mapping[str, str | int | float | None]
 TRACEPARENT = "traceparent"
-# The header itself, or its CloudEvents extension in binary mode.
+# The header itself, or the CloudEvents extension in binary mode.
 _MESSAGE_HEADERS = (TRACEPARENT, "ce_traceparent")
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<ids>[0-9a-f]{32}-[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
@@ -27,7 +27,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 class AnsweredCall(Protocol):
-    """The parts of a judge's turn that go into its span. Unknown values are None."""
+    """What a judge's turn puts into the span. Unknown values are None."""
 
     @property
     def model_served(self) -> str | None: ...
@@ -48,10 +48,10 @@ class AnsweredCall(Protocol):
 
 def read_traceparent(values: Sequence[str]) -> str | None:
     """
-    Read the trace in the values of `traceparent` headers; None: no valid trace, or several.
+    Read the trace in `traceparent` headers; None: no valid trace, or several.
 
     Returns:
-        The trace as version 00, 55 characters. Of a later version only the fields of version 00 are read.
+        The trace as version 00, 55 characters. From a later version only these fields are read.
 
     Source:
         W3C Trace Context, sections 3.2 and 4.3.
@@ -65,7 +65,7 @@ def read_traceparent(values: Sequence[str]) -> str | None:
 
 
 def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
-    """Read the trace in the headers of a Kafka record; None: no valid trace, or several."""
+    """Read the trace in Kafka headers; None: no valid trace, or several."""
     for name in _MESSAGE_HEADERS:
         if values := [
             (value or b"").decode("ascii", "replace") for header, value in headers if header == name
@@ -79,10 +79,10 @@ def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
 
 class AttemptTrace:
     """
-    The span of an attempt.
+    A span for one attempt.
 
     Args:
-        traceparent: Parent of its steps and of its scoring events; None: the attempt is in no trace.
+        traceparent: Parent for steps and scoring events; None: the attempt is in no trace.
         names: Fields for every log line about the attempt, also for lines logged elsewhere.
     """
 
@@ -91,25 +91,25 @@ class AttemptTrace:
         self.names = names or {}
 
     def current(self) -> AbstractContextManager[None]:
-        """Open a block whose spans and log lines belong to the attempt; its end does not end the attempt."""
+        """Open a block whose spans and log lines belong to the attempt, which goes on after it."""
         return _NOTHING
 
     def end(self, outcome: str, error_kind: str | None) -> None:
-        """End the attempt with the outcome and error kind of its log line. Called once, from any task."""
+        """End the attempt with the outcome and error kind that it logs. Called once, from any task."""
 
 
 class Tracing:
-    """No-op tracer, used when tracing is off. Its context managers never swallow exceptions."""
+    """No-op tracer, used when tracing is off. The context managers never swallow exceptions."""
 
     def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
         """
-        Begin the span of an attempt; it lasts until its `end`.
+        Begin the span for an attempt; it lasts until `end`.
 
         Args:
             parent: The trace in which the request for the score arrived; None: begin a new one.
-            source: Kind of the request.
-            topic: Kafka topic of the request; None: it came another way.
-            about: Identifying attributes of the attempt.
+            source: Request kind.
+            topic: Kafka topic that brought the request; None: it came another way.
+            about: Identifying attributes.
         """
         return AttemptTrace(parent)
 
@@ -154,7 +154,7 @@ def wants_traces(environ: Mapping[str, str]) -> bool:
     """
     Whether to export traces: whether OpenTelemetry's own variables name an endpoint.
 
-    OpenTelemetry's SDK reads and validates the rest of `OTEL_*`, and its warnings are logged.
+    OpenTelemetry's SDK reads and validates other `OTEL_*`, and we log its warnings.
 
     Raises:
         ConfigurationError: Traces are wanted, and the SDK is not installed, or another exporter is named.

@@ -1,4 +1,4 @@
-"""The parts of the service that routes share."""
+"""Parts that all routes share."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,24 +18,24 @@ from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
-# Sessions read for pages, at once. A session of SCORING_MAX_SESSION_BYTES takes several times its size while
+# Sessions read for pages, at once. The largest (SCORING_MAX_SESSION_BYTES) takes several times more memory while
 # it is read, masked and shown.
 MAX_SESSION_READS, MAX_SESSION_READS_WAITING = 2, 14
-MAX_EXPORTS = 4  # at once; an export lasts as long as its reader takes, and needs a connection for each batch
+MAX_EXPORTS = 4  # at once; an export lasts as long as the reader takes, and needs a connection for each batch
 
 
 @dataclass(slots=True, eq=False)
 class AppContext:
     """
-    Parts of the service that the routes use; one per application.
+    Parts that the routes use; one per application.
 
     Args:
-        analytics: Reads over many scores, in a pool of their own.
+        analytics: Reads over many scores, in a separate pool.
         source: None where no timeline source is configured.
         gateway: None where the process serves no WebSockets.
-        analytic_requests: Held by each request that reads many scores until its answer has been sent.
+        analytic_requests: Held by each request that reads many scores until the answer has been sent.
         session_reads: Held by each page while it reads a session from the source.
-        exports: Held by each export until its last byte has been sent.
+        exports: Held by each export until the last byte has been sent.
     """
 
     settings: Settings

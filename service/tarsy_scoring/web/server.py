@@ -1,4 +1,4 @@
-"""The HTTP server of the API: its socket and its drain."""
+"""HTTP server for the API: socket and drain."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)  # this machine lacks the ad
 
 def listen(settings: Settings) -> socket.socket:
     """
-    A listening socket at the address of the API. Port 0 takes any free port.
+    Listen at the API address. Port 0 takes any free port.
 
     Raises:
         ConfigurationError: This machine does not have the address, or the name does not exist.
@@ -31,13 +31,13 @@ def listen(settings: Settings) -> socket.socket:
         is_setting_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS
         why = "not a valid name" if isinstance(error, UnicodeError) else error.strerror or error
         raise (ConfigurationError if is_setting_wrong else StartRefused)(
-            f"cannot listen on {settings.api_host}, port {settings.api_port}: {why}; set SCORING_API_HOST to an "
-            "address of this machine and SCORING_API_PORT to a free port (0: any)"
+            f"cannot listen on {settings.api_host}, port {settings.api_port}: {why}; set SCORING_API_HOST to "
+            "an address of this machine and SCORING_API_PORT to a free port (0: any)"
         ) from error
 
 
 def address_of(listening: socket.socket) -> str:
-    """The URL of a listening socket."""
+    """URL for a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -46,7 +46,7 @@ async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stop
     """
     Serve until `stopping` is set, and then drain.
 
-    Draining refuses new requests and waits for running ones: for the drain timeout of the settings, at most
+    Draining refuses new requests and waits for running ones: for `SCORING_DRAIN_TIMEOUT_S`, at most
     `LONGEST_STOP_S`. A cancel aborts running requests. The socket is closed in either case.
 
     Args:

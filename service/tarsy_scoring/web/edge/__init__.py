@@ -1,1 +1,1 @@
-"""The edge of the API: who calls, from where, how often, and how refusals look."""
+"""Who calls the API, from where, how often, and how refusals look."""

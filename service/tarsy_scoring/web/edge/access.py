@@ -1,5 +1,5 @@
 """
-Authentication and authorization of callers: bearer tokens, users named by a trusted proxy, or open access.
+Authenticates and authorizes callers: bearer tokens, users named by a trusted proxy, or open access.
 
 `RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so that a route without a
 check is guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
@@ -30,7 +30,7 @@ from tarsy_scoring.web.edge.tokens import TokensFile, bearer_token, utc_today
 log = structlog.get_logger()
 
 
-READS_PER_MINUTE = 6_000  # of one caller, in each API process
+READS_PER_MINUTE = 6_000  # by one caller, in each API process
 ANONYMOUS = "api-client"
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 THROUGH_PROXY = "come through the proxy that signs users in"
@@ -55,11 +55,11 @@ async def may_score(connection: HTTPConnection) -> Caller:
 
 async def may_analyse(connection: HTTPConnection) -> AsyncIterator[Caller]:
     """
-    The caller, who may read many scores. Holds one of the places for such requests until the answer is sent.
+    The caller, who may read many scores. Holds a place for such requests until the answer is sent.
 
     Raises:
         Problem: 503, every place is taken. Nothing waits for a place: requests that wait would count as under
-            way, and the limit of all requests would then refuse requests of every kind.
+            way, and the overall limit would then refuse every kind.
     """
     places = context_of(connection).analytic_requests
     if places.locked():
@@ -70,7 +70,7 @@ async def may_analyse(connection: HTTPConnection) -> AsyncIterator[Caller]:
         yield cast(Caller, connection.state.caller)
 
 
-# Parameter types of routes: FastAPI passes the admitted caller.
+# Parameter types for routes: FastAPI passes the admitted caller.
 Reading = Annotated[Caller, Depends(may_read)]
 Analysing = Annotated[Caller, Depends(may_analyse)]
 Scoring = Annotated[Caller, Depends(may_score)]
@@ -78,16 +78,16 @@ Scoring = Annotated[Caller, Depends(may_score)]
 
 class Access:
     """
-    The access rules of one process.
+    Access rules in this process.
 
     With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
     acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
-    the request has. With trusted proxies alone, a request through one of them needs a user name. Other
+    the request has. With trusted proxies alone, a request through a proxy needs a user name. Other
     requests are admitted without a name only on loopback or with `SCORING_API_OPEN`. In every mode a request
-    must name one of the hosts of `SCORING_API_HOSTS`.
+    must name a host in `SCORING_API_HOSTS`.
 
     Args:
-        monotonic: Clock of the rate limits, in s.
+        monotonic: Clock for the rate limits, in s.
         today: The day in UTC, by which tokens expire.
 
     Raises:
@@ -110,7 +110,8 @@ class Access:
         self._reads = Rates("reads", READS_PER_MINUTE, monotonic)
         if not (self._is_local or self._proxies or self._tokens or self._is_open):
             raise ConfigurationError(
-                f"the API would listen on {settings.api_host}, beyond this machine, without access control: {ADVICE}"
+                f"the API would listen on {settings.api_host}, beyond this machine, without access control: "
+                f"{ADVICE}"
             )
         if self._tokens and self._is_open:
             log.warning(
@@ -199,7 +200,7 @@ class Access:
 
 def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:
     """
-    The address of the client: that of the peer, or the one that a trusted proxy has added to the forwarded
+    The client address: the peer, or the one that a trusted proxy has added to the forwarded
     ones.
     """
     peer = peer_address(connection)
@@ -218,6 +219,7 @@ def _require_scope(caller: Caller) -> None:
         raise Problem(
             403,
             "Not allowed",
-            "this caller may only read: ask an operator for a token with the scope score, or for a group with it",
+            "this caller may only read: ask an operator for a token with the scope score, or for a group "
+            "with it",
             headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
         )

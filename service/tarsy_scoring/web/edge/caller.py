@@ -1,4 +1,4 @@
-"""The caller of a request, and what it may do."""
+"""Who sent a request, and what the caller may do."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,14 +13,14 @@ READ_ONLY: frozenset[Scope] = frozenset({"read"})
 @dataclass(frozen=True, slots=True)
 class Caller:
     """
-    The caller of a request, as `Access` identified it.
+    A caller, as `Access` identified it.
 
     Args:
-        name: Forwarded user, the name of a token, or `api-client`.
+        name: Forwarded user, token name, or `api-client`.
         scopes: `score` includes `read`.
-        address: Client address of anonymous callers; None for named ones.
-        origin: Door and address of the request, for the audit record.
-        credential: SHA-256 and scope of the token that the request carries; None: it has none.
+        address: Client address for anonymous callers; None for named ones.
+        origin: Door and address, for the audit record.
+        credential: SHA-256 and scope for the token in the request; None: it has none.
     """
 
     name: str
@@ -32,5 +32,5 @@ class Caller:
     @property
     def identity(self) -> str:
         """Key that is unique per caller: the name, or for an anonymous caller the name and the address."""
-        # A name holds no line break, so no named caller can have the key of an anonymous one.
+        # A name holds no line break, so no named caller can share a key with an anonymous one.
         return self.name if self.address is None else f"{self.name}\n{self.address}"

@@ -1,7 +1,7 @@
 """
-Host names that the API answers to, and requests that pages of other sites make browsers send.
+Host names that the API answers to, and requests that pages on other sites make browsers send.
 
-A site can make its own name resolve to our address (DNS rebinding). Its pages would then have the same origin
+A site can make a name resolve to our address (DNS rebinding). The pages would then have the same origin
 as ours,
 so only configured names are answered.
 """
@@ -24,10 +24,10 @@ SECURE_SCHEMES = ("https", "wss")  # some proxies forward the second for a WebSo
 
 class Hosts:
     """
-    The host names of `SCORING_API_HOSTS`; the names and addresses of loopback, if it is empty.
+    Host names in `SCORING_API_HOSTS`; loopback names and addresses if it is empty.
 
     Raises:
-        ConfigurationError: One of them is not a host name.
+        ConfigurationError: An entry is not a host name.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +35,7 @@ class Hosts:
         self._names = frozenset(_checked(name) for name in names)
 
     def __contains__(self, host: str) -> bool:
-        """Whether a `Host` header has one of the names, whatever its port."""
+        """Whether a `Host` header has one of the names, with any port."""
         name = _name_of(host)
         return name in self._names if self._names else is_loopback(name)
 
@@ -54,14 +54,14 @@ class Hosts:
             raise Problem(
                 403,
                 "Not this host",
-                f"this API answers only to the host names of {known}: use one of them, or ask an operator to add this "
-                "one to SCORING_API_HOSTS",
+                f"this API answers only to the host names of {known}: use one of them, or ask an operator to add "
+                "this one to SCORING_API_HOSTS",
             )
 
 
 def asked_hosts(connection: HTTPConnection, *, is_proxied: bool) -> list[str]:
     """
-    The hosts that a request names: those that a trusted proxy forwards, else its own; none without a header.
+    The hosts that a request names: those that a trusted proxy forwards, else `Host`; may be none.
     """
     headers = connection.headers
     if is_proxied and (forwarded := headers.getlist("x-forwarded-host")):
@@ -71,13 +71,13 @@ def asked_hosts(connection: HTTPConnection, *, is_proxied: bool) -> list[str]:
 
 def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     """
-    Refuse requests that a page of another site makes a browser send (CSRF).
+    Refuse requests that a page on another site makes a browser send (CSRF).
 
     Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the
     first on secure connections, and the second with every change and every WebSocket.
 
     Raises:
-        Problem: 403, a page of another site sent the request.
+        Problem: 403, a page on another site sent the request.
     """
     headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
@@ -86,11 +86,11 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     hosts = asked_hosts(connection, is_proxied=is_proxied)
     is_ours = origin is not None and _is_origin_of(origin, hosts, is_secure=is_secure)
     if connection.scope["type"] == "websocket" and origin is not None:
-        # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if its scheme
+        # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if the scheme
         # is known to be right as well.
         if is_ours and (is_secure or site != "cross-site"):
             return
-    # Otherwise `Sec-Fetch-Site` is preferred, since it needs no knowledge of our own host name.
+    # Otherwise `Sec-Fetch-Site` is preferred, since it works without our host name.
     elif site in ("same-origin", "none") or (site is None and (origin is None or is_ours)):
         return
     raise Problem(
@@ -100,10 +100,10 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
 
 def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool:
     """
-    Whether an origin is one of these hosts.
+    Whether an origin is among these hosts.
 
     Args:
-        is_secure: The browser used TLS. A page of the same host without TLS may be of anyone on the way.
+        is_secure: The browser used TLS. Without TLS anyone on the way may have written a page.
     """
     try:
         parts = urlsplit(origin)

@@ -13,14 +13,14 @@ from tarsy_scoring.errors import ConfigurationError
 
 log = structlog.get_logger()
 
-# Asymmetric ones alone: with a symmetric one, every reader of the key file could sign.
+# Asymmetric ones alone: with a symmetric one, each reader could sign.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 CLOCK_SKEW_S = 30
 
 
 class KeyFile(WatchedFile[tuple[jwt.PyJWK, ...]]):
     """
-    The public keys of `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set.
+    Public keys in `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set.
 
     Raises:
         ConfigurationError: At the start the file is missing, or has no usable key or a private one.

@@ -1,5 +1,5 @@
 """
-The middleware that every request passes, whatever its route.
+The middleware that every request passes, on any route.
 
 On the way in: a request id, limits, access. On the way out: security headers, one log line, metrics, and a
 500 without a cause for an unexpected error. It works on ASGI messages, so that streamed answers stay
@@ -59,7 +59,7 @@ PATH_SHOWN = 300
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
-# Defaults: a route may set its own (a page allows its styles, a static file allows caching).
+# Defaults: a route may set others (a page allows styles, a static file allows caching).
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -75,7 +75,7 @@ SECURITY_HEADERS = {
 @dataclass(slots=True)
 class Lifecycle:
     """
-    Where a server is in its life: starting, running or stopping.
+    Server state: starting, running or stopping.
 
     Args:
         has_started: False until the database was found to have the right tables; only probes are served then.
@@ -150,10 +150,10 @@ class RequestMiddleware:
 
     async def _answer(self, exchange: "_Exchange") -> None:
         """
-        Check the request and call the application; answer a refusal or an error in its place.
+        Check the request and call the application; answer a refusal or an error instead.
 
         Raises:
-            AnswerCut: The application failed after its answer had begun.
+            AnswerCut: The application failed after the answer had begun.
         """
         connection = HTTPConnection(exchange.scope)
         is_admitted = False
@@ -185,7 +185,7 @@ class RequestMiddleware:
         except ClientDisconnect:  # in the middle of a body: there is no client left to answer
             exchange.status = exchange.status or 400
         except Exception as error:  # noqa: BLE001 - the outermost place: no detail may reach a caller
-            # The text of an error may quote stored data, so that only its type and its place are logged.
+            # The text of an error may quote stored data, so that only type and place are logged.
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
             if exchange.status is not None:
                 raise AnswerCut("the answer had begun") from None
@@ -209,7 +209,7 @@ class RequestMiddleware:
             raise database_away()
 
     def _record(self, exchange: "_Exchange") -> None:
-        """Count a finished request in the metrics, and write its line to the log."""
+        """Count a finished request in the metrics, and write a log line."""
         duration_s = time.monotonic() - exchange.began
         route = getattr(exchange.scope.get("route"), "path_format", UNMATCHED)
         method = exchange.method
@@ -242,7 +242,7 @@ class AnswerCut(Exception):
 
 class _Exchange:
     """
-    One request and its answer: adds the id, bounds the body, and records the status.
+    One request and the answer: adds the id, bounds the body, and records the status.
 
     A HEAD request is passed on as GET, and only the head of the answer is sent, so that routes need not
     support HEAD.
@@ -313,7 +313,7 @@ class _Exchange:
         """
         Pass a part of a body on, in pieces of `PIECE_BYTES`.
 
-        The server waits between pieces while its buffer is full, so the buffer stays small.
+        The server waits between pieces while the buffer is full, so the buffer stays small.
         """
         if not self._has_body:
             # End the answer to a HEAD request once. A stream then sees a disconnect and ends.
@@ -329,7 +329,7 @@ class _Exchange:
         await self._send({**message, "body": body[last:]} if last else message)
 
     async def go_away(self, reason: str) -> None:
-        """Close a WebSocket that is open, because its caller may not use it any more."""
+        """Close a WebSocket that is open, because the caller may not use it any more."""
         if self.status == SWITCHED and not self._is_gone:
             with suppress(Exception):  # the client may have left at the same moment
                 await self.send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})

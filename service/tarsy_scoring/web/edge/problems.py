@@ -1,7 +1,7 @@
 """
 Refusals and failures as RFC 9457 problem details, or as a page for browsers.
 
-An answer never repeats what was sent, and says nothing about the cause of a failure.
+An answer never repeats what was sent, and says nothing about the cause.
 """
 
 import re
@@ -62,9 +62,9 @@ class Problem(Exception):
     A refusal or failure, answered as RFC 9457 problem details.
 
     Args:
-        title: Short, and the same for every problem of this kind.
+        title: Short, and the same for every such problem.
         detail: What was asked, why it is refused, what would help.
-        extra: More members of the document.
+        extra: More members for the document.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Problem(Exception):
 
 def malformed(where: Sequence[str | int], why: str, title: str = "Malformed request") -> Problem:
     """
-    A 422 in the shape of validation errors, for checks that no model can make.
+    A 422 shaped like validation errors, for checks that no model can make.
 
     Args:
         where: Path to the fault, beginning with `path`, `body`, `query` or `header`.
@@ -151,7 +151,7 @@ def request_id(connection: HTTPConnection) -> str:
 
 def unauthorized(detail: str, challenge: str | None = None) -> Problem:
     """A 401. Args: challenge: None where no credentials in the request would help."""
-    # A peer that reads no refusals would otherwise fill the buffer of its connection with them.
+    # A peer that reads no refusals would otherwise fill the connection buffer with them.
     headers = {"Connection": "close"} | ({"WWW-Authenticate": challenge} if challenge else {})
     return Problem(401, "Not authenticated", detail, headers=headers)
 
@@ -226,7 +226,7 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             if status == 405:
                 headers["Allow"] = ", ".join(
                     _methods_at(connection)
-                )  # Starlette lists those of the first route
+                )  # Starlette lists those for the first route
             return Problem(
                 status, *REFUSALS.get(status, ("Refused", "the request was refused")), headers=headers
             )

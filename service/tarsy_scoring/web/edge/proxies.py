@@ -1,7 +1,7 @@
 """
-Users that trusted proxies name: the proxy's address, its proof, the user and the user's groups.
+Users that trusted proxies name: address and proof from the proxy, then user and groups.
 
-An address alone proves little: every pod of a network may have one of its addresses. So a proxy beyond
+An address alone proves little: every pod in a network may have such an address. So a proxy beyond
 loopback also
 sends a secret, or a JWT that the key file verifies. Each proof that is configured is required.
 """
@@ -31,7 +31,7 @@ class Forwarded:
 
     Args:
         user: None: the request has no user.
-        is_bearer_used: Whether the `Authorization` header held the proxy's JWT, and so no token of the API.
+        is_bearer_used: Whether the `Authorization` header held the proxy's JWT, and so no API token.
     """
 
     user: str | None
@@ -41,10 +41,10 @@ class Forwarded:
 
 class TrustedProxies:
     """
-    The proxies of `SCORING_TRUSTED_PROXIES`, which name users.
+    Proxies in `SCORING_TRUSTED_PROXIES`, which name users.
 
     With a secret, the configured headers name the user and the groups. With a key file, the claims `sub`
-    and `groups` of the JWT do.
+    and `groups` in the JWT do.
     If groups that may change things are configured, other users may only read.
 
     Raises:
@@ -81,7 +81,7 @@ class TrustedProxies:
         a proxy.
 
         Raises:
-            Problem: 401, a wrong proof; 400, a user or groups that may not be those of the proxy.
+            Problem: 401, a wrong proof; 400, a user or groups that the client may have sent.
         """
         if self._secret is not None and not self._has_secret(headers, self._secret):
             return None
@@ -129,10 +129,10 @@ class TrustedProxies:
 
 def trusted_proxies(text: str) -> tuple[Network, ...]:
     """
-    The networks of `SCORING_TRUSTED_PROXIES`: CIDRs or single addresses, separated by commas.
+    The networks in `SCORING_TRUSTED_PROXIES`: CIDRs or single addresses, separated by commas.
 
     Raises:
-        ConfigurationError: One of them is not a CIDR.
+        ConfigurationError: An entry is not a CIDR.
     """
     networks = []
     for part in _listed(text):
@@ -143,7 +143,7 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
                 f"SCORING_TRUSTED_PROXIES: {part!r} is not a CIDR such as 192.0.2.10/32: {error}"
             ) from None
         mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
-        # `peer_address` converts IPv4-mapped addresses to IPv4, so networks of them are converted as well.
+        # `peer_address` converts IPv4-mapped addresses to IPv4, so their networks are converted as well.
         if mapped is not None and network.prefixlen >= 96:
             network = IPv4Network((mapped, network.prefixlen - 96))
         networks.append(network)

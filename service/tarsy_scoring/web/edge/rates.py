@@ -1,4 +1,4 @@
-"""The rate of requests of each caller in this process; each process of the API counts for itself."""
+"""Request rate by caller; each API process counts for itself."""
 
 import math
 from collections import OrderedDict
@@ -30,7 +30,7 @@ class Rates:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def count(self, identity: str) -> None:
-        """Count a request of this caller. Raises: Problem: 429, with the seconds until the next token."""
+        """Count a request by this caller. Raises: Problem: 429, with the seconds until the next token."""
         now = self._monotonic()
         bucket = self._buckets.pop(identity, None) or TokenBucket(
             self._per_minute / 60, self._per_minute, now
@@ -40,5 +40,6 @@ class Rates:
             self._buckets.popitem(last=False)
         if (wait_s := bucket.take(now)) > 0:
             seconds = max(1, math.ceil(wait_s))
-            detail = f"the limit is {self._per_minute} {self._what} per minute and caller: try again in {seconds} s"
+            limit = f"{self._per_minute} {self._what} per minute and caller"
+            detail = f"the limit is {limit}: try again in {seconds} s"
             raise Problem(429, "Too many requests", detail, headers={"Retry-After": str(seconds)})

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 
 class QueueFull(Exception):
-    """The semaphore is taken, and its queue is full."""
+    """The semaphore is taken, and the queue is full."""
 
 
 class BoundedSemaphore:
     """
-    Bounds work of one kind in this process.
+    Bounds concurrent work in this process.
 
     Args:
-        at_once: Pieces of work that may run.
+        at_once: Pieces that may run.
         queue: Further pieces that may wait.
     """
 

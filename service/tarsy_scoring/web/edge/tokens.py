@@ -1,5 +1,5 @@
 """
-Bearer tokens of the API: a file of names, SHA-256 digests and scopes, reloaded when it changes.
+Bearer tokens for the API: a file with names, SHA-256 digests and scopes, reloaded when it changes.
 
 The file holds digests only, so that reading it does not give access.
 """
@@ -38,7 +38,7 @@ def is_name(text: str) -> bool:
 
 def bearer_token(headers: Headers) -> bytes | None:
     """
-    The token of the `Authorization` header; None: there is no bearer token, or there are several headers.
+    The token in the `Authorization` header; None: there is no bearer token, or there are several headers.
     """
     values = headers.getlist("authorization")
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
