@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -23,18 +23,7 @@ MOST_DATES = 8
 WIDEST_BAR = 14.0
 
 
-class Day(Protocol):
-    """Average total under one judge, on a day or from this day on."""
-
-    @property
-    def day(self) -> date: ...
-    @property
-    def judge_fingerprint(self) -> str | None: ...
-    @property
-    def average(self) -> float: ...
-
-
-D = TypeVar("D", bound=Day)
+D = TypeVar("D", TrendPoint, ChainStep)
 
 
 def by_judge(days: Iterable[D]) -> dict[str, list[D]]:

@@ -38,12 +38,10 @@ class Marks:
     Args:
         sentences: Each with the part that it stands in, such as `Analysis`.
         failed: Citations that do not hold, as stored.
-        quoted_elsewhere: Failed citations whose words stand in this entry.
     """
 
     sentences: list[tuple[str, str]] = field(default_factory=list)
     failed: list[Mapping[str, Any]] = field(default_factory=list)
-    quoted_elsewhere: list[Mapping[str, Any]] = field(default_factory=list)
 
     def say(self, place: str, sentence: str) -> None:
         """Keep a sentence that cites the entry, unless there are enough."""
@@ -247,11 +245,8 @@ def marks_of(document: Mapping[str, Any] | None) -> dict[str, Marks]:
             for entry in ids:
                 marks[entry].say(place, sentence[:MAX_SENTENCE_CHARACTERS])
     for citation in (document["grounding"] or {}).get("failed", ()):
-        entries = (citation["entry"] or "").split(", ")
-        for entry in filter(None, entries):
+        for entry in filter(None, (citation["entry"] or "").split(", ")):
             marks[entry].failed.append(citation)
-        if (found_in := citation["found_in"]) and found_in not in entries:
-            marks[found_in].quoted_elsewhere.append(citation)
     return dict(marks)
 
 

@@ -1,6 +1,5 @@
 """The page that averages chains, and shows one chain from day to day."""
 
-from dataclasses import dataclass
 from typing import cast
 
 from fastapi import APIRouter, Request
@@ -79,24 +78,16 @@ def _figures(chain: ChainAverages) -> list[object]:
     return [*totals, *outcomes, *(getattr(chain, name).average for name in AVERAGES)]
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRow:
+def chain_rows(found: EveryChain, form: PeriodForm) -> list[tuple[ChainAverages, Markup, str]]:
     """
-    A chain with a trend picture, and the query that selects it; empty where the form cannot.
+    Each chain with a trend picture, and the query that selects it; empty where the form cannot.
+
+    All pictures share one range.
     """
-
-    chain: ChainAverages
-    picture: Markup
-    query: str
-
-
-def chain_rows(found: EveryChain, form: PeriodForm) -> list[ChainRow]:
-    """One row per chain; all pictures share one range."""
     days = [step.day for chain in found.chains for step in chain.trend]
     rows = []
     for chain in found.chains:
         picture = spark_picture(chain.trend, min(days), max(days)) if days else Markup("")
         is_linked = bool(chain.chain_id) and chain.chain_id != form.values["chain"]
-        query = form.query_with(chain=chain.chain_id or "") if is_linked else ""
-        rows.append(ChainRow(chain, picture, query))
+        rows.append((chain, picture, form.query_with(chain=chain.chain_id or "") if is_linked else ""))
     return rows
