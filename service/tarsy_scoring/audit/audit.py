@@ -1,11 +1,8 @@
 """
 The audit record: who changed, erased or exported what, through which door and from where.
 
-A change of scores is recorded in its own transaction. Other changes are recorded before they are made, so
-that none is
-without a record. An erased session leaves its ids in no record. Reads of evidence are lines of the log with
-the same
-names.
+Changes to scores are recorded in the transaction that makes them, other changes before they are made, so that none
+is without a record. An erased session leaves no id in it. Reads of evidence are log lines with the same names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +55,7 @@ class Origin:
 
     Args:
         through: `proxy`, `token NAME`, `open` or `cli`; None: the service itself.
-        address: Address of the client as the service or the trusted proxy sees it; of `cli` the host name.
+        address: The client's address as the service or the trusted proxy sees it; for `cli` the host name.
     """
 
     through: str | None = None
@@ -93,7 +90,7 @@ async def record(
     Add a row to the audit record, in the caller's transaction.
 
     Args:
-        details: What else describes the change; holds no id of a session and no name of a person.
+        details: What else describes the change, without session ids and personal names.
     """
     ids = session_id, score_id, request_id
     await connection.execute(database.sql(RECORD), *arguments_of(change, by, *ids, details))
@@ -132,5 +129,5 @@ def log_read(what: str, *, by: str, session_id: str | None = None, score_id: UUI
 
 
 async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:
-    """Take the ids of these sessions out of the record, in the caller's transaction."""
+    """Remove these session ids from the record, in the caller's transaction."""
     await connection.execute(database.sql(FORGET_SESSIONS), session_ids)

@@ -12,11 +12,11 @@ WINDOW_AT_LEAST = 100  # fewer messages have no share
 
 class DeadLetterLimit:
     """
-    Counts the messages of one topic.
+    Counts messages and invalid ones on one topic.
 
     Args:
-        max_share: Largest share of invalid messages among the last `WINDOW`, 0-1.
-        max_streak: Most invalid messages in a row.
+        max_share: Largest share among the last `WINDOW` messages that may be invalid, 0-1.
+        max_streak: How many messages in a row may be invalid.
     """
 
     def __init__(self, max_share: float, max_streak: int) -> None:

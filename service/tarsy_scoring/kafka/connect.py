@@ -159,8 +159,8 @@ async def _close(client: Any) -> None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-    except (KafkaError, *_UNREADABLE_LOGIN) as error:  # the error that ended one of its tasks comes once more
-        log.debug("kafka.client_not_closed", reason=repr(error))
+    except (KafkaError, *_UNREADABLE_LOGIN):
+        pass  # the error that ended one of the client's tasks, once more
 
 
 async def wait_out(error: BrokerAway, what: str, *, is_news: bool = True) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import KafkaError
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
@@ -286,10 +286,7 @@ class Consumer:
             offsets[partition] = max(offsets.get(partition, 0), r.offset + 1)
         try:
             await self._consumer.commit(offsets)
-        except (CommitFailedError, IllegalStateError):
-            return False
-        except KafkaError as error:
-            log.warning("intake.commit_failed", reason=repr(error))
+        except KafkaError:
             return False
         return True
 

@@ -1,5 +1,5 @@
 """
-What the brokers say about topics: size, replicas, configuration, and what this login may do with them.
+Asks the brokers about topics: size, replicas, configuration, and what this login may do.
 
 Nothing is written and no group is joined.
 """
@@ -38,9 +38,9 @@ class TopicFacts:
     A topic.
 
     Args:
-        replicas: Number of replicas of the partition that has fewest.
-        in_sync: Number of replicas in sync of the partition that has fewest.
-        config: Its configuration by name; None: this login may not read it.
+        replicas: Fewest replicas that any partition has.
+        in_sync: Fewest replicas in sync that any partition has.
+        config: Configuration by name; None: this login may not read it.
     """
 
     name: str

@@ -130,7 +130,6 @@ class _ReloadingContext(ssl.SSLContext):
         if (stamp := _stamp(self._settings)) != self._stamp:
             try:
                 self._loaded, self._stamp = _load_context(self._settings), stamp
-                log.info("kafka.certificates_read_again")
             except (ConfigurationError, OSError) as error:  # OSError: a file vanished between check and use
                 log.warning(
                     "kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use"

@@ -361,7 +361,9 @@ class Database:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.send_notifications())
             group.create_task(
-                listen(self._url, channels, retry_after=_log_lost_listener, contact_s=CONTACT_S, probe=count)
+                listen(
+                    self._url, channels, retry_after=lambda _: RETRY_MAX_S, contact_s=CONTACT_S, probe=count
+                )
             )
 
     async def send_notifications(self) -> None:
@@ -402,11 +404,6 @@ def together(result: str, **changes: str) -> str:
         parts.append(f"{name} AS ({''.join(pieces)})")
         before += max(numbers)
     return f"WITH {', '.join(parts)} {result}"
-
-
-def _log_lost_listener(error: Exception) -> float:
-    log.debug("database.listen_lost", reason=type(error).__name__)
-    return RETRY_MAX_S
 
 
 @lru_cache(maxsize=512)

@@ -1,4 +1,4 @@
-"""How much work waits: open scores by what holds them up, and events that no broker has acknowledged."""
+"""Counts waiting work: open scores by what holds them up, and events that no broker has acknowledged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from tarsy_scoring.queue.claims import ChainFilter
 Bound = Literal["pending", "held"]
 BOUNDS: tuple[Bound, ...] = ("pending", "held")
 
-# Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of
-# all others. Each status has an index of its own; `status IN` would read every score there is.
+# Open scores by what holds their chain up. $1 and $2: chains with their own hold; $3: what holds all others.
+# Each status has an index; `status IN` would read every score.
 OPEN_SCORES = """
 SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
        count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
@@ -25,9 +25,9 @@ LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = co
 GROUP BY 1, 2
 """
 
-# Due scores without bulk ones, by whether their chain is held up for long, $1 of them at most: the exact size
-# of a large queue would cost a scan. $2: the chains with a standing of their own; $3: those of them that are
-# held up; $4: whether all others are.
+# Due scores without bulk ones, by whether their chain is held up for long, at most $1: to count a large queue
+# exactly would cost a scan. $2: chains with their own standing; $3: those that are held up; $4: whether all
+# others are.
 DUE_SCORES = """
 SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is_held) AS held FROM (
   SELECT CASE WHEN coalesce(chain_id, '') = ANY($2::text[]) THEN coalesce(chain_id, '') = ANY($3::text[])
@@ -35,7 +35,7 @@ SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is
   FROM {schema}.session_scores WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
 """
 
-# Bounded, so that the count stays cheap for each process of a fleet while brokers are away for long.
+# Bounded, so that the count stays cheap while brokers are away for long.
 UNPUBLISHED_EVENTS = """
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
 FROM ((SELECT created_at FROM {schema}.scoring_events
@@ -61,7 +61,7 @@ class OpenScores:
 
     Args:
         due: Due pending scores without bulk ones, by what holds their chain up; `nothing` if nothing does.
-        oldest_due_s: Age of the oldest of them, without those under an intended hold.
+        oldest_due_s: The oldest one's age, without those under an intended hold.
     """
 
     pending: int
@@ -72,7 +72,7 @@ class OpenScores:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedEvents:
-    """Events that no broker has acknowledged (counted up to 20,000), and the age of the oldest in seconds."""
+    """Events that no broker has acknowledged (counted up to 20,000), and the oldest one's age in seconds."""
 
     events: int
     oldest_s: float
@@ -107,11 +107,11 @@ async def open_scores(database: Database, standings: Standings) -> OpenScores:
 
 async def due_scores(database: Database, standings: Standings, limit: int) -> dict[Bound, int]:
     """
-    Count due scores without bulk ones: those of chains that are held up for long (`held`), and all others.
+    Count due scores without bulk ones: `held` if their chain is held up for long, else `pending`.
 
     Args:
         standings: What holds chains up now.
-        limit: Number of scores at which the count ends, for both kinds together.
+        limit: Where the count ends, for both kinds together.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -87,8 +87,8 @@ class ChainFilter:
     Chains whose scores may not be claimed now.
 
     Args:
-        named: Chains with a state of their own; '' stands for scores without a chain.
-        blocked: Those of `named` that must wait.
+        named: Chains with their own state; '' stands for scores without a chain.
+        blocked: Those in `named` that must wait.
         others_blocked: Whether all chains that are not named must wait.
     """
 
@@ -112,11 +112,11 @@ class ClaimedScore:
     A score held under a lease.
 
     Args:
-        losses: How often its worker was lost.
+        losses: How often a worker was lost with it.
         age_s: Seconds since the request was accepted.
         session_status, session_ended_at: As events and earlier attempts gave them.
-        source: Source of the request.
-        traceparent: Trace context of the request; within a traced attempt, that of the attempt.
+        source: Where the request came from.
+        traceparent: The request's trace context; within a traced attempt, the attempt's.
         asked_chain_id, asked_criteria: Those that the request itself named.
         is_lookup_only: It was claimed to look for its session again; see `Leases.begin_attempt`.
         reference: The text to judge against, under `text`, and what the score carries of it.
@@ -151,7 +151,7 @@ class ClaimedScore:
 
 
 def suspect_losses_of(max_attempts: int) -> int:
-    """Number of losses, at least 1, from which on a score with so many attempts is a suspect."""
+    """From how many losses on, at least 1, a score with so many attempts is a suspect."""
     return max(1, min(SUSPECT_LOSSES, max_attempts - 1))
 
 

@@ -17,9 +17,8 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
-# Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2:
-# their hashes, $3: the hash of every other chain; null: a chain without a judge), without those that have an
-# open score under these criteria.
+# Sessions whose latest completed score has other criteria than their chain now ($1: chains, $2: hashes, $3: the
+# hash for all other chains; null: no judge). A session with an open score under these criteria is left out.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
@@ -35,7 +34,7 @@ WHERE {is_latest("s")}
 ORDER BY s.session_id
 """
 
-# Which of these sessions have no production score; a cancelled one does not count.
+# Those sessions that have no production score; a cancelled one does not count.
 NEVER_SCORED = """
 SELECT i.session_id FROM unnest($1::text[]) AS i(session_id)
 WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
@@ -43,7 +42,7 @@ WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
                     AND (s.status <> 'cancelled' OR s.error_kind = 'nothing_to_judge'))
 """
 
-# Usage of the newest score of each session that recorded it, and the chain of the session.
+# What each session's newest score used, where it was recorded, and the chain.
 USAGE_OF_SESSIONS = f"""
 SELECT i.session_id, t.tokens, t.cost_usd,
        (SELECT m.chain_id FROM {{schema}}.sessions m WHERE m.session_id = i.session_id) AS chain_id
@@ -57,7 +56,7 @@ CROSS JOIN LATERAL (
   WHERE s.session_id = i.session_id AND {is_completed("s")}) t
 """
 
-# Average usage of the newest 1,000 scores of each chain. Sessions without a chain form a chain of their own.
+# What the newest 1,000 scores used on average, by chain. Sessions without a chain count as one chain.
 USAGE_OF_CHAINS = """
 SELECT c.chain_id, avg((s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8) AS tokens,
        avg((s.usage ->> 'cost_usd')::float8) AS cost_usd
@@ -75,7 +74,7 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and cost of a score, or averages over scores; None if unknown."""
+    """Tokens and cost for a score, or averages; None if unknown."""
 
     tokens: float | None = None
     cost_usd: float | None = None
@@ -88,8 +87,8 @@ class Amount:
 
     Args:
         about: Sum over the sessions with an estimate; None if there is none.
-        from_own_scores, from_chain_average, unknown: Number of sessions by the basis of their estimate; they
-            add up to all sessions.
+        from_own_scores, from_chain_average, unknown: How many sessions were estimated from what; they add up
+            to all sessions.
     """
 
     about: float | None
@@ -170,7 +169,7 @@ async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> li
 
 async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> Estimate:
     """
-    Estimate tokens and cost of scoring each of these sessions once.
+    Estimate tokens and cost if each session is scored once.
 
     Args:
         sessions: Chains by session; None for the stored chain of the session.
@@ -190,10 +189,10 @@ def add_up(
     chains: Mapping[str, str | None], own: Mapping[str, Usage], averages: Mapping[str | None, Usage]
 ) -> Estimate:
     """
-    Sum up the estimate of a selection: a session's own usage, else the average of its chain, else unknown.
+    Sum up an estimate: a session's own usage, else the chain's average, else unknown.
 
     Args:
-        chains: Chain of each session of the selection.
+        chains: Chain by session.
         own: Usage by session.
         averages: Average usage by chain.
     """

@@ -1,4 +1,4 @@
-"""Reads the stored state of sessions, which `admission` decides over."""
+"""Reads stored sessions into states, for the decisions in `admission`."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -9,8 +9,8 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import OpenScore, SessionState
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
-# Each session with its open score, its latest score under each criteria and reference, of which the last is
-# the latest of all, its deferred request and its newest reference.
+# Sessions with the open score, the latest score under each criteria and reference (the last one is the latest
+# overall), the deferred request and the newest reference.
 STATES = f"""
 SELECT m.session_id, m.chain_id, m.status,
   (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
@@ -33,14 +33,14 @@ async def states_of(
     database: Database, connection: Connection, ids: Sequence[str]
 ) -> dict[str, SessionState]:
     """
-    Read the states of locked sessions. A statement of its own: it must see what was stored before the lock.
+    Read the states after the sessions were locked. A separate statement sees what others stored before the lock.
     """
     rows = await connection.fetch(database.sql(STATES), ids)
     return {r["session_id"]: state_of(r) for r in rows}
 
 
 def state_of(row: asyncpg.Record) -> SessionState:
-    """The state in a row of `STATES`."""
+    """Build the state from a `STATES` row."""
     open_score = None
     if row["open"]:
         score_id, criteria, criteria_hash, reference_id = row["open"]

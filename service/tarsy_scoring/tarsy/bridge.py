@@ -30,7 +30,6 @@ from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, SweepStart, TarsySessions
@@ -138,7 +137,7 @@ class Bridge:
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
-        self._outage = Outage(0)
+        self._is_waiting = False  # a failure was logged, and no pass has succeeded since
         self.lacking: str | None = "it has not read TARSy's database yet"
         """Why it cannot work; None while it works, or another process does."""
 
@@ -210,13 +209,12 @@ class Bridge:
         self.request_sweep()  # looks may miss sessions that end while the bridge waits
         if isinstance(error, DatabaseAway):
             self._database.note_away(error)
-        elif self._outage.begins():
+        elif not self._is_waiting:
+            self._is_waiting = True
             log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
 
     def _note_success(self) -> None:
-        self.lacking = None
-        if (waited_s := self._outage.ends()) is not None:
-            log.info("bridge.resumed", waited_s=round(waited_s, 1))
+        self.lacking, self._is_waiting = None, False
 
     async def run_once(self) -> bool:
         """
@@ -351,5 +349,4 @@ class Bridge:
             pass
         self._swept_at, self._lists_all_open = time.monotonic(), False
         self._metrics.bridge_swept.set_to_current_time()
-        log.debug("bridge.swept", settled_before=before.isoformat())
         return True

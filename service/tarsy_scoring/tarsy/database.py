@@ -163,7 +163,6 @@ class TarsyPool:
                     )
                 has_warned = True
                 return STANDBY_RETRY_S
-            log.debug("tarsy.listen_lost", reason=type(error).__name__)
             return RETRY_S
 
         await listen(

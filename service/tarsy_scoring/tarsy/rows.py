@@ -1,5 +1,5 @@
 """
-Assembles a timeline from rows of TARSy, for the sources `tarsy-db` and `tarsy-api`.
+Assembles a timeline from TARSy's rows, for the sources `tarsy-db` and `tarsy-api`.
 
 A row is any mapping from TARSy's column names to values; a column that a deployment lacks is null.
 """
@@ -48,18 +48,18 @@ def assemble(
     llm_interactions: Iterable[Any],
 ) -> Timeline:
     """
-    Assemble the timeline of one session from its rows.
+    Assemble one session's timeline from rows.
 
     Unreadable labels and tool lists are left out with a warning. A tool call whose metadata cannot be read is
     missing evidence.
 
     Args:
-        session: The row of `alert_sessions`.
+        session: The row from `alert_sessions`.
         stages: Ordered by index.
         agent_executions: Ordered by index.
         timeline_events: Ordered by sequence within their execution.
-        mcp_interactions: Tool calls and tool lists; calls in the order in which they were recorded.
-        llm_interactions: Calls of models, with their tokens.
+        mcp_interactions: Tool calls and tool lists; calls as they were recorded.
+        llm_interactions: Model calls with their tokens.
     """
     interactions = list(mcp_interactions)
     events_of: dict[str, list[Event]] = defaultdict(list)
@@ -115,7 +115,7 @@ _Metadata = dict[str, Any]
 
 def _metadata(row: Any, unread_calls: set[str]) -> _Metadata:
     """
-    The metadata of an event; the id of a tool call whose metadata cannot be read is added to `unread_calls`.
+    Read an event's metadata. If a tool call has unreadable metadata, its id is added to `unread_calls`.
     """
     try:
         metadata = read_json(row["metadata"])
@@ -132,7 +132,7 @@ def _is_call(row: Any) -> bool:
 
 def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
     """
-    An event; the id of a tool call whose arguments cannot be written as JSON is added to `unread_calls`.
+    Build an event. If a tool call has arguments that JSON cannot hold, its id is added to `unread_calls`.
     """
     if not _is_call(row):
         return event_of(row, None, metadata.get("skill_name"))
@@ -147,11 +147,11 @@ def _with_durations(
     events: list[tuple[Any, _Metadata]], interactions: Iterable[Any]
 ) -> list[tuple[Any, _Metadata]]:
     """
-    Add to the metadata of tool calls how long they took.
+    Add the durations to the metadata that tool calls have.
 
-    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool in an
-    execution takes the duration of the n-th record of that tool. Concurrent calls may be swapped; their sum
-    stays right. Where the numbers of calls and records differ, the durations stay unknown.
+    TARSy stores no key that joins an event with the recorded call, so within an execution the n-th call to a
+    tool takes the n-th recorded duration. Concurrent calls may be swapped; their sum stays right. If calls and
+    records differ in number, the durations stay unknown.
     """
     recorded: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for row in interactions:
@@ -176,7 +176,7 @@ def _total(counts: list[int | None]) -> int | None:
 
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
-    """The tools of the agents in shown stages, each once: replicas of an agent list the same tools again."""
+    """The tools that agents in shown stages had, each once: replicas list the same tools again."""
     agents = {
         e.execution_id: e.agent_name
         for s in stages

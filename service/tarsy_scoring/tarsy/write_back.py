@@ -23,7 +23,6 @@ from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.errors import SettingMissing
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit, describe_refusal
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
@@ -172,18 +171,18 @@ class WriteBack:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Write back until `stopping`; remaining scores are written later or by another process."""
-        outage, patience = Outage(0), self._database.patience()
+        is_waiting, patience = False, self._database.patience()
         try:
             while not stopping.is_set():
                 pause_s = RETRY_S
                 try:
                     with patience:
                         pause_s = 0 if await self.run_once() else POLL_S
-                        if (waited_s := outage.ends()) is not None:
-                            log.info("write_back.resumed", waited_s=round(waited_s, 1))
+                        is_waiting = False
                 except (TarsyAway, TarsyUnfit) as error:
-                    if outage.begins():
+                    if not is_waiting:
                         log.warning("write_back.waiting", reason=str(error), retry_in_s=RETRY_S)
+                    is_waiting = True
                 await unless_stopped(asyncio.sleep(pause_s), stopping)
         finally:
             await self._tarsy.close()
