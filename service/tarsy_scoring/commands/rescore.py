@@ -36,7 +36,7 @@ from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
 
 _REQUESTS_PER_BATCH = 500
-# Why `backfill` leaves a session out, by the disposition that its event would have had.
+# Why `backfill` leaves a session out, by the disposition that an event would have got.
 _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outside the sample of their chain"}
 
 
@@ -193,7 +193,7 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
 
 
 async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
-    """Sessions of the source that `backfill` selects."""
+    """Source sessions that `backfill` selects."""
     source = open_timeline_source(parts.settings)
 
     async def wanted() -> AsyncIterator[FoundSession]:
@@ -245,7 +245,7 @@ async def _show_or_send(
 
 
 async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
-    """Store requests in batches; returns the number of each disposition."""
+    """Store requests in batches; returns counts by disposition."""
     counts: Counter[str] = Counter()
     if requests:
         await audited(parts.database, "order", sessions=len(requests), is_forced=requests[0].force)
@@ -275,7 +275,7 @@ def _print_sent(
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
-    """JSON document of an estimate; chains are sorted by name."""
+    """An estimate as a JSON document; chains are sorted by name."""
     by_name = sorted(estimate.chains.items(), key=lambda counted: counted[0] or "")
     chains = [{"chain_id": chain, "sessions": n} for chain, n in by_name]
     tokens = asdict(estimate.tokens)
@@ -284,5 +284,5 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
 
 
 def show_estimate(estimate: Estimate) -> None:
-    """Print the estimated cost of a selection."""
+    """Print what a selection will probably cost."""
     print_text("estimate.txt", {"sessions": estimate.sessions} | estimate_document(estimate))

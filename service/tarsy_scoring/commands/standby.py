@@ -1,4 +1,4 @@
-"""Runs the loop of `bridge` or `insights`: of several processes one works, and the others stand by."""
+"""Runs the loop for `bridge` or `insights`: one process works, others stand by."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from tarsy_scoring.wiring import require_migrated
 
 log = structlog.get_logger()
 
-POOL_SIZE = 3  # one connection holds the lock of the instance that works
+POOL_SIZE = 3  # one connection holds the leader's lock
 
 
 class Loop(Protocol):

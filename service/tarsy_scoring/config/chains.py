@@ -44,12 +44,12 @@ class Prices(Frozen):
 
 
 class AgentPrices(Frozen):
-    """USD per million tokens of a model of the agents."""
+    """USD per million tokens that an agent's model uses."""
 
     input: float = Field(ge=0)
-    """Below the name of a model: price of its input tokens."""
+    """Below the model's name: price per million input tokens."""
     output: float = Field(ge=0)
-    """Below the name of a model: price of its output tokens."""
+    """Below the model's name: price per million output tokens."""
 
 
 class ProviderSettings(Frozen):
@@ -106,7 +106,7 @@ class CompositeWeights(Frozen):
     judge_weight: Weight = 0.0
     """Weight of the total, divided by 100."""
     interaction_weight: Weight = 0.0
-    """Weight of the mean of three interaction rates."""
+    """Weight of the mean interaction rate."""
 
     @model_validator(mode="after")
     def _weigh_something(self) -> Self:
@@ -116,16 +116,16 @@ class CompositeWeights(Frozen):
 
 
 class ChainSettings(Frozen):
-    """How the sessions of a chain are scored; `defaults` has the same keys."""
+    """How a chain's sessions are scored; `defaults` has the same keys."""
 
     enabled: bool = True
     """Score finished sessions automatically."""
     criteria: str = "investigation"
     """Name of the criteria."""
     criteria_notes: Notes | None = None
-    """A paragraph about its domain that the judge reads with the criteria."""
+    """A paragraph about the domain, which the judge reads with the criteria."""
     providers: tuple[str, ...] = ()
-    """Providers that may receive its data, tried in this order."""
+    """Providers that may receive the data, tried in this order."""
     auto_score_statuses: Statuses = ("completed",)
     """Session statuses that are scored automatically."""
     sample_rate: Share = 1.0
@@ -133,19 +133,19 @@ class ChainSettings(Frozen):
     samples: int = Field(1, ge=1, le=25)
     """Judgements per score."""
     second_opinion: SecondOpinions = None
-    """`edges`: also ask the next provider of the chain where a total is near the edge of a band; `null` or
+    """`edges`: also ask the chain's next provider where a total is near a band's edge; `null` or
     `off`: never."""
     max_reminders: int = Field(2, ge=0, le=10)
     """Reminders to a judge whose answer holds no total."""
     judge: JudgeSettings = JudgeSettings()
     """`{enabled: false}`: metrics and gates without a judge."""
     pass_threshold: Total | None = None
-    """Least `total_score` that passes, 0-100. That of a chain counts before that of its criteria, and that of
-    the criteria before that of `defaults`."""
+    """Least `total_score` that passes, 0-100. A chain's counts before the criteria's, and
+    that before the one in `defaults`."""
     daily_budget_usd: Usd | None = None
     """Per UTC day; `null`: no limit."""
     command_pattern: FindingPattern | None = None
-    """RE2 that finds the commands of a shell tool."""
+    """RE2 that finds commands in a shell tool's argument."""
     shell_tools: tuple[NotBlank, ...] = ()
     """Tools (`server.tool`) whose argument is a command line."""
     gates: tuple[Gate, ...] = ()
@@ -185,21 +185,21 @@ class BudgetSettings(Frozen):
 
 class EvidenceSettings(Frozen):
     max_missing_share: Share = 0.0
-    """Share of the declared evidence that may be missing; above it a session is not scored."""
+    """Share of declared evidence that may be missing; above it a session is not scored."""
 
 
 class GateSettings(Frozen):
     allow_commands: bool = False
-    """Allow gates to run commands of this configuration."""
+    """Allow gates to run the commands in this configuration."""
     sandbox: Literal["landlock", "container"] = "landlock"
     """What keeps commands from secrets: `landlock` restricts the files that they can read; `container` states
     that their container holds no secret in a file."""
     work_dir: WorkDir | None = None
-    """Work directory of commands and files; may hold `{session_id}`."""
+    """Directory in which commands run and files are read; may hold `{session_id}`."""
     timeout_s: Positive = 30
     """Time limit of a command."""
     max_output_bytes: int = Field(1_000_000, ge=1)
-    """Bytes kept of the output of a command."""
+    """Bytes kept from a command's output."""
 
 
 class MaskingSettings(Frozen):
@@ -222,7 +222,7 @@ class Config(Frozen):
     notifications: dict[TargetName, TargetSettings] = Field(default_factory=dict)
     """Where notifications and scores are sent, by name."""
     agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(default_factory=dict)
-    """Prices of the models of the agents by model name, for the cost of sessions."""
+    """What the agents' models cost, by model name."""
     criteria_dirs: tuple[Path, ...] = ()
     """Folders with your own criteria files."""
     evidence: EvidenceSettings = EvidenceSettings()

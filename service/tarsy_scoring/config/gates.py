@@ -154,12 +154,12 @@ AssertionText = Annotated[str, AfterValidator(not_blank), _readable_by(parse_ass
 # --- the types -----------------------------------------------------------------------------------------
 
 
-# The first of these parameters that a gate has distinguishes it from other gates of its type.
+# The first of these parameters that a gate has distinguishes it from gates with the same type.
 _DISTINGUISHING = ("tool", "max", "path", "substring", "pattern", "description")
 
 
 class AnyGate(Frozen):
-    """Base of all gates."""
+    """Base class for gates."""
 
     model_config = ConfigDict(defer_build=True)  # built once, as a part of the settings of a chain
 
@@ -192,7 +192,7 @@ class NoTranscriptErrors(AnyGate):
 
 
 class ToolGate(AnyGate):
-    """A gate that counts the calls of a tool."""
+    """A gate that counts a tool's calls."""
 
     tool: ToolPattern
     min: Annotated[int, Field(ge=1)] = 1
@@ -238,20 +238,20 @@ class CommandSucceeds(CommandGate):
 
     @property
     def title(self) -> str:
-        """The name, or the type and the program of the command; its arguments may hold a secret."""
+        """The name, or type and program. Arguments are left out: they may hold a secret."""
         words = (word for word in self.command.split() if "=" not in word)
         return self.name or shown(f"{self.type} {PurePosixPath(next(words, '')).name}")
 
 
 class CommandOutputContains(CommandGate):
-    """The output of a command contains a text."""
+    """A command's output contains a text."""
 
     type: Literal["command_output_contains"]
     substring: Text
 
 
 class CommandOutputMatches(CommandGate):
-    """The output of a command matches an RE2 somewhere."""
+    """A command's output matches an RE2 somewhere."""
 
     type: Literal["command_output_matches"]
     pattern: Pattern
@@ -288,7 +288,7 @@ class FileMatches(FileGate):
 
 
 class Script(CommandGate):
-    """A script of the operator reports whether the gate passed, and why."""
+    """The operator's script reports whether the gate passed, and why."""
 
     type: Literal["script"]
     description: Annotated[str, AfterValidator(not_blank)]

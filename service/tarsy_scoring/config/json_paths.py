@@ -1,4 +1,4 @@
-"""Compiles JSONPaths of gates."""
+"""Compiles the JSONPaths in gates."""
 
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
 from jsonpath_rfc9535.function_extensions import Match
@@ -7,7 +7,7 @@ from tarsy_scoring.config.values import compile_pattern
 
 
 class _LinearMatch(Match):
-    """`match()` of RFC 9535 by RE2: a backtracking search over an agent's data could block the process."""
+    """RFC 9535's `match()` by RE2: a backtracking search over an agent's data could block the process."""
 
     whole = True
 
@@ -26,7 +26,7 @@ class _LinearMatch(Match):
 
 
 class _LinearSearch(_LinearMatch):
-    """`search()` of RFC 9535 by RE2."""
+    """RFC 9535's `search()` by RE2."""
 
     whole = False
 

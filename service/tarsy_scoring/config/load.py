@@ -50,7 +50,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def nearest_variable(unknown: str) -> str | None:
-    """The variable with the spelling nearest to that of an unknown one; None if none is near."""
+    """The known variable that is spelt most like an unknown one; None if none is near."""
     # Without the prefix that all share, which would make any two names look alike.
     names = [name.removeprefix(_PREFIX) for name in sorted(_VARIABLES)]
     close = get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
@@ -69,7 +69,7 @@ def _secrets_in_files(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown_variables(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables with our prefix that neither we nor the file know: misspelt, or those of another program."""
+    """Variables with our prefix that neither we nor the file know: misspelt, or another program's."""
     keys = {provider.api_key_env for provider in config.providers.values() if provider.api_key_env}
     keys |= {variable for target in config.notifications.values() for variable in secret_variables(target)}
     known = {*_VARIABLES, *keys, *(f"{key}_FILE" for key in keys)}
@@ -102,7 +102,7 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 def _inherit(chains: Any, defaults: Any) -> Any:
     """
     Each chain, completed from `defaults` except for `pass_threshold`: that of the chain's criteria comes
-    between the two. A value of a wrong type is left for the validation to report.
+    between the two. The validation reports values with a wrong type.
     """
     if not isinstance(chains, dict) or not isinstance(defaults, dict):
         return chains
@@ -122,5 +122,5 @@ def _require_known_providers(config: Config, where: str) -> None:
 
 
 def _with_providers(chain: ChainSettings, config: Config) -> ChainSettings:
-    """Give a chain that lists no providers all of them, in the order of the file."""
+    """Give a chain that lists no providers all of them, in file order."""
     return chain if chain.providers else chain.model_copy(update={"providers": tuple(config.providers)})

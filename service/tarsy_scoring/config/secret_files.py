@@ -1,4 +1,4 @@
-"""Files that hold secrets, and that commands of gates must therefore not read."""
+"""Files that hold secrets, so gate commands must not read them."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,7 +62,7 @@ def require_unreadable(
                 "give this secret in a variable, or set gates.sandbox: landlock"
             )
         for folder in folders:
-            # Where the file is, and where it leads: a mounted Secret is a folder of links.
+            # Where the file is, and where it leads: a mounted Secret consists of links.
             if any(
                 p.is_relative_to(os.path.realpath(folder))
                 for p in (Path(os.path.realpath(path)), path.absolute())

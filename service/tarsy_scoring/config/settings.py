@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     database_url: DatabaseUrl | None = None
     """Own PostgreSQL, `postgresql://user:password@host/db`."""
     database_schema: SchemaName = "public"
-    """Schema of our tables."""
+    """Schema that holds our tables."""
     database_connections: int = Field(16, ge=LEAST_CONNECTIONS)
     """Most connections of one worker or API to our database."""
     database_statement_cache: int = Field(100, ge=0)
@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     kafka_bootstrap_servers: Brokers | None = None
     """`host:port,...`."""
     kafka_group: NotBlank = "tarsy-scoring"
-    """Consumer group of the intake."""
+    """Intake's consumer group."""
     kafka_session_timeout_s: Positive = 15
     """Time after which brokers remove a silent member."""
     kafka_security_protocol: Security = "PLAINTEXT"
@@ -74,27 +74,27 @@ class Settings(BaseSettings):
     kafka_oauth_token_file: Path | None = None
     """File with the token for `OAUTHBEARER`, read at each login."""
     kafka_ca_file: Path | None = None
-    """CA of the brokers, PEM; default: those of the system."""
+    """The brokers' CA, PEM; default: the system's."""
     kafka_cert_file: Path | None = None
     """Client certificate for mutual TLS, PEM."""
     kafka_key_file: Path | None = None
-    """Key of the client certificate, PEM."""
+    """The client certificate's key, PEM."""
     create_topics: bool = False
     """Create missing topics at the start."""
     topic_partitions: int = Field(6, ge=1)
-    """Partitions of topics created at the start."""
+    """Partitions for topics created at the start."""
     topic_replication: int = Field(1, ge=1)
-    """Replication of topics created at the start."""
+    """Replication for topics created at the start."""
     topic_session_completed: Topic = "session-completed"
-    """Topic of finished sessions."""
+    """Topic with finished sessions."""
     topic_rescore_requested: Topic = "rescore-requested"
-    """Topic of re-score requests."""
+    """Topic with re-score requests."""
     topic_scoring_events: Topic = "scoring-events"
-    """Topic of scoring events."""
+    """Topic with scoring events."""
     topic_dead_letters: Topic = "scoring-dead-letters"
-    """Topic of messages that could not be read."""
+    """Topic for messages that could not be read."""
     topic_scoring_insights: Topic = "scoring-insights"
-    """Topic of rolling signals and of drift."""
+    """Topic for rolling signals and drift."""
     events_choose_chains: bool = False
     """The chain that an event names counts before the chain that the source gives."""
     timeline_source: TimelineSourceName | None = None
@@ -110,14 +110,14 @@ class Settings(BaseSettings):
     timeline_api_token: SecretStr | None = None
     """Bearer token for TARSy's API."""
     timeline_api_ca_file: Path | None = None
-    """CA of TARSy's API."""
+    """CA that signs TARSy's API certificate."""
     timeline_dir: Path | None = None
-    """Folder of session files."""
+    """Folder with session files."""
     max_session_bytes: int = Field(DEFAULT_MAX_SESSION_BYTES, ge=1)
     """Bytes of a session at its source above which it is not read and its score fails; workers and API need
     the memory for it."""
     timeline_grace_s: float = Field(120, ge=0)
-    """How long to wait for the session of an event."""
+    """How long to wait for an event's session."""
     write_back: bool = False
     """Write finished scores into TARSy's own tables, for its dashboard."""
     write_back_database_url: DatabaseUrl | None = None
@@ -128,13 +128,13 @@ class Settings(BaseSettings):
     slots: int = Field(16, ge=1, le=10_000)
     """Scores judged at once in one worker."""
     lease_s: float = Field(60, ge=1)
-    """Time after which the score of a silent worker is taken back."""
+    """Time after which a silent worker's score is taken back."""
     attempt_timeout_s: Positive = 600
-    """Time limit of one attempt, without its waits."""
+    """Time limit for one attempt, waits excluded."""
     max_attempts: int = Field(5, ge=1)
     """Attempts that may fail or be lost before the score fails."""
     deadline_s: Positive = 3600
-    """Time limit of all attempts of a score, without waits, and their backoff."""
+    """Time limit for all attempts at a score and their backoff, waits excluded."""
     drain_timeout_s: float = Field(180, ge=0)
     """Time for running attempts after SIGTERM."""
     max_pending: int = Field(100_000, ge=1)
@@ -152,23 +152,23 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     """Address that the API listens on."""
     api_port: Port = 8080
-    """Port of the API."""
+    """The API's port."""
     metrics_host: NotBlank = "127.0.0.1"
     """Address that `/metrics` listens on."""
     metrics_port: Port | None = None
     """Port of `/metrics`, and of `/healthz` and `/readyz` of workers, bridge and insights; 0: any. Default:
     9090, of the API 9091."""
     api_hosts: str = ""
-    """Comma-separated host names that the API answers to, probes apart. Default: those of loopback."""
+    """Comma-separated host names that the API answers to, probes apart. Default: loopback names."""
     public_url: HttpUrl | None = None
-    """Address of the pages as people reach them, for the links in notifications; default: no links."""
+    """Address at which people reach the pages, for links in notifications; default: no links."""
     trusted_proxies: str = ""
     """Comma-separated CIDRs of proxies that name users."""
     trusted_proxy_secret: SecretStr | None = None
     """Secret that these proxies send as `X-Scoring-Proxy-Secret`. Proxies beyond loopback need it, or a
     JWT."""
     trusted_proxy_jwks_file: Path | None = None
-    """JWK set that verifies the JWT of these proxies, read again when it changes."""
+    """JWK set that verifies these proxies' JWT, read again when it changes."""
     trusted_proxy_user_header: HeaderName = "X-Forwarded-User"
     """Header that names the user."""
     trusted_proxy_groups_header: HeaderName = "X-Forwarded-Groups"
@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     api_rate_per_minute: int = Field(60, ge=1)
     """Changing requests per minute and caller."""
     api_tokens_file: Path | None = None
-    """File with the bearer tokens of the API."""
+    """File with the API's bearer tokens."""
     api_open: bool = False
     """Let the API listen beyond loopback without access control."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -230,14 +230,14 @@ class Settings(BaseSettings):
         return self
 
     def chain(self, chain_id: str | None) -> ChainSettings:
-        """The settings of a chain; `defaults` for an unknown one or None."""
+        """A chain's settings; `defaults` for an unknown one or None."""
         return self.config.chains.get(chain_id or "", self.config.defaults)
 
     def pass_thresholds(self, chain_id: str | None) -> tuple[float | None, float | None]:
         """
-        The chain's own threshold and that of `defaults`, 0-100.
+        The chain's own threshold and the one in `defaults`, 0-100.
 
-        A chain with `pass_threshold: null` has no threshold of its own and does without that of `defaults`.
+        A chain with `pass_threshold: null` has no threshold, and the one in `defaults` does not apply.
         """
         chain, default = self.config.chains.get(chain_id or ""), self.config.defaults.pass_threshold
         if chain is None or "pass_threshold" not in chain.model_fields_set:
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
         return chain.pass_threshold, None
 
     def require_database(self) -> str:
-        """The URL of our database. Raises: SettingMissing: `SCORING_DATABASE_URL` is not set."""
+        """Our database's URL. Raises: SettingMissing: `SCORING_DATABASE_URL` is not set."""
         if self.database_url is None:
             raise SettingMissing(
                 "SCORING_DATABASE_URL is not set: give the PostgreSQL that holds the scores, "
@@ -267,5 +267,5 @@ SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in st
 
 
 def variable_of(field: str) -> str:
-    """The environment variable of a field of `Settings`."""
+    """The environment variable that sets a field of `Settings`."""
     return "SCORING_" + field.upper()

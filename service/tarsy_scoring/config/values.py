@@ -1,4 +1,4 @@
-"""Types of the values of settings, with the rules that each has to fulfil."""
+"""Types for setting values, each with the rules that a value must fulfil."""
 
 import re
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ from tarsy_scoring.config.urls import is_plain_http
 
 
 class Frozen(BaseModel):
-    """Base of the records: unknown keys are refused, and no message or representation shows a value."""
+    """Base record: refuses unknown keys, and no message or representation shows a value."""
 
     model_config = ConfigDict(
         frozen=True,

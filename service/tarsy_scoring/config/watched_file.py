@@ -53,7 +53,7 @@ class WatchedFile(ABC, Generic[T]):
 
     @abstractmethod
     def _parse(self, content: bytes) -> T:
-        """Raises: ConfigurationError: The content is invalid; quotes no value of it."""
+        """Raises: ConfigurationError: The content is invalid. The message quotes no value."""
 
     @abstractmethod
     def _note_reloaded(self, content: T) -> None:
@@ -64,7 +64,7 @@ class WatchedFile(ABC, Generic[T]):
         """Log that the file can no longer be read."""
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """Modification time, size and inode of the file; they change with its content. None: stat failed."""
+        """Modification time, size and inode, which change with the content. None: stat failed."""
         try:
             found = os.stat(self.path)
         except OSError:

@@ -40,7 +40,7 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _logins(providers: Any) -> Iterator[str]:
-    """Logins that stand in the file itself. The validation reports values of a wrong type."""
+    """Logins that stand in the file itself. The validation reports wrong types."""
     for name, provider in providers.items() if isinstance(providers, dict) else ():
         given = provider if isinstance(provider, dict) else {}
         headers = given.get("extra_headers")
@@ -56,7 +56,7 @@ _ADVICE = "a secret must not stand in the file: write ${VARIABLE} in its place"
 
 
 def _fill(value: Any, environ: Mapping[str, str], key: str, faults: list[str]) -> Any:
-    """The value with its variables replaced; adds to `faults` each variable without a value."""
+    """Replace variables in the value; add each unset variable to `faults`."""
     if isinstance(value, dict):
         return {k: _fill(v, environ, f"{key}.{k}", faults) for k, v in value.items()}
     if isinstance(value, list):

@@ -43,7 +43,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one check; `advice` is None where nothing has to be done."""
+    """A check's result; `advice` is None where nothing has to be done."""
 
     name: str
     state: Literal["ok", "failed", "skipped"]
@@ -52,7 +52,7 @@ class Result:
 
 
 async def run_checks(checks: Sequence[Check]) -> list[Result]:
-    """Run the checks of one system in their order. Raises nothing: every error is a result."""
+    """Run one system's checks in order. Raises nothing: every error is a result."""
     results: dict[str, Result] = {}
     for check in checks:
         lacking = [name for name in check.needs if results[name].state != "ok"]
@@ -70,7 +70,7 @@ async def _run(check: Check) -> Result:
     try:
         async with asyncio.timeout(LIMIT_S):
             return Result(check.name, "ok", await check.look())
-    except (NotChecked, SettingMissing) as reason:  # the check of the settings fails where one is missing
+    except (NotChecked, SettingMissing) as reason:  # the check `settings` fails where one is missing
         return Result(check.name, "skipped", str(reason))
     except Fault as fault:
         return failed(str(fault), fault.advice)

@@ -25,7 +25,7 @@ from tarsy_scoring.wiring import require_migrated
 
 OLDEST_VERSION = 15
 CLOCKS_APART_S = 30.0
-# The shortest limits that leave the service's own work alone; it sets limits of its own.
+# The shortest limits that leave the service's own work alone.
 LEAST_LIMITS_S = {
     "lock_timeout": LOCK_TIMEOUT_S,
     "statement_timeout": COMMAND_TIMEOUT_S,
@@ -49,7 +49,7 @@ WHERE NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, '
 ORDER BY t.name
 """
 
-# Limits as they hold in a transaction of the service, in ms; 0: no limit.
+# Limits that hold in our transactions, in ms; 0: no limit.
 LIMITS = "SELECT name, setting::bigint AS ms FROM pg_settings WHERE name = ANY($1::text[])"
 
 

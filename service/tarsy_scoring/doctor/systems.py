@@ -1,4 +1,4 @@
-"""Checks of the brokers and their topics, the source of sessions, the write-back and the judges' models."""
+"""Checks brokers and topics, the timeline source, the write-back and the judges' models."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ QUESTION = Question("analysis", [Message("user", "Reply with the word ready.")])
 
 
 def broker_checks(settings: Settings) -> list[Check]:
-    """The checks of the brokers; the codecs need none."""
+    """Broker checks; the check of codecs needs no broker."""
     looks = _BrokerLooks(settings)
     return [
         Check("codecs", looks.codecs),
@@ -79,7 +79,7 @@ class _BrokerLooks:
         return "this login may read and use its group"
 
     async def settings_of_topics(self) -> str:
-        """Deletion by age, sizes of messages, and as many replicas as a write needs."""
+        """Check the cleanup policy, message sizes and in-sync replicas."""
         configs = {topic.name: topic.config for topic in self._found if topic.config is not None}
         if len(configs) < len(self._found):
             raise NotChecked("this login may not read the configuration of topics (DESCRIBE_CONFIGS)")
@@ -106,7 +106,7 @@ class _BrokerLooks:
 
 
 def source_checks(settings: Settings) -> list[Check]:
-    """The checks of TARSy: the source, and the write-back."""
+    """TARSy checks: the source and the write-back."""
 
     async def source() -> str:
         if settings.timeline_source is None:
@@ -157,7 +157,7 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
 
 
 async def _ask(client: JudgeClient) -> tuple[str, bool]:
-    """What came of a call, and whether the model answered."""
+    """Ask the model; returns the result in words, and whether it answered."""
     try:
         turn = await client.ask(QUESTION, clock=AttemptClock(LIMIT_S - 1))
     except ScoringError as error:

@@ -1,4 +1,4 @@
-"""Checks before anything runs that commands of gates can be kept from secrets."""
+"""Checks at the start that gate commands can be kept from secrets."""
 
 from collections.abc import Mapping
 

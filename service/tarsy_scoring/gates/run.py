@@ -63,7 +63,7 @@ async def run_gates(
     running command with all its processes; a thread that reads a file or decides a gate finishes alone.
 
     Args:
-        settings: `timeout_s` limits each command and each read of a file.
+        settings: `timeout_s` limits each command and each file read.
         deadline_s: Time for all gates together; later commands do not run and did not pass. None: no limit.
     """
     ends_at = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
@@ -73,7 +73,7 @@ async def run_gates(
 
 async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s: float) -> GateResult:
     """
-    Decide in a thread: a session of 100,000 entries or an output of a megabyte would block the event loop.
+    Decide in a thread: 100,000 entries or a megabyte of output would block the event loop.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -85,7 +85,7 @@ async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s:
 
 @dataclass(slots=True)
 class _Observer:
-    """Observes the work directory of one session for one list of gates; runs each command once."""
+    """Observes one session's work directory for a list of gates; runs each command once."""
 
     session_id: str
     settings: GateSettings
@@ -148,7 +148,7 @@ class _Observer:
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """
-    Run `work` in a daemon thread of its own; waits while `MOST_THREADS` of them are running.
+    Run `work` in a new daemon thread; waits while `MOST_THREADS` are running.
 
     A cancellation returns at once and leaves the thread to finish alone. asyncio's own thread pool is no
     option: work that hangs on a dead share would block the pool for everything else, including host lookups,
@@ -181,7 +181,7 @@ def find_work_dir(template: str, session_id: str) -> Path:
     Find the real path of a session's work directory.
 
     The part before `{session_id}` belongs to the operator. Agents may have created the rest, so no link in
-    the rest may lead out of the folder of this session, for example to the files of another session.
+    the rest may lead out of this session's folder, for example to another session's files.
 
     Raises:
         _NotUsable: The directory does not exist, or leads out of the session's folder.
