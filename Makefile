@@ -88,8 +88,8 @@ LAB := $(VENV)/lab.in
 requirements:  ## pin the requirements again
 	$(BIN)/python -m pip install --quiet pip-tools==7.6.2
 	$(BIN)/python -c 'import tomllib; print(*(d for d in tomllib.load(open("service/tarsy_scoring_lab/pyproject.toml", "rb"))["project"]["dependencies"] if d != "tarsy-scoring"), sep="\n")' > $(LAB)
-	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=notifications --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
-	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
+	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=notifications --extra=studies --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
+	$(COMPILE) --extra=editable --extra=studies --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=insights --extra=notifications --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 	for group in docs release; do \
 	  $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]], sep="\n")' $$group > $(VENV)/$$group.in; \

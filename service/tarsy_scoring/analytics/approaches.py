@@ -128,34 +128,22 @@ def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
             row
         )
     different = sorted(same, key=lambda key: (-len(same[key]), key))
-    alike = _similarities(different)
+    leaders = dict[int, str]()  # names by place
     groups = dict[int, list[Mapping[str, Any]]]()  # by the place of the leader
-    for place, key in enumerate(different):
-        leaders = list(groups)
-        nearest = leaders[alike[place, leaders].argmax()] if leaders else place
-        groups.setdefault(nearest if alike[place, nearest] >= ALIKE else place, []).extend(same[key])
+    for place, (name, tools) in enumerate(different):
+        near = process.extract(
+            name, leaders, scorer=Indel.normalized_similarity, score_cutoff=NAMES_ALIKE, limit=None
+        )
+        alike = [
+            ((of_names + Indel.normalized_similarity(tools, different[leader][1])) / 2, -leader)
+            for _, of_names, leader in near
+        ]
+        similarity, nearest = max(alike, default=(0.0, 0))
+        if similarity < ALIKE:
+            nearest, leaders[place] = -place, name
+        groups.setdefault(-nearest, []).extend(same[name, tools])
     found = [_approach(members) for members in groups.values()]
     return sorted(found, key=lambda one: (-one.sessions, one.name, one.steps))
-
-
-def _similarities(keys: Sequence[tuple[str, tuple[str, ...]]]) -> Any:
-    """
-    Compare each approach, as name and tools, to each.
-
-    Returns:
-        A square matrix of similarities 0-1; 0 where the names are not alike.
-    """
-    import numpy as np  # takes long to load, and only this page needs it
-
-    names = [name for name, _ in keys]
-    # A character stands for a tool: texts are compared much faster than tuples.
-    letters = {
-        tool: chr(0x100 + n) for n, tool in enumerate(sorted({tool for _, tools in keys for tool in tools}))
-    }
-    steps = ["".join(letters[tool] for tool in tools) for _, tools in keys]
-    of_names = process.cdist(names, names, scorer=Indel.normalized_similarity, dtype=np.float32)
-    of_steps = process.cdist(steps, steps, scorer=Indel.normalized_similarity, dtype=np.float32)
-    return np.where(of_names >= NAMES_ALIKE, (of_names + of_steps) / 2, np.float32(0))
 
 
 def _sorted_words(name: str) -> str:

@@ -1,5 +1,5 @@
 """
-How far a judge agrees with labels: one weighted kappa, its interval, and how many labels it takes.
+How far a judge agrees with labels: one weighted kappa with an interval, and how many labels it takes.
 
 Source:
     Kappa with quadratic weights and its large-sample standard error: J. L. Fleiss, J. Cohen, B. S. Everitt,
@@ -11,22 +11,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-Z = 1.96  # of a confidence of 95 %
+Z = 1.96  # 95 % confidence
 FEWEST_FOR_AN_INTERVAL = 10
-HALF_WIDTH = 0.1  # of the interval for which labels are collected
+HALF_WIDTH = 0.1  # how wide kappa's interval may be, to either side
 FIRST_PLAN = 150  # labels for it, where kappa is about 0.6 in three bands; until labels can tell
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Counts of pairs of bands: rows are bands of the label, columns those of the judge."""
+    """Counts by band: rows are the label's, columns the judge's."""
 
     categories: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
 
     @property
     def n(self) -> int:
-        """Number of pairs."""
+        """How many pairs there are."""
         return sum(map(sum, self.counts))
 
     @property
@@ -43,13 +43,13 @@ class Confusion:
 @dataclass(frozen=True, slots=True)
 class Kappa:
     """
-    Agreement beyond chance, by the square of the distance between bands.
+    Agreement beyond chance; a miss by two bands weighs four times as much as by one.
 
     A number that the labels do not support is None, and `reason` says why.
 
     Args:
-        low, high: Ends of the interval of 95 %.
-        n: Number of labelled scores.
+        low, high: 95 % interval.
+        n: Labelled scores.
     """
 
     value: float | None
@@ -66,7 +66,7 @@ def confusion(pairs: Iterable[tuple[str, str]], categories: Sequence[str]) -> Co
 
 
 def kappa_of(table: Confusion) -> Kappa:
-    """The kappa of a table; its interval from `FEWEST_FOR_AN_INTERVAL` pairs on."""
+    """Compute kappa; the interval needs `FEWEST_FOR_AN_INTERVAL` pairs."""
     n, rows = table.n, [sum(row) for row in table.counts]
     columns = [sum(column) for column in zip(*table.counts, strict=True)]
     if n == 0:
@@ -96,7 +96,7 @@ def kappa_of(table: Confusion) -> Kappa:
 
 
 def labels_needed(kappa: Kappa) -> int:
-    """How many labels, chosen alike, give an interval of kappa within `HALF_WIDTH` to either side."""
+    """How many labels, chosen alike, bring kappa's interval within `HALF_WIDTH` to either side."""
     if kappa.value is None or kappa.low is None or kappa.high is None:
         return FIRST_PLAN
     reach = max(kappa.value - kappa.low, kappa.high - kappa.value)  # an end may be cut at 1
@@ -115,12 +115,13 @@ def _sentences(kappa: Kappa, table: Confusion) -> Iterator[str]:
         yield f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
     else:
         chance = " This is no better than chance." if kappa.low <= 0 else ""
-        yield f"The weighted kappa is {kappa.value:.2f} (95 % interval {kappa.low:.2f} to {kappa.high:.2f}).{chance}"
+        interval = f"95 % interval {kappa.low:.2f} to {kappa.high:.2f}"
+        yield f"The weighted kappa is {kappa.value:.2f} ({interval}).{chance}"
     if differing := table.n - table.agreeing:
         higher = table.judge_higher
         yield (
-            f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of them "
-            f"and lower on {differing - higher}."
+            f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of "
+            f"them and lower on {differing - higher}."
         )
     lacking = labels_needed(kappa) - kappa.n
     if lacking > 0:

@@ -1,8 +1,7 @@
 """
 Labels of people on scores, and the trust cards of judges that are computed from them.
 
-Every label is kept with its author and time, and nothing replaces it; of each author the last label on a score
-counts.
+Every label is kept with author and time, and nothing replaces it. Each author's last label on a score counts.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
-The review list: scores that people are asked to label, of the last days.
+The review list: recent scores that people are asked to label.
 
-Of each day it has some scores at random and the most suspicious of the others. Random are those with the
-smallest digests of their ids, so the list needs no storage and every reader sees the same.
+Each day has some random scores and the most suspicious others. Random scores have the day's smallest id
+digests, so the list needs no storage and every reader sees the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class ReviewList:
 
     Args:
         picks: Rows, newest day first and in random order within a day. Labelled ones stay in their place.
-        to_label: How many of them have no label yet.
+        to_label: How many have no label yet.
     """
 
     picks: Sequence[Mapping[str, Any]]
@@ -67,7 +67,7 @@ class ReviewList:
 
     @property
     def judges(self) -> list[tuple[str, str, str]]:
-        """The judges of these scores, each as criteria name, criteria hash and fingerprint, latest first."""
+        """Who gave these scores: criteria name, criteria hash and fingerprint, latest first."""
         names = ("criteria", "criteria_hash", "judge_fingerprint")
         found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
         return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
@@ -75,7 +75,7 @@ class ReviewList:
 
 async def read_review(database: Database, criteria: str | None = None) -> ReviewList:
     """
-    Read the scores to review of the last `DAYS` days.
+    Read the list for the last `DAYS` days.
 
     Args:
         criteria: Only scores under criteria of this name.

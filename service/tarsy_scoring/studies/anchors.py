@@ -217,7 +217,7 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
 
 
 async def draw(database: Database, count: int, *, chain: str | None = None) -> list[str]:
-    """Draw at most `count` sessions from those judged in the last 90 days that are no anchors. Raises: DatabaseAway."""
+    """Draw sessions judged in the last 90 days that are no anchors. Raises: DatabaseAway."""
     arguments = chain, DRAWN_FROM_DAYS, _DOUBTFUL, count
     rows = await database.once(lambda c: c.fetch(database.sql(DRAWN), *arguments))
     return [r["session_id"] for r in rows]

@@ -27,14 +27,13 @@ METRICS = (
     "total_commands",
     "help_invocations",
 )
-# Share of comparisons of equal versions in which any metric may show a difference. Half of it goes to the
-# total, the main question.
+# How often equal versions may show a difference in any metric. The total, the main question, gets half.
 FALSE_ALARMS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredSession:
-    """The value of a session's label and its latest score, named as in the score document."""
+    """A session's label value and latest score, named as in the score document."""
 
     value: str
     chain_id: str | None
@@ -46,7 +45,7 @@ class ScoredSession:
     outcome: str | None
 
     def number(self, metric: str) -> float | None:
-        """The number of a metric; None without one, and for doubtful totals."""
+        """The metric's value; None without one, and for doubtful totals."""
         if metric == "total_score":
             return None if DOUBTFUL_FLAGS.intersection(self.flags) else self.total_score
         if metric == "pass_share":
@@ -57,7 +56,7 @@ class ScoredSession:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One version's sessions in one metric: those that have it, their mean, and those with a counterpart."""
+    """One version in one metric: sessions that have it, their mean, and how many have a counterpart."""
 
     n: int
     mean: float | None
@@ -70,8 +69,8 @@ class MetricComparison:
     One metric of two versions.
 
     Args:
-        difference: Second minus first within strata, which may differ from the difference of the two means. Its
-            95 % interval is not adjusted for the number of metrics; the verdict is.
+        difference: Second minus first within strata, which may differ from the two means. The 95 % interval
+            ignores how many metrics are tested; the verdict does not.
         chance: Two-sided p-value; None without an interval.
     """
 
@@ -89,9 +88,9 @@ class Comparison:
     Two versions, the older first.
 
     Args:
-        sessions: Number in each version.
-        judges: Number of judges of their totals.
-        doubtful: Number of sessions whose total is left out, see `DOUBTFUL_FLAGS`.
+        sessions: How many each version has.
+        judges: How many judges gave the totals.
+        doubtful: Sessions whose total is left out, see `DOUBTFUL_FLAGS`.
         meaning: What may be concluded and what not, in plain sentences.
     """
 
@@ -104,7 +103,7 @@ class Comparison:
 
 
 def compare_versions(sessions: Sequence[ScoredSession], values: tuple[str, str]) -> Comparison:
-    """Compare the sessions of two label values, metric by metric. Sessions of other values are ignored."""
+    """Compare two label values, metric by metric; other sessions are ignored."""
     first, second = ([s for s in sessions if s.value == value] for value in values)
     both = [*first, *second]
     metrics = tuple(_compare(metric, first, second) for metric in METRICS)
@@ -164,7 +163,7 @@ def _meaning(
     if doubtful:
         yield f"Totals left out because they are flagged as doubtful: {doubtful}."
     yield (
-        "'No difference shown' does not mean equal: the interval shows how large a difference may still be. The "
-        "versions may have met other incidents, at other times, so a difference is associated with the version, "
-        "not necessarily caused by it."
+        "'No difference shown' does not mean equal: the interval shows how large a difference may still be. "
+        "The versions may have met other incidents, at other times, so a difference is associated with the "
+        "version, not necessarily caused by it."
     )

@@ -1,9 +1,8 @@
 """
-Detects whether the scores of a chain changed, and whether the judge or the agents changed.
+Detects whether a chain's scores changed, and whether the judge or the agents changed.
 
-Two groups of ordinary sessions are compared within their alert types: those of the judge before and of the
-current one, or, under one judge, older and newest ones. What anchors, sessions that both judges judged, say about
-the judges is subtracted; the rest is the agents' part.
+Two groups are compared within their alert types: scores by the former and by the current judge or, under one
+judge, older and newest scores. What anchors say about the judges is subtracted; the rest is the agents' part.
 """
 
 import statistics
@@ -29,23 +28,23 @@ Cause = Literal["judge", "agents", "both", "none"]
 Look = Literal["sessions", "watch"]
 
 RECENT = 30  # newest scores that decide who judges now
-WINDOW = 300  # scores of a group: more find a change later, because the old ones dominate
+WINDOW = 300  # scores in a group: with more, old scores dominate and a change is found later
 NEWEST = 100  # scores that are compared with those before, under one judge
-FEWEST_SESSIONS = 60  # of each group; a chain with less traffic waits
+FEWEST_SESSIONS = 60  # under a new judge; a chain with less traffic waits
 DAYS_TO_WAIT = 14  # for anchors and sessions under a new judge
-OWN_ANCHORS = 20  # with fewer anchors of its own, a chain also uses those of other chains
-# A new judge is looked at once: the intervals of two parts hold together in 96 % of cases. Under one judge a chain
-# is looked at all the time, so 5 of 100 quiet chains raise an alarm in a year of daily looks.
+OWN_ANCHORS = 20  # with fewer, a chain also uses the anchors of other chains
+# A new judge is looked at once: both intervals hold together in 96 % of cases. Under one judge each day has a
+# look, so 5 in 100 quiet chains raise an alarm in a year.
 CONFIDENCE = {"sessions": 0.98, "watch": 1 - 0.05 / 365}
 
 
 @dataclass(frozen=True, slots=True)
 class ChainScore:
     """
-    The first total of a session of the chain.
+    A session's first total.
 
     Args:
-        at: Time when the session ended.
+        at: When the session ended.
         stratum: Alert type.
     """
 
@@ -59,7 +58,7 @@ class ChainScore:
 
 @dataclass(frozen=True, slots=True)
 class AnchorJudgement:
-    """One judgement of an anchor. Several by one judge are averaged."""
+    """How a judge judged an anchor; several judgements by one judge are averaged."""
 
     session_id: str
     judge_fingerprint: str
@@ -70,10 +69,10 @@ class AnchorJudgement:
 @dataclass(frozen=True, slots=True)
 class Tenure:
     """
-    The scores of a chain's current judge, and those of the judge before it.
+    Scores by a chain's current judge, and by the judge before.
 
     Args:
-        old: The judge that gave most of the last scores before; None: too few are before, so there is one judge.
+        old: The former judge; None: too few scores are older, so there is one judge.
     """
 
     fingerprint: str
@@ -83,22 +82,22 @@ class Tenure:
 
     @property
     def since(self) -> datetime:
-        """Time of the current judge's first score."""
+        """When the current judge gave a score first."""
         return self.scores[0].scored_at
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
     """
-    A change of scores and its cause. Changes are in points, later minus earlier.
+    Whether scores changed, and why. Changes are in points, later minus earlier.
 
     Args:
         cause: None when it cannot be decided (`meaning` says why); `none` when no change is shown.
         is_clear: False when neither part is significant by itself; `cause` is then the likelier one.
-        judge: The judge's part: the change of the same sessions' totals. Exactly 0 under one judge.
-        whole: The change of ordinary sessions within strata.
+        judge: The judge's part: how the same sessions' totals changed. Exactly 0 under one judge.
+        whole: How ordinary sessions changed within strata.
         agents: `whole` minus `judge`.
-        began_at: When the first session of the later group ended.
+        began_at: When the later group's first session ended.
         anchors, anchors_missing: Anchors that both judges judged, and that only one of them judged.
         compared: Ordinary sessions before and after that `whole` rests on.
     """
@@ -119,7 +118,7 @@ def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     """
     Determine who judges now, and who judged before; None: too few scores to tell.
 
-    Judges that alternate, or substitute for each other, follow no other judge.
+    Judges that alternate or substitute for each other have no predecessor.
 
     Args:
         scores: In order of scoring.
@@ -141,10 +140,10 @@ def _most_frequent(scores: Sequence[ChainScore]) -> str:
 
 def anchor_changes(anchors: Collection[AnchorJudgement], old: str, new: str) -> tuple[list[float], int]:
     """
-    The change of each anchor that two judges judged, mean of the new totals minus mean of the old ones.
+    How each anchor with both judges changed: mean new total minus mean old total.
 
     Returns:
-        The changes, and the number of anchors that only one of the judges judged.
+        The changes, and how many anchors only one judge judged.
     """
     totals: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {old: [], new: []})
     for judgement in anchors:
@@ -161,7 +160,7 @@ def due_look(tenure: Tenure, outstanding: int, made: Collection[Look], now: date
 
     Args:
         outstanding: Anchors that the current judge is still to judge.
-        made: Looks made at this change of judge.
+        made: Looks already made at this new judge.
     """
     if tenure.old is not None and "sessions" not in made:
         is_late = now - tenure.since >= timedelta(days=DAYS_TO_WAIT)
@@ -172,11 +171,10 @@ def due_look(tenure: Tenure, outstanding: int, made: Collection[Look], now: date
 
 def detect(tenure: Tenure, anchors: Collection[AnchorJudgement], look: Look) -> Drift:
     """
-    Compare the two groups of a look, and name the cause of a change.
+    Compare the two groups and name the cause.
 
-    A change is shown if that of the anchors or that of the ordinary sessions is significant; a part is named if its
-    own interval excludes 0. If neither does, the part farther from 0 relative to its interval is named and
-    `is_clear` is False.
+    A change is shown if anchors or ordinary sessions changed significantly. A part is named if its interval
+    excludes 0. If neither interval does, the more significant part is named and `is_clear` is False.
     """
     confidence = CONFIDENCE[look]
     if look == "sessions":
@@ -209,7 +207,7 @@ def _cause(judge: Estimate, whole: Estimate, agents: Estimate) -> tuple[Cause | 
     """The cause and whether it is clear."""
     of_judge, of_whole, of_agents = judge.significance, whole.significance, agents.significance
     if of_judge is None or of_whole is None or of_agents is None:
-        # Half of the data: anchors alone can show the judge's part; sessions alone show a change of unknown cause.
+        # Anchors alone can show the judge's part; sessions alone cannot tell the cause.
         return ("judge", True) if of_judge is not None and of_judge > 1 else (None, False)
     if max(of_judge, of_whole) <= 1:
         return "none", True
@@ -228,7 +226,8 @@ def _meaning(
         "agents": f"The agents changed: their part is {of_agents} points.",
         "both": f"Both changed: the judge's part is {of_judge} points, the agents' {of_agents}.",
         "none": "No change is shown.",
-        None: f"The cause of a change cannot be decided; ordinary sessions changed by {in_points(whole.estimate)}.",
+        None: "The cause of a change cannot be decided; ordinary sessions changed by "
+        f"{in_points(whole.estimate)}.",
     }[cause]
     for reason in dict.fromkeys(e.reason for e in (judge.estimate, whole.estimate) if e.reason is not None):
         yield f"Not enough data: {reason}."
@@ -236,15 +235,15 @@ def _meaning(
         yield "Neither part is significant by itself; this is the likelier of the two."
     if cause in ("agents", "both"):
         yield (
-            "The agents' part is everything except the judge: prompts, tools and models, but also incidents that "
-            "became harder or easier. Many sessions of one incident carry less information than their number suggests."
+            "The agents' part is everything except the judge: prompts, tools and models, but also incidents "
+            "that became harder or easier. Many sessions about one incident say less than their number suggests."
         )
 
 
 def counted_anchors(
     judgements: Sequence[AnchorJudgement], chain: str, tenure: Tenure
 ) -> list[AnchorJudgement]:
-    """The judgements that count for a chain: of its own anchors, or of all where it has few that both judged."""
+    """Judgements that count for a chain: its own anchors, or all where both judges judged few of these."""
     own = [j for j in judgements if j.chain_id == chain]
     if tenure.old is None:
         return own

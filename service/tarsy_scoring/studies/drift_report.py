@@ -105,7 +105,9 @@ async def _chain_standing(
     judgements = await anchors.judgements(database)
     found = await findings.situation(database, chain, criteria, standing, judgements)
     if found is None:
-        meaning = f"It has fewer than {RECENT} scores with a fingerprint under {criteria}: too few to tell who judges."
+        meaning = (
+            f"Fewer than {RECENT} scores under {criteria} have a fingerprint: too few to tell who judges."
+        )
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
     earlier = await findings.read_findings(database, chain, criteria)
@@ -140,7 +142,8 @@ def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datet
     tenure = found.tenure
     if tenure.old is None:
         return "One judge gave the recent scores. A change of the agents is looked for once a day."
-    text = f"Another judge took over at {tenure.since:%Y-%m-%d %H:%M} UTC. {both} anchors were judged by both judges"
+    text = f"Another judge took over at {tenure.since:%Y-%m-%d %H:%M} UTC. "
+    text += f"{both} anchors were judged by both judges"
     text += f", {found.outstanding} are still to be." if found.outstanding else "."
     if "sessions" not in looked and due_look(tenure, found.outstanding, looked, now) is None:
         text += (

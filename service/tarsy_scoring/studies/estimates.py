@@ -1,11 +1,11 @@
 """
-Changes of a mean with Student's t: within strata, of pairs, and one change less another.
+Estimate how a mean changed, with Student's t: within strata, in pairs, and one change less another.
 
-Each change keeps the components of its variance, from which the interval of a difference is computed.
+A change keeps its variance components, so that another change can be subtracted.
 
 Source:
     Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E. Satterthwaite,
-    Biometrics Bulletin 2 (1946), 110-114. Weights of strata: W. G. Cochran, Biometrics 10 (1954), 417-451.
+    Biometrics Bulletin 2 (1946), 110-114. Weights: W. G. Cochran, Biometrics 10 (1954), 417-451.
 """
 
 import math
@@ -19,25 +19,24 @@ from scipy.stats import t as student
 
 T = TypeVar("T")
 
-FEWEST = 5  # of each group; with fewer values the intervals undercover
+FEWEST = 5  # values in each group; with fewer the intervals undercover
 FEWEST_IN_A_STRATUM = 2  # per group: a single value has no variance
 # Totals are whole points; rounding hides a variance of 1/12 in each. Source: W. F. Sheppard (1898).
 LEAST_VARIANCE = 1 / 12
 
 Component = tuple[float, int]
-"""A variance and its degrees of freedom."""
+"""Variance and degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """
-    A number with its interval.
+    A number with an interval.
 
-    `value`, or only the ends of the interval, are None when the input does not support them; `reason` says
-    why.
+    `value`, or only the interval, is None when the input does not support it; `reason` says why.
 
     Args:
-        n: Number of sessions that the value rests on.
+        n: Sessions behind the value.
     """
 
     value: float | None
@@ -48,7 +47,7 @@ class Estimate:
 
     @property
     def significance(self) -> float | None:
-        """|value| in half widths of its interval; above 1 the interval excludes 0. None without an interval."""
+        """|value| in half widths; above 1 the interval excludes 0. None without an interval."""
         if self.value is None or self.low is None or self.high is None:
             return None
         return 2 * abs(self.value) / (self.high - self.low) if self.high > self.low else 0.0
@@ -57,10 +56,11 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Change:
     """
-    A change of a mean.
+    How much a mean changed.
 
     Args:
-        components: The independent components of its variance; empty for an exact 0.
+        components: Independent variance components; empty for an exact 0.
+        chance: Two-sided p-value.
     """
 
     estimate: Estimate
@@ -73,7 +73,7 @@ NO_CHANGE = Change(Estimate(0.0, 0.0, 0.0, 0))
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """The values of two groups under the same circumstances; each group has at least two."""
+    """Two groups under the same circumstances; each has at least two values."""
 
     first: Sequence[float]
     second: Sequence[float]
@@ -90,7 +90,7 @@ def strata_of(
     circumstances: Callable[[T], Hashable],
     number: Callable[[T], float],
 ) -> list[Stratum]:
-    """Sort two groups into strata of equal circumstances; strata with too few values of a group are left out."""
+    """Sort two groups into strata by circumstances; leaves out strata where a group has too few values."""
     groups = defaultdict[Hashable, tuple[list[float], list[float]]](lambda: ([], []))
     for side, members in enumerate((first, second)):
         for member in members:
@@ -99,12 +99,12 @@ def strata_of(
 
 
 def sizes_of(strata: Sequence[Stratum]) -> tuple[int, int]:
-    """Number of values of the first and of the second group."""
+    """How many values the first and the second group have."""
     return sum(len(s.first) for s in strata), sum(len(s.second) for s in strata)
 
 
 def change_within(strata: Sequence[Stratum], confidence: float) -> Change:
-    """The weighted mean, over strata, of the second group's mean minus the first's; None for too few values."""
+    """The second group's mean minus the first's, averaged over strata; None for too few values."""
     sizes = sizes_of(strata)
     if min(sizes) < FEWEST:
         few = f"{sizes[0]} and {sizes[1]} sessions share their circumstances; it takes {FEWEST} of each"
@@ -122,7 +122,7 @@ def change_within(strata: Sequence[Stratum], confidence: float) -> Change:
 
 
 def paired_change(changes: Sequence[float], confidence: float) -> Change:
-    """The mean change of sessions that were judged twice; no interval for fewer than `FEWEST`."""
+    """How much twice-judged sessions changed on average; no interval for fewer than `FEWEST`."""
     n = len(changes)
     if n < FEWEST:
         value = statistics.fmean(changes) if changes else None

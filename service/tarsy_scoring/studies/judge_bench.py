@@ -1,13 +1,13 @@
 """
 How well one judge, a criteria at a provider, tells right conclusions from wrong ones.
 
-The area under the ROC curve (AUC) is the share of pairs, one right and one wrong session of one source, in which
-the right one has the higher total; a tie counts half. A session without a total loses all its pairs.
+A pair is a right and a wrong session from one source. The AUC is the share of pairs in which the right session
+has the higher total; a tie counts half. A session without a total loses every pair.
 
 Source:
-    AUC as a share of pairs: J. A. Hanley, B. J. McNeil, Radiology 143 (1982), 29-36. Percentile bootstrap of
-    clusters: B. Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 13. At 0 and 1, which
-    resampling cannot leave: E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212.
+    AUC: J. A. Hanley, B. J. McNeil, Radiology 143 (1982), 29-36. Percentile bootstrap: B. Efron, R. J.
+    Tibshirani: An Introduction to the Bootstrap (1993), chapter 13. At 0 and 1, which resampling cannot leave:
+    E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212.
 """
 
 import csv
@@ -28,7 +28,7 @@ Outcome = Literal["right", "partial", "wrong", "unknown"]
 
 RESAMPLES = 2_000
 FEWEST_INCIDENTS = 3
-Z = 1.96  # of a confidence of 95 %
+Z = 1.96  # 95 % confidence
 _SEED = 20_261_123  # the same judgements give the same interval
 _OUTCOMES: Mapping[str, Outcome] = {"highest": "right", "middle": "partial", "lowest": "wrong"}
 
@@ -36,11 +36,11 @@ _OUTCOMES: Mapping[str, Outcome] = {"highest": "right", "middle": "partial", "lo
 @dataclass(frozen=True, slots=True)
 class KnownOutcome:
     """
-    A session with the known outcome of its investigation.
+    A session whose outcome is known.
 
     Args:
-        source: Sessions of one source are comparable; empty where the file does not say.
-        incident: Sessions of one source and incident are one observation.
+        source: Sessions from one source are comparable; empty where the file does not say.
+        incident: Sessions about one incident are one observation.
     """
 
     session_id: str
@@ -52,7 +52,7 @@ class KnownOutcome:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """
-    One judgement of a session.
+    One judgement.
 
     Args:
         total: None without a score; `reason` then says why.
@@ -71,34 +71,34 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSession:
-    """A session with all samples of one judge."""
+    """A session with all samples by one judge."""
 
     known: KnownOutcome
     samples: Sequence[Sample]
 
     @property
     def total(self) -> int | None:
-        """The lower median of the samples, as in a stored score; None without any."""
+        """The samples' lower median, as in a stored score; None without any."""
         totals = [s.total for s in self.samples if s.total is not None]
         return statistics.median_low(totals) if totals else None
 
     @property
     def is_right(self) -> bool:
-        """Whether its conclusion is right."""
+        """Whether the conclusion is right."""
         return self.known.outcome == "right"
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """
-    What the judgements of one judge show; None where they do not.
+    What one judge's judgements show; None where they show nothing.
 
     Args:
-        auc_low, auc_high: Ends of the interval of 95 %; None for fewer than three incidents.
-        sd: Standard deviation of the totals of sessions.
-        n_unscored: Sessions without a score, which lose all their pairs.
-        citations_held: Share of the checked citations that hold.
-        cost_usd, seconds_per_score: Means of a score.
+        auc_low, auc_high: 95 % interval; None for fewer than three incidents.
+        sd: Standard deviation over sessions.
+        n_unscored: Sessions without a score, which lose every pair.
+        citations_held: Which share held when checked.
+        cost_usd, seconds_per_score: Means per score.
     """
 
     n_right: int
@@ -131,7 +131,7 @@ class Misranked:
 
 def read_known_outcomes(path: Path) -> list[KnownOutcome]:
     """
-    Read the outcomes of sessions, one per line, from a CSV file with a header, in UTF-8.
+    Read sessions with outcomes, one per line, from a CSV file with a header, in UTF-8.
 
     Every line has a `session_id` and an `outcome` (`correct`, `partial`, `wrong` and their synonyms; empty or
     `unknown`: not known). `source` and `incident` are optional; other columns are ignored.
@@ -172,7 +172,7 @@ def _known_outcome(cells: Mapping[str, str]) -> KnownOutcome:
 
 
 def describe(sessions: Sequence[JudgedSession]) -> Arm:
-    """Describe the judgements of one judge. Every session has the outcome `right` or `wrong`."""
+    """Describe one judge. Every session has the outcome `right` or `wrong`."""
     totals = [s.total for s in sessions if s.total is not None]
     samples = [sample for s in sessions for sample in s.samples]
     scored = [sample for sample in samples if sample.total is not None]
@@ -194,7 +194,7 @@ def describe(sessions: Sequence[JudgedSession]) -> Arm:
 
 
 def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, float | None]:
-    """The AUC with the ends of its interval: by a bootstrap of incidents, at 0 and 1 Wilson's over incidents."""
+    """The AUC and an interval that resamples incidents; at 0 and 1 it is Wilson's, over incidents."""
     won, counted, right, wrong = _pairs(sessions)
     if not counted.sum():
         return None, None, None
@@ -240,7 +240,7 @@ def misranked(sessions: Sequence[JudgedSession]) -> list[Misranked]:
 def _pairs(
     sessions: Sequence[JudgedSession],
 ) -> tuple[np.ndarray, np.ndarray, list[JudgedSession], list[JudgedSession]]:
-    """Matrices of right (row) by wrong (column): 1 where the pair is won, 0.5 for a tie; 1 where it counts."""
+    """Two matrices, right by wrong: 1 where the pair is won and 0.5 for a tie; 1 where the pair counts."""
     right, wrong = [s for s in sessions if s.is_right], [s for s in sessions if not s.is_right]
     shape = len(right), len(wrong)
     won = np.array([_won(r.total, w.total) for r in right for w in wrong], dtype=float).reshape(shape)

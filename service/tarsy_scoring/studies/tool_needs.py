@@ -1,10 +1,9 @@
 """
 Lets the judge model read what scores say about missing tools, within a budget.
 
-The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis that
-the model was shown; a need without a quote is dropped. Each chain has one question, which holds the analyses
-of its worst scores as far as they fit. Its text has passed the `Sanitizer`, and the chain's pauses, budget and
-limits apply.
+The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis
+that the model was shown; a need without a quote is dropped. Each chain has one question, with as many analyses
+as fit, worst scores first. The text has passed the `Sanitizer`, and the chain's pauses, budget and limits apply.
 """
 
 from collections import defaultdict
@@ -42,13 +41,14 @@ SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur
 LABEL_TOKENS = 6  # of the label before each text, such as `[S12]`
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 
-# Analyses of missing tools in the latest scores of sessions, at most $5 of each chain, the worst scores first,
-# with the number of the chain. They are not cut in SQL: masking recognises secrets by their shape, and half a
-# secret has lost it.
+# Analyses in the latest scores, at most $5 for each chain, worst scores first, with the chain's number. They are
+# not cut in SQL: masking recognises secrets by their shape, and half a secret has lost it.
 NOTES = f"""
 SELECT score_id, chain_id, text, of_chain FROM (
-  SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text, count(*) OVER (PARTITION BY s.chain_id) AS of_chain,
-    row_number() OVER (PARTITION BY s.chain_id ORDER BY s.total_score NULLS LAST, s.completed_at DESC, s.score_id) AS n
+  SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text,
+    count(*) OVER (PARTITION BY s.chain_id) AS of_chain,
+    row_number() OVER (PARTITION BY s.chain_id
+                       ORDER BY s.total_score NULLS LAST, s.completed_at DESC, s.score_id) AS n
   FROM {{schema}}.session_scores s WHERE {SELECTED} AND s.missing_tools_analysis <> '') s
 WHERE n <= $5 ORDER BY of_chain DESC, chain_id, n
 """
