@@ -11,8 +11,6 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.events import ScoringCompleted, ScoringFailed
 from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
 from tarsy_scoring.signals.figures import NO_CHAIN
 
@@ -30,42 +27,26 @@ log = structlog.get_logger()
 
 RETRY_S = 5.0
 STOP_WITHIN_S = 5.0
-_ENDS: dict[str, type[ScoringCompleted | ScoringFailed]] = {
-    "scoring.completed": ScoringCompleted,
-    "scoring.failed": ScoringFailed,
-}
+ENDS = ("scoring.completed", "scoring.failed")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreEnd:
-    """A production score ended on this chain at this time."""
-
-    chain: str
-    ended_at: datetime
-
-
-def read_score_end(value: bytes | None) -> ScoreEnd | None:
+def read_ended_chain(value: bytes | None) -> str | None:
     """
-    Read the end of a production score from a record's value; None: it is another scoring event.
+    Read on which chain a production score ended, from a record's value; None: it is another scoring event.
 
     Raises:
         ValueError: The value is not a scoring event.
     """
     try:
         payload = from_json(value or b"", allow_inf_nan=False)
-        model = _ENDS.get(payload["type"])
-        if model is None or payload["purpose"] != "production":
+        if payload["type"] not in ENDS or payload["purpose"] != "production":
             return None
-        event = model.model_validate(payload)
-        # Events of older versions lack `completed_at`; they were emitted some milliseconds after it.
-        ended_at = event.completed_at or datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
-            microseconds=event.timestamp_us
-        )
-        if ended_at.tzinfo is None:
-            raise ValueError("a time without a zone")
-    except (ValueError, KeyError, TypeError, OverflowError) as error:  # a ValidationError is a ValueError
+        chain = payload["chain_id"]
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError("not a scoring event") from error
-    return ScoreEnd(event.chain_id or NO_CHAIN, ended_at)
+    if not isinstance(chain, str | None):
+        raise ValueError("not a scoring event")
+    return chain or NO_CHAIN
 
 
 def app_id(settings: Settings) -> str:

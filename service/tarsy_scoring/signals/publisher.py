@@ -13,7 +13,7 @@ consumers keep the message with the later `timestamp`, which comes from the data
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,8 +25,8 @@ from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.signals.consumer import consume, read_score_end
-from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures, windows_at
+from tarsy_scoring.signals.consumer import consume, read_ended_chain
+from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
 
@@ -57,8 +57,7 @@ class RollingSignals:
         self._database = database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        # Chains whose figures may have changed, with the times when scores ended, for the delay metric.
-        self._changed: dict[str, list[datetime]] = {}
+        self._changed: set[str] = set()  # chains whose figures may have changed
         # The figures in each chain's last acknowledged message, so that equal figures are not sent again.
         self._published: dict[str, Mapping[str, Any]] = {}
         self._reading_s = 0.0
@@ -121,18 +120,13 @@ class RollingSignals:
     def take_event(self, value: bytes | None) -> None:
         """Mark the chain of a score that ended as changed. Never raises."""
         try:
-            end = read_score_end(value)
+            chain = read_ended_chain(value)
         except ValueError:
             self._metrics.insights_events.labels("unreadable").inc()
             return
-        if end is None:
-            return
-        _, day = windows_at(datetime.now(UTC))
-        if end.ended_at < day.start:  # the score is in no window
-            self._metrics.insights_events.labels("late").inc()
-            return
-        self._metrics.insights_events.labels("counted").inc()
-        self._mark({end.chain: [end.ended_at]})
+        if chain is not None:
+            self._metrics.insights_events.labels("counted").inc()
+            self._changed.add(chain)
 
     # --- publishing ------------------------------------------------------------------------------------
 
@@ -150,8 +144,8 @@ class RollingSignals:
         Raises:
             DatabaseAway, BrokerAway, TooLarge: Chains that were not published stay marked as changed.
         """
-        changed, self._changed = self._changed, {}
-        chains = {*changed, *self._published} if refresh else changed.keys()
+        changed, self._changed = self._changed, set()
+        chains = {*changed, *self._published} if refresh else changed
         try:
             began_s, figures = time.monotonic(), {}
             if refresh or chains:
@@ -165,23 +159,17 @@ class RollingSignals:
             topic = self._settings.topic_scoring_insights
             are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S) if messages else []
         except BaseException:
-            self._mark(changed)
+            self._changed |= changed
             raise
         acknowledged = [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
         for chain in acknowledged:
             self._published.pop(chain, None)
             if not is_empty(news[chain]):
                 self._published[chain] = news[chain]
-            for ended_at in changed.get(chain, ()):
-                self._metrics.insights_delay.observe(max(0.0, time.time() - ended_at.timestamp()))
         if missing := news.keys() - acknowledged:
-            self._mark({chain: changed.get(chain, []) for chain in missing})
+            self._changed |= missing
             raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")
         return len(news)
-
-    def _mark(self, changed: Mapping[str, Sequence[datetime]]) -> None:
-        for chain, ends in changed.items():
-            self._changed.setdefault(chain, []).extend(ends)
 
     def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
         """Whether the windows of the chain differ from its last acknowledged message."""

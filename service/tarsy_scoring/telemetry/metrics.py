@@ -127,7 +127,6 @@ class Metrics:
     # --- rolling signals ---
 
     insights_events: Counter
-    insights_delay: Histogram
 
     # --- the bridge ---
 
