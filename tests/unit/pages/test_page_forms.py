@@ -1,7 +1,7 @@
 """Forms of pages: the queries they give, and the mistakes they report."""
 
 from datetime import UTC, date, datetime
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 import pytest
 
@@ -11,7 +11,7 @@ from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form
-from tarsy_scoring.web.pages.period import DAY_OF, SORT, PeriodForm, read_period_form
+from tarsy_scoring.web.pages.period import SORT, PeriodForm, read_period_form
 from tarsy_scoring.web.pages.sessions import FIELDS
 from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
@@ -117,16 +117,6 @@ def test_a_period_is_described_in_words() -> None:
     assert period_form(since="2026-01-01").period == "since 2026-01-01"
     assert period_form(until="2026-01-31").period == "until 2026-01-31"
     assert period_form(since="", until="").period == "all time"
-
-
-def test_all_time_keeps_the_other_fields() -> None:
-    again = period_form(**dict(parse_qsl(period_form(chain="a&b").all_time, keep_blank_values=True)))
-    assert (again.values["chain"], again.selection.since) == ("a&b", None)
-
-
-def test_the_first_option_is_the_default() -> None:
-    chosen = [read_period_form(query, TODAY, DAY_OF).chosen for query in (b"", b"day_of=", b"day_of=ended")]
-    assert chosen == ["scored", "scored", "ended"]
 
 
 def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
