@@ -25,7 +25,7 @@ DECLARE
   changed_by_api text[] := ARRAY[
     'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
     'tool_states'];
-  added_by_api text[] := ARRAY['changes', 'score_labels', 'scoring_events'];
+  added_by_api text[] := ARRAY['dirty_days', 'changes', 'score_labels', 'scoring_events'];
   emptied_by_api text[] := ARRAY['kept_answers'];
 BEGIN
   IF owner IS NULL THEN

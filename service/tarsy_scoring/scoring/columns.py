@@ -146,6 +146,7 @@ class Layers:
             "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
             "gates": [asdict(gate) for gate in gates or ()],
             "gates_passed": None if gates is None else sum(gate.passed for gate in gates),
+            "gates_total": None if gates is None else len(gates),
         }
 
     def totals(self) -> dict[str, Any]:
