@@ -266,7 +266,7 @@ async def find_needs(
     nonce = new_nonce()
     sanitizer = Sanitizer(nonce, masking=masking)
     # Sanitize before cutting: masking would not recognise a secret that is cut in half.
-    texts = sanitizer.texts([(str(note.score_id), note.text) for note in notes])
+    texts = [sanitizer.text(str(note.score_id), note.text) for note in notes]
     shown: list[Note] = []
     for note, text in zip(notes, texts, strict=True):
         room -= estimate_tokens(text[:LONGEST_NOTE]) + LABEL_TOKENS

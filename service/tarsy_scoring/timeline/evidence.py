@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from tarsy_scoring.errors import EvidenceIncomplete, NothingToJudge
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Stage, Timeline
 
-# In a stage with one of these statuses, some of the declared agents may never have been started.
+# In a stage with such a status, some declared agents may never have started.
 _MAY_LACK_AGENTS = frozenset({"pending", "cancelled"})
 
 
 KINDS = ("stages", "executions", "events", "results", "final_analysis")
-_NAMED = 5  # missing things that the message of an error names
+_NAMED = 5  # missing things that an error message names
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that the source holds and that could not be read: its kind, one of `KINDS`, and a
-    description.
-    """
+    """Something in the source that could not be read: one of `KINDS`, and a description."""
 
     kind: str
     words: str
@@ -42,16 +40,16 @@ def take_stock(
     """
     Count the evidence that the source declares in shown stages, and how much of it could be read.
 
-    The source declares a stage's number of agents, each event, the result of each tool call, a final analysis
+    The source declares how many agents a stage has, each event, each tool call's result, a final analysis
     where the session or an agent wrote one, and the parent that a sub-agent names. An event that is still
     `streaming` in a terminal session is incomplete.
 
     Args:
         losses: Things that the source could not read at all.
-        unread_calls: Event ids of tool calls whose tool and arguments could not be read.
-        unread_results: Event ids of tool calls whose result could not be read.
-        declared_calls: Number of tool calls per execution id, from a second record of the source. More of
-            them than tool-call events means that events are missing.
+        unread_calls: Event ids where a call's tool and arguments could not be read.
+        unread_results: Event ids where a call's result could not be read.
+        declared_calls: Tool calls per execution id, from the source's second record. If they are more than
+            the tool-call events, events are missing.
     """
     shown = [s for s in stages if s.stage_type in SHOWN_STAGE_TYPES]
     expected, read = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))

@@ -1,8 +1,8 @@
 """
 The timeline source `files`: one session per JSON file, for demos, tests and scoring without a database.
 
-Absent optional keys are accepted. A stage, execution or event of the wrong shape is left out and listed as
-missing evidence; its content is never guessed.
+Absent optional keys are accepted. A stage, execution or event with the wrong shape is left out and listed as
+missing evidence; content is never guessed.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ def read_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) ->
 
 def load_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> dict[str, Any]:
     """
-    Load the JSON of one session from a file of any name; `parse_session` makes it a timeline.
+    Load one session's JSON from a file with any name; `parse_session` makes it a timeline.
 
     Raises:
         ConfigurationError: The file cannot be read or is not a session file.
@@ -262,7 +262,7 @@ def _parse_tolerantly(content: bytes) -> object:
 
 def parse_session(session: object) -> Timeline:
     """
-    Build the timeline of a session from the JSON of a session file.
+    Build a timeline from a session file's JSON.
 
     Raises:
         NotASessionFile: A required key is absent or of the wrong type.

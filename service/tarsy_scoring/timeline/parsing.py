@@ -1,8 +1,8 @@
 """
-Converts loosely typed JSON or rows of a session into the records of `model`; shared by the sources.
+Converts a session's loosely typed JSON or rows into `model` records; shared by the sources.
 
 All names and texts come out storable, because they end up in columns, keys and messages. A stage, execution
-or event without an id or an index gets its place in the session instead: `where` or `position`.
+or event without an id or an index gets its place in the session: `where` or `position`.
 """
 
 import json
@@ -20,7 +20,7 @@ def text_or_none(value: object) -> str | None:
     """The string made storable; None for an empty string or another type."""
     if not isinstance(value, str):
         return None
-    # This is called some 500 times for a session, and a call of `storable` takes as long as the rest.
+    # This is called some 500 times for a session, and calling `storable` takes as long as the rest.
     return (value if value.isascii() and "\0" not in value else storable(value)) or None
 
 
@@ -63,7 +63,7 @@ def moment(value: object) -> datetime | None:
 
 
 def label_map(value: object) -> dict[str, str]:
-    """Labels as a map of strings; each label of a list maps to `true`."""
+    """Labels as a map from string to string; each label in a list maps to `true`."""
     if isinstance(value, Mapping):
         texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
         return {storable(k): storable(v) for k, v in texts.items()}
@@ -81,14 +81,14 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def server_and_tool(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """The names of the server and the tool of a call."""
+    """A call's server name and tool name."""
     return text_or_none(metadata.get("server_name")) or "", text_or_none(
         metadata.get("tool_name")
     ) or "(unnamed tool)"
 
 
 def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_name: str) -> AvailableTool:
-    """Build a tool from an entry of a list of tools; parameters that are not text become JSON."""
+    """Build a tool from an entry in a list; parameters that are not text become JSON."""
     parameters = raw.get("parameters")
     if isinstance(parameters, Mapping | list):
         parameters = json.dumps(parameters, ensure_ascii=False) if parameters else None
@@ -141,7 +141,7 @@ def execution_of(
     where: str = "",
     position: int = 0,
 ) -> Execution:
-    """Build an execution; `tokens` are the recorded sums of its input and of its output."""
+    """Build an execution; `tokens` are the recorded sums for input and output."""
     return Execution(
         execution_id=text_or_none(raw.get("execution_id")) or where,
         agent_name=text_or_none(raw.get("agent_name")) or "(unnamed)",

@@ -1,5 +1,5 @@
 """
-Finds what the record of a session lacks without saying so: ends of results, and all calls of tools.
+Finds what a session's record silently lacks: the ends of results, and all tool calls.
 
 A whole result that is called cut misleads the judge, so the rules rather miss a cut result.
 """
@@ -54,8 +54,8 @@ class RecordGaps:
     """
     What the record lacks in shown stages.
 
-    `cut` holds the calls whose result is cut, equal ones once; `cut_results` is their number, and
-    `at_common_length` of them are `common_length` characters long. `calls_recorded` is False where an
+    `cut` holds the calls whose result is cut, equal ones once; `cut_results` counts them, and
+    `at_common_length` counts results that are `common_length` characters long. `calls_recorded` is False where an
     investigation is recorded as final texts alone: without a step, and without a list of tools that would
     show that the agents had some.
     """
@@ -71,8 +71,8 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     """
     Look for cut results and unrecorded calls, in linear time.
 
-    Source: of 91 recorded sessions, 47 hold 558 cut results (556 of 500 characters) of 1,905 in shown stages;
-    each of them was looked at or has exactly that length. 21 hold final texts alone.
+    Source: 47 of 91 recorded sessions hold 558 cut results among 1,905; all were looked at or have the common
+    length. 21 sessions hold final texts alone.
     """
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
@@ -102,8 +102,7 @@ def _is_final_text_alone(timeline: Timeline, events: Sequence[Event]) -> bool:
 
 def _common_length(calls: Sequence[Event]) -> int | None:
     """
-    The length at which results were cut: the greatest of all, where texts of this length end in different
-    forms.
+    The length at which results were cut: the greatest, if texts with this length end in different forms.
 
     Two of them suffice where a person would have chosen the number.
     """

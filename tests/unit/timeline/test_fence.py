@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sessions import NONCE
 
@@ -87,18 +87,3 @@ def test_secrets_hidden_by_control_characters_are_masked() -> None:
 def test_nonces_differ() -> None:
     assert len({new_nonce() for _ in range(100)}) == 100
     assert re.fullmatch("[0-9a-f]{16}", new_nonce())
-
-
-PARTS = [*TEXTS["parts"], *(text for group in ("cleaned", "imitations") for text, *_ in TEXTS[group].values())]
-MANY = st.lists(st.one_of(st.lists(st.sampled_from(PARTS), max_size=5).map("".join), st.text(max_size=40)), max_size=12)
-
-
-@settings(max_examples=600)
-@given(MANY, st.booleans())
-def test_texts_sanitized_together_equal_those_sanitized_alone(texts: list[str], mask: bool) -> None:
-    """The shared search misses nothing: same texts and same injections, whatever the neighbours hold."""
-    together, alone = (Sanitizer(NONCE, ["openai/gpt-4o-mini"], mask=mask) for _ in range(2))
-    numbered = [(f"E{n}", text) for n, text in enumerate(texts, start=1)]
-
-    assert together.texts(numbered) == [alone.text(*one) for one in numbered]
-    assert together.injections == alone.injections

@@ -131,14 +131,18 @@ def test_equal_secrets_of_a_session_have_one_number() -> None:
     """In order of appearance, in whatever text and encoding."""
     texts = ["password=hunter2 DB_PASS=abc-1", '{"log": "{\\"password\\": \\"abc-1\\"}"}', "redis://:hunter2@db"]
 
-    safe = Sanitizer(NONCE).texts([(f"E{n}", text) for n, text in enumerate(texts)])
+    def safe_texts(nonce: str) -> list[str]:
+        sanitizer = Sanitizer(nonce)
+        return [sanitizer.text(f"E{n}", text) for n, text in enumerate(texts)]
+
+    safe = safe_texts(NONCE)
 
     assert safe == [
         "password=[REDACTED:password#1] DB_PASS=[REDACTED:password#2]",
         '{"log": "{\\"password\\": \\"[REDACTED:password#2]\\"}"}',
         "redis://:[REDACTED:password#1]@db",
     ]
-    assert safe == Sanitizer("f" * 16).texts([(f"E{n}", text) for n, text in enumerate(texts)])
+    assert safe == safe_texts("f" * 16)
 
 
 def test_marker_in_session_text_is_defused() -> None:
@@ -154,9 +158,9 @@ def test_own_shapes_are_masked() -> None:
     """The group of a pattern, or all of it; they are part of the policy."""
     masking = Masking({"badge": "BDG-([0-9]{6})", "desk": "desk [A-Z]{2}[0-9]"})
 
-    safe = Sanitizer(NONCE, masking=masking).texts(
-        [("E1", "in with BDG-471147"), ("E2", "desk AB7, not desk 7, 471147")]
-    )
+    sanitizer = Sanitizer(NONCE, masking=masking)
+
+    safe = [sanitizer.text("E1", text) for text in ("in with BDG-471147", "desk AB7, not desk 7, 471147")]
 
     assert safe == ["in with BDG-[REDACTED:badge#1]", "[REDACTED:desk#2], not desk 7, 471147"]
     assert len({Masking().policy, masking.policy, Masking({"badge": "BDG"}).policy}) == 3

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -130,15 +130,10 @@ class Masker:
         self._checks = Checks()
         self._own = masking.own
 
-    def mask_bytes(self, data: bytes, groups: Set[int] | None = None) -> bytes:
-        """
-        Mask UTF-8; returns the same object if there is nothing to mask.
-
-        Args:
-            groups: Numbers of the patterns of `ANY_SECRET` that may match, if the caller has searched for them.
-        """
+    def mask_bytes(self, data: bytes) -> bytes:
+        """Mask UTF-8; returns the same object if there is nothing to mask."""
         own = list(self._own.find(data, self._checks)) if self._own else []
-        secrets = _joined(data, own + find_secrets(_without_kinds(data), self._checks, groups=groups))
+        secrets = _joined(data, own + find_secrets(_without_kinds(data), self._checks))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -158,16 +153,14 @@ def _without_kinds(data: bytes) -> bytes:
     return _MARKER.sub(lambda match: b"[REDACTED:" + b"_" * (len(match[0]) - 11) + b"]", data)
 
 
-def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
+def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
     """Find secrets by the shipped rules; spans may overlap."""
-    if groups is None:
-        groups = {group for group, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
     found: list[Secret] = []
-    for group, (_, finders) in enumerate(_GROUPS):
-        if group in groups:
+    for pattern, (_, finders) in zip(ANY_SECRET, _GROUPS, strict=False):
+        if pattern.search(data) is not None:
             for find in finders:
                 found += find(data, checks)
-    if len(_GROUPS) in groups and depth < _MAX_ENCODINGS:
+    if depth < _MAX_ENCODINGS and ANY_SECRET[-1].search(data) is not None:
         found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found
 

@@ -6,12 +6,9 @@ Text that looks like a fence line (`fence_lines`), with any nonce, is removed.
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
 import re2
 
@@ -125,8 +122,6 @@ _REASONS = (
     ESCAPED_PATTERN,
 )
 _ANY_REASON = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
-_SEPARATOR = b"\n"
-"""Joins texts that are searched together. Every pattern treats it like the edge of a text."""
 
 
 def clean(data: bytes) -> bytes:
@@ -206,62 +201,6 @@ class Sanitizer:
         """The injections found so far; a repetition within an entry is listed once."""
         return list(self._found)
 
-    def texts(self, texts: Sequence[tuple[str, str]]) -> list[str]:
-        """
-        Sanitize many pairs of entry and text at once; the result is that of `text` for each pair.
-
-        One search over all texts finds those that may need a change; the others are returned as they are.
-
-        Source: 154 of the 8,140 texts of 91 recorded sessions needed one.
-        """
-        try:
-            encoded = [text.encode() for _, text in texts]
-        except UnicodeEncodeError:  # a lone surrogate
-            return [self.text(entry, text) for entry, text in texts]
-        safe = [text for _, text in texts]
-        for index, groups in self._suspicious(encoded):
-            entry, _ = texts[index]
-            safe[index] = self._changed(entry, encoded[index], defuse_markers, groups)
-        return safe
-
-    def _suspicious(self, texts: Sequence[bytes]) -> list[tuple[int, set[int]]]:
-        """
-        The sorted indices of all texts that `text` changes or finds injections in, and of some others; each
-        with the numbers of the patterns of `ANY_SECRET` that may match it.
-        """
-        joined = _SEPARATOR.join(texts)
-        ends = [
-            end - 1 for end in accumulate(len(text) + 1 for text in texts)
-        ]  # the separator's place after each text
-        found: dict[int, set[int]] = defaultdict(set)
-
-        def add(start: int, end: int, *groups: int) -> int:
-            # A match that touches a separator counts for the texts on both sides.
-            last = min(bisect_right(ends, end - 1), len(texts) - 1)
-            for index in range(bisect_left(ends, start), last + 1):
-                found[index].update(groups)
-            return ends[last]
-
-        def search(anything: "re2._Regexp", *groups: int) -> None:
-            position = 0
-            while position < len(joined) and (match := anything.search(joined, position)) is not None:
-                position = add(*match.span(), *groups)  # the texts up to there are decided
-
-        search(_ANY_REASON)
-        for group, anything in enumerate(ANY_SECRET):
-            search(anything, group)
-        if self._own:
-            search(self._own)
-        lower = joined.lower()  # plain searches are faster than a pattern when there is no match
-        for literal in (self._nonce, *self._names):
-            position = lower.find(literal)
-            while position >= 0:
-                position = lower.find(literal, add(position, position + len(literal)))
-        for index, text in enumerate(texts):
-            if index not in found and not text.isascii() and may_steer(text):
-                found[index] = set()
-        return sorted(found.items())
-
     def text(self, entry: str, text: str) -> str:
         """The safe text of an entry; injections found in it are recorded under the entry's id."""
         return self._safe(entry, text, defuse_markers)
@@ -277,12 +216,9 @@ class Sanitizer:
             return self._changed(entry, data, defuse)
         return text if len(data) == len(text) else data.decode()  # the encoding replaced a lone surrogate
 
-    def _changed(
-        self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes], groups: Set[int] | None = None
-    ) -> str:
-        """The safe text of an entry in which something was found; `groups` are those of `_suspicious`."""
-        data = defuse(clean(raw))
-        data = self._masker.mask_bytes(data, groups if data is raw else None)
+    def _changed(self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes]) -> str:
+        """The safe text of an entry that may need a change."""
+        data = self._masker.mask_bytes(defuse(clean(raw)))
         data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
         lower = data.lower()
         if self._nonce in lower:

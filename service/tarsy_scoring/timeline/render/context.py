@@ -19,11 +19,11 @@ from tarsy_scoring.timeline.text import encode
 CONTEXT_POLICY = "4"
 """Part of the judge's fingerprint: raise it when the same session would give another text."""
 
-# Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an
+# Hundredths of a token per byte. Byte-pair vocabularies like those in GPT-4, Llama 3 and Claude keep an
 # English word and the blank before it in one or two tokens (about 4.5 characters each), cut digits into
 # groups of at most three and hashes into pieces of about 1.5 characters, and give other scripts up to one
 # token per character. With these weights prose is overestimated by some 10 %, hashes, base64 and tables are
-# about right. Overestimating costs a few lines of the session, underestimating a refused call.
+# about right. Overestimating costs a few session lines, underestimating a refused call.
 _BLANK, _LOWER, _OTHER = 8, 28, 72
 _LOWER_LETTERS = bytes(range(ord("a"), ord("z") + 1))
 
@@ -42,10 +42,8 @@ tools could not reach, or knowledge that came only later.
 """
 """Stands in front of a reference, so that it can be judged against under every criteria."""
 
-_KEPT_CHARACTERS = (
-    600  # kept of a text in the first round of shortening: enough for an error and the last line
-)
-_HEAD_SHARE = 2 / 3  # of the kept characters; the tail gets the rest
+_KEPT_CHARACTERS = 600  # kept in the first round: enough for an error and the last line
+_HEAD_SHARE = 2 / 3  # the tail gets the rest
 _MIN_SLICE = 16  # the search for a cut stops at this many characters: another step would gain a token or so
 
 
@@ -54,9 +52,9 @@ class FittedContext:
     """
     The fenced texts, and a record of what was left out, shortened or suspicious.
 
-    `tokens` estimates both texts together. `shown_share` is the share (0-1) of the session's characters
-    that the judge sees. `cut_entries` are ids of shortened entries, `not_shown` are sentences; both are also
-    listed at the end of the conversation. `flags` may hold `context_shortened` and `injection_suspected`.
+    `tokens` estimates both texts together. `shown_share` (0-1) says how many of the session's characters the
+    judge sees. `cut_entries` are ids, `not_shown` are sentences; the conversation ends with both. `flags` may
+    hold `context_shortened` and `injection_suspected`.
     """
 
     alert: str
@@ -84,7 +82,7 @@ class FittedContext:
         return {"shown_share": self.shown_share, "cut_entries": list(self.cut_entries)}
 
     def entry_text(self, entry: str) -> str | None:
-        """The text of an entry as the judge sees it, without its heading; None for an unknown id."""
+        """An entry's text as the judge sees it, without the heading; None for an unknown id."""
         span = self.entries.get(entry)
         if span is None:
             return None
@@ -94,10 +92,10 @@ class FittedContext:
 
 def estimate_tokens(text: str) -> int:
     """
-    Estimate the tokens of a text, rather too many than too few.
+    Estimate how many tokens a text takes, rather too many than too few.
 
-    The estimate weighs classes of characters, because the model's vocabulary is not known; the judge's reply
-    reports the true number. Estimates of texts add up to the estimate of their concatenation, up to rounding.
+    The model's vocabulary is not known, so the estimate weighs character classes. The judge's reply reports the
+    true number. Estimates add up: two texts together cost what both cost, up to rounding.
 
     Source: see the weights above; English prose comes out at about 4 characters per token, JSON and
     tables at 2.5 to 3, hexadecimal digests at 1.7.
@@ -116,15 +114,15 @@ def build_context(
     """
     Render a timeline as masked, fenced text that is short enough for the judge's window.
 
-    Shortened first are raw results of summarised tool calls, then other tool results, then reasoning, then
-    the rest, each oldest first. All of them keep head and tail before any is left out whole. The alert, final
+    Shortens raw results that a summary follows, then other tool results, then reasoning, then the rest, each
+    oldest first. Every part keeps head and tail before any is left out whole. The alert, final
     analyses, tool names, arguments and the reference are never shortened.
 
     Args:
-        nonce: The fence's nonce, the same for every call of a score.
+        nonce: The fence's nonce, the same for all calls that a score makes.
         budget_tokens: Room for alert and conversation together, by `estimate_tokens`.
         mask_injections: Replace text that tries to steer the judge by a marker.
-        masking: The rules of secrets.
+        masking: The rules that find secrets.
 
     Raises:
         ContextTooLong: The parts that are never shortened exceed the budget.
@@ -186,7 +184,7 @@ def _in_tokens(cost: int) -> int:
 
 
 def _cost(text: str) -> int:
-    """The estimate in hundredths of a token; the cost of a concatenation is the sum of the costs."""
+    """The estimate in hundredths of a token; costs add up when texts are joined."""
     data = encode(text)
     blanks, lower = data.count(b" "), len(data) - len(data.translate(None, _LOWER_LETTERS))
     return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
@@ -226,7 +224,7 @@ def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple
     Shorten parts in place until `excess` hundredths of a token are saved.
 
     Returns:
-        The ids of the shortened entries, in the order in which they are shown.
+        Ids of shortened entries, as they are shown.
     """
     cut: set[str] = set()
     by_age = sorted(
@@ -255,11 +253,11 @@ def _marker(removed: int) -> str:
 
 def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int:
     """
-    Keep head and tail of a part: as much as the excess allows, at least `kept_characters`.
+    Keep a part's head and tail: as much as the excess allows, at least `kept_characters`.
 
     Returns:
-        The saved cost less `listing`, the cost of naming the entry as shortened; 0 where that would save
-        nothing, and then the part is unchanged.
+        The saved cost less `listing`, which naming the entry as shortened costs; 0 if nothing would be saved,
+        and then the part is unchanged.
     """
     text = part.quoted or part.text
     marker_cost = _cost(_marker(len(text)))

@@ -1,9 +1,9 @@
 """
-The lines around session text, and the prefix of its lines.
+The fence lines around session text, and the prefix for each line inside.
 
-A fence is a pair of lines that carry a nonce. The authors of a session's text cannot know the nonce, and text
-that looks like a fence line is removed (`clean.sanitizer`). Inside a fence every line that begins with session text
-has a prefix, and no other line has it, so that session text begins no heading and no entry.
+A fence is a pair of lines that carry a nonce. Authors of session text cannot know the nonce, and text that looks
+like a fence line is removed (`clean.sanitizer`). Inside a fence every line of session text has a prefix, and no
+other line has it, so that session text begins no heading and no entry.
 """
 
 import re
@@ -15,21 +15,21 @@ _PREFIXES = re.compile(r"^\| ", re.MULTILINE)
 
 
 def prefix_lines(text: str) -> str:
-    """Give every line of a safe text the prefix of session text."""
+    """Prefix every line of a safe text."""
     whole = text.removesuffix("\n")
     return LINE_PREFIX + whole.replace("\n", f"\n{LINE_PREFIX}") + text[len(whole) :]
 
 
 def without_prefixes(text: str) -> str:
-    """Fenced text without the prefixes of its lines."""
+    """Fenced text without line prefixes."""
     return _PREFIXES.sub("", text)
 
 
 def new_nonce() -> str:
     """
-    Make a nonce of 16 random hexadecimal digits, for text that belongs to no stored score.
+    Make a nonce, 16 random hexadecimal digits, for text that belongs to no stored score.
 
-    PostgreSQL makes the nonce of a stored score, which all calls of that score use.
+    For a stored score PostgreSQL makes the nonce, and all calls use it.
     """
     return secrets.token_hex(8)
 

@@ -30,11 +30,11 @@ class Rank(IntEnum):
 @dataclass(slots=True)
 class Part:
     """
-    A piece of the context, which is the concatenation of all parts.
+    A piece of the context; all parts joined are the context.
 
     `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
-    line end. `quoted` is the session text of the part, if it is one; each of its lines has the prefix in
-    `text`, but for the first one of a part that is `inline`. A shortened part counts the characters `removed`
+    line end. `quoted` is the part's session text, if any; in `text` each line has the prefix, except an
+    `inline` part's first line. A shortened part counts the characters `removed`
     from `quoted`.
     """
 
@@ -62,13 +62,12 @@ class EntryFacts:
     Where an entry stands, and what made it, in safe words; the judge reads the same in headings.
 
     Args:
-        stage: Number and name of its stage; empty outside of stages.
-        execution: Number and name of its agent, and the agent that it worked for; empty outside of
-            executions.
-        agent: Name of its agent alone.
-        tool: Name of the called tool; empty where the entry is no call.
+        stage: Number and name; empty outside stages.
+        execution: Number and name of the agent, and the agent that it worked for; empty outside executions.
+        agent: The agent's name alone.
+        tool: The called tool; empty where the entry is no call.
         failed: Whether the call or the step failed, or the entry is an error.
-        at: Time of the event; None where the source has none. The judge does not see it.
+        at: When it happened; None where the source has none. The judge does not see it.
     """
 
     stage: str = ""
@@ -97,7 +96,7 @@ _LABELS = {
 }
 EVENT_TYPES = frozenset({"llm_tool_call", *_LABELS})  # others are shown under their name
 
-# A call of such a tool hands in an answer; `submit_job` and `submit_form` do not.
+# Calling such a tool hands in an answer; `submit_job` and `submit_form` do not.
 _SUBMITS = re.compile(
     r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion"
 )
@@ -109,11 +108,10 @@ CUT_MARK = "[... cut here in the record ...]\n"
 
 class Rendering:
     """
-    The parts of one timeline: `alert`, `reference` (empty without one), and `conversation` for everything
-    else.
+    One timeline in parts: `alert`, `reference` (empty without one), and `conversation` for everything else.
 
-    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1, the reference the
-    last. Model and provider names of the judged agents are not rendered.
+    Entries are numbered E1, E2, ... as they are shown; the alert is E1, the reference the last. The judged
+    agents' model and provider names are not rendered.
     """
 
     def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
@@ -126,9 +124,9 @@ class Rendering:
         self._gaps = find_gaps(timeline)
         self._count = 0
         self._out = self.alert
-        # By the text of an answer or analysis: the entry that shows it, and its rank.
+        # By an answer's or analysis's text: the entry that shows it, and the entry's rank.
         self._conclusions: dict[str, tuple[str, Rank]] = {}
-        self._places: dict[str, str] = {}  # agent and stage of the entries that show final texts
+        self._places: dict[str, str] = {}  # by entry that shows a final text: agent and stage
         self._place = ""
         self._here = EntryFacts()  # facts of the entries that are being rendered
         self.facts: dict[str, EntryFacts] = {}
@@ -185,9 +183,8 @@ class Rendering:
             self._bodies.append((part, text))
 
     def _fill_bodies(self) -> None:
-        safe_texts = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
-        for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
-            part.quote(safe)
+        for part, text in self._bodies:
+            part.quote(self._sanitizer.text(part.entry, text))
 
     def _defuse_lines_of_names(self) -> None:
         """Defuse each line in which names that are safe by themselves join to a fence line."""
@@ -396,7 +393,7 @@ class Rendering:
 
     def _states_answer(self, event_type: str, text: str) -> bool:
         """
-        Whether an answer of an agent is the session's final analysis, or one of several that this joins.
+        Whether an agent's answer is the session's final analysis, or one that this joins with others.
         """
         final = (self._timeline.final_analysis or "").strip()
         return (
@@ -406,7 +403,7 @@ class Rendering:
         )
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
-        """Render a call, its summaries and its raw result as one entry. Failed summaries are left out."""
+        """Render a call, summaries and the raw result as one entry. Failed summaries are left out."""
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
         failed = tool is not None and bool(tool.is_error or tool.exit_code)
@@ -430,8 +427,7 @@ class Rendering:
 
     def _note_answer(self, entry: str) -> None:
         """
-        Remember the entry as the last answer so far, with its place. Answers of sub-agents go to their
-        parents.
+        Remember the entry and its place as the last answer so far. Sub-agents answer to their parents.
         """
         if self._submits:
             self._last_submission = entry
@@ -468,7 +464,7 @@ def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Executio
         else:
             waiting.append(execution)
     seen: set[str] = set()
-    # Executions in a cycle of parents have no root: they come last, in their given order.
+    # Executions whose parents form a cycle have no root: they come last, in their given order.
     stack = [*reversed(executions), *reversed(waiting)]
     while stack:
         execution = stack.pop()
