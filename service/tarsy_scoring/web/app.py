@@ -6,13 +6,15 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
-from tarsy_scoring.web import api, pages
+from tarsy_scoring.web import api
 from tarsy_scoring.web.api.probes import database_look
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.web.edge.middleware import Lifecycle, RequestMiddleware
 from tarsy_scoring.web.edge.problems import REFUSALS, Problem, add_problem_handlers
 from tarsy_scoring.web.openapi import openapi_document
+from tarsy_scoring.web.pages.registry import routers
+from tarsy_scoring.web.pages.rendering import problem_page
 
 
 def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
@@ -47,9 +49,9 @@ def application() -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
         # `include_router` would build each route a second time, which takes 0.06 s.
-        routes=[route for router in (*api.ROUTERS, *pages.routers()) for route in router.routes],
+        routes=[route for router in (*api.ROUTERS, *routers()) for route in router.routes],
     )
-    app.state.problem_page = pages.problem_page
+    app.state.problem_page = problem_page
     add_problem_handlers(app)
     not_found = app.router.default
 
