@@ -72,9 +72,7 @@ MOST_KEPT = 1000  # hashes remembered as stored; a source may list different too
 KEPT_S = 3600.0  # after that the clean-up may have removed a tool list to which no score refers
 FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
 # The columns that `scoring.completed` carries as they are; from the interaction it carries only totals.
-PUBLISHED = sorted(
-    {*SET_AT_END, "gates_passed", "gates_total"} & {*ScoringCompleted.model_fields} - {"interaction"}
-)
+PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +325,10 @@ class Scorer:
             "score_triggered_by": claimed.score_triggered_by,
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
-            "interaction": attempt.layers.totals() if attempt.layers else None,
             "has_reference": columns["reference"] is not None,
-        } | {name: columns[name] for name in PUBLISHED}
+            **(attempt.layers.totals() if attempt.layers else {}),
+            **{name: columns[name] for name in PUBLISHED},
+        }
         ending = Ending(
             claimed,
             columns,

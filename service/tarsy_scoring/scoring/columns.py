@@ -140,18 +140,20 @@ class Layers:
 
     def columns(self) -> dict[str, Any]:
         """Metrics, diagnosis and gate results as columns for `session_scores`."""
-        gates = self.gates
         return {
             "interaction": self.interaction.document() | {"agent_cost_usd": self.agent_cost_usd},
             "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
-            "gates": [asdict(gate) for gate in gates or ()],
-            "gates_passed": None if gates is None else sum(gate.passed for gate in gates),
-            "gates_total": None if gates is None else len(gates),
+            "gates": [asdict(gate) for gate in self.gates or ()],
         }
 
     def totals(self) -> dict[str, Any]:
-        """The interaction's totals, as events carry them."""
-        return {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields}
+        """The interaction's totals and the gates' counts, as events carry them."""
+        passed = None if self.gates is None else sum(gate.passed for gate in self.gates)
+        return {
+            "interaction": {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields},
+            "gates_passed": passed,
+            "gates_total": None if self.gates is None else len(self.gates),
+        }
 
 
 # Counting more events takes some milliseconds, and lease renewals run on the same event loop.
