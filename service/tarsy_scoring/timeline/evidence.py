@@ -89,12 +89,17 @@ def take_stock(
             if unseen > 0:
                 count("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
                 expected["results"] += unseen
-    events = (e for s in shown for x in s.executions for e in x.events)
-    analyses = [e.content for e in events if e.event_type == "final_analysis"]
-    if final_analysis or analyses:
-        is_empty = not any(a.strip() for a in (final_analysis or "", *analyses))
+    if analyses := _analyses(shown, final_analysis):
+        is_empty = not any(text.strip() for text in analyses)
         count("final_analysis", "final analysis: written, but empty" if is_empty else None)
     return Evidence(dict(expected), dict(read), tuple(missing))
+
+
+def _analyses(shown: Iterable[Stage], final_analysis: str | None) -> list[str]:
+    """Final analyses by the session and by agents."""
+    events = (event for stage in shown for execution in stage.executions for event in execution.events)
+    written = [event.content for event in events if event.event_type == "final_analysis"]
+    return [final_analysis, *written] if final_analysis else written
 
 
 def _count_event(
