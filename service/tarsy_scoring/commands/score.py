@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from tarsy_scoring.commands.shared import FAILED, asker, counted, print_json, pr
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
-from tarsy_scoring.events import GivenReference
+from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun
 from tarsy_scoring.scoring.dry_run import dry_run as plan
@@ -60,9 +61,7 @@ def score(
     """
     settings = load_settings()
     registry = load_criteria(settings.config.criteria_dirs)
-    if chain is not None and chain not in settings.config.chains:
-        known = ", ".join(sorted(settings.config.chains)) or "none is configured"
-        raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
+    _require_chain(settings, chain)
     if reference_file is not None and no_judge:
         raise click.UsageError("--reference needs the judge and excludes --no-judge")
     given = None if reference_file is None else _read_reference(reference_file)
@@ -84,13 +83,21 @@ def score(
         sys.exit(FAILED)
     print_json(scored) if as_json else print_text("score.txt", scored)
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
+    sys.exit(_exit_status(scored, with_judge=with_judge))
+
+
+def _exit_status(scored: Mapping[str, Any], *, with_judge: bool) -> int:
     has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
-    sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
+    return FAILED if has_no_score or scored["outcome"] == "fail" else 0
+
+
+def _require_chain(settings: Settings, chain: str | None) -> None:
+    if chain is not None and chain not in settings.config.chains:
+        known = ", ".join(sorted(settings.config.chains)) or "none is configured"
+        raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
 
 
 def _read_reference(path: Path) -> GivenReference:
-    from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
-
     try:
         with path.open(encoding="utf-8") as file:
             return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))

@@ -20,23 +20,23 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
         spell: Turns the name of a top-level field into the name that the operator uses.
         where: What each line begins with, such as the name of the file.
     """
-    lines = []
-    for fault in error.errors(include_url=False):
-        parts = [str(p) for p in fault["loc"] if p != "[key]"]
-        if spell and parts:
-            parts[0] = spell(parts[0])
-        tag, types = _union_at(parts)
-        key = ".".join(part for index, part in enumerate(parts) if index != tag)
-        if fault["type"] == "extra_forbidden":
-            line = f"{key}: no such key{suggest(parts[-1], _keys_beside(parts))}"
-        elif fault["type"] == "union_tag_invalid":
-            line = f"{key}.type: no such type{suggest(fault['ctx']['tag'], types)}"
-        elif fault["type"] == "union_tag_not_found":
-            line = f"{key}.type: Field required{suggest('', types)}"
-        else:
-            line = f"{key}: {reason_of(fault)}" if key else reason_of(fault)
-        lines.append(f"{where}: {line}" if where else line)
-    return "\n".join(lines)
+    lines = [_describe(fault, spell) for fault in error.errors(include_url=False)]
+    return "\n".join(f"{where}: {line}" if where else line for line in lines)
+
+
+def _describe(fault: ErrorDetails, spell: Callable[[str], str] | None) -> str:
+    parts = [str(p) for p in fault["loc"] if p != "[key]"]
+    if spell and parts:
+        parts[0] = spell(parts[0])
+    tag, types = _union_at(parts)
+    key = ".".join(part for index, part in enumerate(parts) if index != tag)
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: no such key{suggest(parts[-1], _keys_beside(parts))}"
+    if fault["type"] == "union_tag_invalid":
+        return f"{key}.type: no such type{suggest(fault['ctx']['tag'], types)}"
+    if fault["type"] == "union_tag_not_found":
+        return f"{key}.type: Field required{suggest('', types)}"
+    return f"{key}: {reason_of(fault)}" if key else reason_of(fault)
 
 
 def reason_of(fault: ErrorDetails) -> str:

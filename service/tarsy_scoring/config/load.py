@@ -81,9 +81,7 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     raw = read_yaml(path, environ) if path else {}
     raw = {section: value for section, value in raw.items() if value is not None}  # such as a bare `chains:`
     raw["chains"] = _inherit(raw.get("chains") or {}, raw.get("defaults") or {})
-    if not raw.get("providers"):
-        given = {"base_url": environ.get("OPENAI_BASE_URL"), "model": environ.get("SCORING_JUDGE_MODEL")}
-        raw["providers"] = {"default": {key: value for key, value in given.items() if value}}
+    raw["providers"] = raw.get("providers") or {"default": _default_provider(environ)}
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -97,6 +95,11 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
             "chains": {name: _with_providers(chain, config) for name, chain in config.chains.items()},
         }
     )
+
+
+def _default_provider(environ: Mapping[str, str]) -> dict[str, str]:
+    given = {"base_url": environ.get("OPENAI_BASE_URL"), "model": environ.get("SCORING_JUDGE_MODEL")}
+    return {key: value for key, value in given.items() if value}
 
 
 def _inherit(chains: Any, defaults: Any) -> Any:

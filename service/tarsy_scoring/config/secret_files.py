@@ -11,7 +11,7 @@ from tarsy_scoring.errors import ConfigurationError
 
 # Fields that name a file with a secret; others name certificates and public keys.
 FIELDS = ("kafka_key_file", "kafka_oauth_token_file", "api_tokens_file")
-_URL_OPTIONS = ("sslkey", "passfile")
+_URL_OPTIONS = {"sslkey", "passfile"}
 
 
 def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -28,12 +28,16 @@ def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tup
     for field in FIELDS:
         if (path := getattr(settings, field)) is not None:
             yield variable_of(field), path
+    yield from _files_in_urls(settings)
+
+
+def _files_in_urls(settings: Settings) -> Iterator[tuple[str, Path]]:
+    """Keys and passwords in files that database URLs name in their query."""
     for field in SECRETS:
         if field.endswith("_url") and (url := getattr(settings, field)) is not None:
             options = dict(parse_qsl(urlsplit(url.get_secret_value()).query))
-            yield from (
-                (f"{o} of {variable_of(field)}", Path(options[o])) for o in _URL_OPTIONS if o in options
-            )
+            for option in options.keys() & _URL_OPTIONS:
+                yield f"{option} of {variable_of(field)}", Path(options[option])
 
 
 def require_unreadable(

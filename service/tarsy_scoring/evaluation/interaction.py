@@ -120,22 +120,19 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     lines = [reader.read(execution) for execution in executions]
     kinds = Counter(kind for line in lines for kind in line.kinds)
     total = _counted(kinds, lambda _: "").get("") or _counts(Counter())
-    bases = sorted({kind.basis for kind in kinds})
-    read = _sum_if_known([execution.input_tokens for execution in executions])
-    written = _sum_if_known([execution.output_tokens for execution in executions])
     durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
     cycles = (cycle for line in lines for cycle in _cycles(line))
     return Interaction(
         **asdict(total),
         completed=timeline.status == "completed",
-        error_basis={basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases},
+        error_basis=_error_basis(kinds),
         longest_identical_run=_longest_run(lines),
         cycles=tuple(
             heapq.nsmallest(_KEPT_CYCLES, cycles, key=lambda cycle: (-cycle.repetitions, cycle.tools))
         ),
         duration_s=_duration_s(timeline),
         tool_duration_ms=_sum_if_known(durations_ms),
-        agent_tokens=None if read is None or written is None else Tokens(read, written),
+        agent_tokens=_agent_tokens(executions),
         by_tool=_counted(kinds, lambda kind: kind.tool),
         by_subcommand=_counted(kinds, lambda kind: kind.subcommand),
     )
@@ -164,6 +161,17 @@ class _Line(NamedTuple):
     identities: list[int]
     kinds: list[_Kind]
     durations_ms: list[int | None]
+
+
+def _error_basis(kinds: Mapping[_Kind, int]) -> dict[str, int]:
+    bases = sorted({kind.basis for kind in kinds})
+    return {basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases}
+
+
+def _agent_tokens(executions: Sequence[Execution]) -> Tokens | None:
+    read = _sum_if_known([execution.input_tokens for execution in executions])
+    written = _sum_if_known([execution.output_tokens for execution in executions])
+    return None if read is None or written is None else Tokens(read, written)
 
 
 def _counted(kinds: Mapping[_Kind, int], name_of: Callable[[_Kind], str | None]) -> dict[str, Counts]:
