@@ -1,8 +1,9 @@
 """
 The audit record: who changed, erased or exported what, through which door and from where.
 
-Changes to scores are recorded in the transaction that makes them, other changes before they are made, so that none
-is without a record. An erased session leaves no id in it. Reads of evidence are log lines with the same names.
+Changes to scores are recorded in the transaction that makes them, other changes before they are made, so that
+none is without a record. An erased session leaves no id in it. Reads of evidence are log lines with the same
+names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +45,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 
 FORGET_SESSIONS = """
-UPDATE {schema}.changes SET session_id = NULL, score_id = NULL, request_id = NULL WHERE session_id = ANY($1::text[])
+UPDATE {schema}.changes SET session_id = NULL, score_id = NULL, request_id = NULL
+  WHERE session_id = ANY($1::text[])
 """
 
 

@@ -43,8 +43,8 @@ SILENT_MOST = 3  # each waits for 15 s
 
 _Group = tuple[Sequence[DeadLetter], Letter | None]
 """
-The dead letters of one message, with the one that failed last at the end; and its state, which is None for a letter
-without an origin or beyond its retention.
+The dead letters of one message, with the one that failed last at the end; and its state, which is None for a
+letter without an origin or beyond its retention.
 """
 
 
@@ -59,8 +59,8 @@ def list_dead_letters(as_json: bool) -> None:
     """
     List the messages whose dead letters Kafka still keeps.
 
-    `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed. It is
-    `open` until it is replayed, and again if the replay fails.
+    `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed. It
+    is `open` until it is replayed, and again if the replay fails.
     """
     settings = settings_of_environment()
 
@@ -110,9 +110,9 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
     Send dead letters to their original topic again.
 
     They keep their original identity. Replaying a message that was processed since changes nothing. One that
-    still fails becomes a dead letter again. With --all each open message is sent once. A letter that cannot be
-    sent does not stop the others, and a letter about an erased session is not sent. Exit status 1: one was not
-    sent. --json has the numbers, and the reasons in `not_replayed`.
+    still fails becomes a dead letter again. With --all each open message is sent once. A letter that cannot
+    be sent does not stop the others, and a letter about an erased session is not sent. Exit status 1: one was
+    not sent. --json has the numbers, and the reasons in `not_replayed`.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
@@ -185,8 +185,10 @@ async def _found(settings: Settings, parts: Parts) -> list[_Group]:
     # Checked first: the client searches 10 s for a missing topic and then raises an error without a reason.
     if not await has_topic(connection_options(settings), topic):
         raise StartRefused(
-            f"there is no topic {topic} at the brokers {settings.require_kafka()}, or this user may not see it: "
-            "create it, let a worker do it with SCORING_CREATE_TOPICS=true, or correct SCORING_TOPIC_DEAD_LETTERS"
+            f"there is no topic {topic} at the brokers {settings.require_kafka()}, "
+            "or this user may not see it: "
+            "create it, let a worker do it with SCORING_CREATE_TOPICS=true, "
+            "or correct SCORING_TOPIC_DEAD_LETTERS"
         )
     groups = group_by_origin([read_dead_letter(r) async for r in read_topic(settings, topic)])
     places = [position_in(group[-1].origin) if group[-1].origin else None for group in groups]

@@ -4,9 +4,9 @@ Messages that cannot be decoded or stored: kept whole with the reason, and repla
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
 dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
-keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A replayed
-message carries `scoring-original-*`, so that it is the same request as the original. Any producer can write these
-headers, so they count only if PostgreSQL has the hash of this position and content.
+keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A
+replayed message carries `scoring-original-*`, so that it is the same request as the original. Any producer
+can write these headers, so they count only if PostgreSQL has the hash of this position and content.
 """
 
 import base64
@@ -49,7 +49,8 @@ DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
     SELECT body_id FROM (
       SELECT body_id, row_number() OVER newest AS number, sum(size) OVER newest AS bytes
       FROM {schema}.dead_letter_bodies CROSS JOIN LATERAL (
-        SELECT coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0) + pg_column_size(headers) AS size
+        SELECT coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0) + pg_column_size(headers)
+          AS size
       ) AS stored WINDOW newest AS (ORDER BY created_at DESC, body_id)
     ) AS bodies WHERE number > $1 OR bytes > $2
   ) FOR UPDATE SKIP LOCKED

@@ -1,8 +1,8 @@
 """
 Which dead letters were replayed: one row for each original position.
 
-The dead-letter topic has the messages; this table has none of their content. All times are those of the database,
-so that they can be compared.
+The dead-letter topic has the messages; this table has none of their content. All times are those of the
+database, so that they can be compared.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,14 +29,17 @@ NOTE_FAILURE = """
 INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset, error, error_message)
 VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE
-SET error = excluded.error, error_message = excluded.error_message, failed_at = now(), times = dead_letters.times + 1
+SET error = excluded.error, error_message = excluded.error_message, failed_at = now(),
+  times = dead_letters.times + 1
 """
 
 # The row may be missing: the failure was pruned.
 ALLOW_REPLAY = """
-INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset, error, error_message, replay_hash)
+INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset, error, error_message,
+  replay_hash)
 VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE SET replay_hash = excluded.replay_hash
+ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE
+  SET replay_hash = excluded.replay_hash
 RETURNING now()
 """
 
@@ -47,8 +50,10 @@ WHERE original_topic = $1 AND original_partition = $2 AND original_offset = $3
 """
 
 _SHOWN = """
-SELECT original_topic, original_partition, original_offset, error, error_message, times, failed_at, replayed_at, state
-FROM (SELECT *, CASE WHEN replayed_at >= failed_at THEN 'replayed' ELSE 'open' END AS state FROM {schema}.dead_letters) d
+SELECT original_topic, original_partition, original_offset, error, error_message, times, failed_at,
+  replayed_at, state
+FROM (SELECT *, CASE WHEN replayed_at >= failed_at THEN 'replayed' ELSE 'open' END AS state
+  FROM {schema}.dead_letters) d
 """
 _AT_POSITIONS = """
 JOIN unnest($1::text[], $2::bigint[], $3::bigint[]) AS o(topic, partition, "offset")

@@ -1,7 +1,8 @@
 """
 Start, check and end clients of the library.
 
-aiokafka reports every failed start as "unable to bootstrap" and logs the cause. `BrokerAway` carries that log line.
+aiokafka reports every failed start as "unable to bootstrap" and logs the cause. `BrokerAway` carries that log
+line.
 """
 
 import asyncio

@@ -256,9 +256,9 @@ class Consumer:
                 log.warning("kafka.away", what="intake", reason=str(away))
             else:
                 self.is_served = True
-                # While intake is paused, the client is full of prefetched records and rightly fetches nothing.
-                # So only a client whose last `take` came back empty is stuck. Nor are stopped partitions
-                # fetched.
+                # While intake is paused, the client is full of prefetched records and rightly fetches
+                # nothing. So only a client whose last `take` came back empty is stuck. Nor are stopped
+                # partitions fetched.
                 asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
                 self._is_stuck = found_nothing and bool(asks)
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)

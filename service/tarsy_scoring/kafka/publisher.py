@@ -165,7 +165,8 @@ class Publisher:
             if min(sizes) <= self.batch_bytes:
                 self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
             raise TooLarge(
-                f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: the topic "
+                f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
+                "the topic "
                 "(max.message.bytes) or the client allows less",
                 acknowledged,
                 refused,

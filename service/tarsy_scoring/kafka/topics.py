@@ -74,7 +74,8 @@ async def _ensure(
         return
     if not settings.create_topics:
         raise StartRefused(
-            f"missing topics: {', '.join(missing)}; create them, or let the service do it: SCORING_CREATE_TOPICS=true"
+            f"missing topics: {', '.join(missing)}; create them, or let the service do it: "
+            "SCORING_CREATE_TOPICS=true"
         )
     size = (settings.topic_partitions, settings.topic_replication)
     new = [NewTopic(t, *size, topic_configs=COMPACTED if t in compacted else {}) for t in missing]
@@ -141,7 +142,8 @@ async def _read_partition(
             )
             return
         if not is_end_known:
-            # Tansu reports the start of the last batch as the end of the partition; its fetch answers are right.
+            # Tansu reports the start of the last batch as the end of the partition; its fetch answers are
+            # right.
             end, is_end_known = max(end, reader.highwater(partition) or 0), True
         for record in found.get(partition, ()):
             if record.offset < end:

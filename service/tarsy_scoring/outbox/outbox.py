@@ -53,11 +53,13 @@ WITH new AS (
 ), numbered AS (
   SELECT new.*, gen_random_uuid() AS event_id, clock_timestamp() AS at,
          row_number() OVER (PARTITION BY new.score_id ORDER BY new.n)
-         + coalesce((SELECT max(e.sequence) FROM {schema}.scoring_events e WHERE e.score_id = new.score_id), 0)
+         + coalesce((SELECT max(e.sequence) FROM {schema}.scoring_events e
+           WHERE e.score_id = new.score_id), 0)
            AS sequence
   FROM new
 )
-INSERT INTO {schema}.scoring_events (event_id, score_id, session_id, sequence, type, payload, created_at, traceparent)
+INSERT INTO {schema}.scoring_events (event_id, score_id, session_id, sequence, type, payload, created_at,
+  traceparent)
 SELECT n.event_id, n.score_id, s.session_id, n.sequence, n.type,
        jsonb_build_object(
          'type', n.type, 'event_id', n.event_id, 'sequence', n.sequence, 'purpose', s.purpose,
@@ -86,7 +88,8 @@ WITH relay AS (
 ), unplaced AS (
   SELECT event_id, entry, row_number() OVER (ORDER BY entry) AS n
   FROM (SELECT event_id, entry FROM {{schema}}.scoring_events
-        WHERE (SELECT is_leading FROM relay) AND position IS NULL AND entry > (SELECT entry FROM {{schema}}.relay_floor)
+        WHERE (SELECT is_leading FROM relay) AND position IS NULL
+          AND entry > (SELECT entry FROM {{schema}}.relay_floor)
         ORDER BY entry LIMIT $1 FOR UPDATE) u
 ), counter AS (
   UPDATE {{schema}}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
@@ -117,7 +120,8 @@ UPDATE {{schema}}.relay_floor f SET
 WHERE next_entry + {FLOOR_STEP} <= $1
   AND (next_xid <= pg_snapshot_xmin(pg_current_snapshot()) OR next_xid > pg_current_xact_id())
   AND (SELECT e.entry FROM {{schema}}.scoring_events e
-       WHERE e.position IS NULL AND e.entry > f.entry AND e.entry <= f.next_entry ORDER BY e.entry LIMIT 1) IS NULL
+       WHERE e.position IS NULL AND e.entry > f.entry AND e.entry <= f.next_entry ORDER BY e.entry
+         LIMIT 1) IS NULL
 """
 
 # The oldest events with a position that no broker has acknowledged.
@@ -133,7 +137,8 @@ ORDER BY position LIMIT $1
 LOOK = """
 SELECT p.position AS last_position, (
          EXISTS (SELECT FROM {schema}.scoring_events WHERE position IS NULL AND entry > f.entry)
-         OR (SELECT position FROM {schema}.scoring_events WHERE published_at IS NULL AND position > f.published
+         OR (SELECT position FROM {schema}.scoring_events WHERE published_at IS NULL
+           AND position > f.published
              ORDER BY position LIMIT 1) IS NOT NULL
        ) AS is_waiting
 FROM {schema}.relay_position p, {schema}.relay_floor f
@@ -144,7 +149,8 @@ RAISE_PUBLISHED = "UPDATE {schema}.relay_floor SET published = $1 WHERE publishe
 
 # Marks events above the floor.
 MARK_PUBLISHED = """
-UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
+UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[])
+  AND published_at IS NULL
 """
 
 RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")

@@ -89,7 +89,8 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, s
     (
         asyncpg.ReadOnlySQLTransactionError,
         "it is read-only",
-        "wait for the end of a fail-over or of maintenance; if there is none, check that SCORING_DATABASE_URL leads to "
+        "wait for the end of a fail-over or of maintenance; if there is none, "
+        "check that SCORING_DATABASE_URL leads to "
         "the primary and that default_transaction_read_only is off",
     ),
     (

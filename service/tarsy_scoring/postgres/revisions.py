@@ -50,7 +50,8 @@ async def check_migrated(connection: Connection, schema: str) -> None:
     lacking = [r.number for r in known if r.phase == "pre" and (stored is None or r.number > stored)]
     if lacking:
         raise StartRefused(
-            f"the database is not migrated (schema {schema!r} lacks {', '.join(lacking)}); run: tarsy-scoring migrate"
+            f"the database is not migrated (schema {schema!r} lacks {', '.join(lacking)}); run: "
+            "tarsy-scoring migrate"
         )
 
 

@@ -30,7 +30,8 @@ TRANSACTION_LIMIT_SINCE = 17
 # A statement that waits for a lock until its own timeout looks like one that is too slow.
 LOCK_TIMEOUT_S = 10.0
 LONG_TRANSACTION = """
-SELECT set_config('transaction_timeout', '0', true) WHERE current_setting('transaction_timeout', true) IS NOT NULL
+SELECT set_config('transaction_timeout', '0', true)
+  WHERE current_setting('transaction_timeout', true) IS NOT NULL
 """
 """First statement of a transaction that is meant to stay open for longer than `TRANSACTION_S`."""
 

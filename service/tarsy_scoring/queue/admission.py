@@ -32,13 +32,14 @@ Disposition = Literal[
 """
 The recorded decision about a request.
 
-`accepted`: a pending score was made for it. `in_progress`: the open score of the session answers it. `already_scored`:
-a completed score answers it. `deferred`: it waits for the open score of its session, and is promoted when that ends.
-`superseded`: a newer request was deferred in its place. The rest are reasons not to score an automatic request. A
-deferred request leaves that state to `accepted`, `already_scored` or `superseded`, an automatic one also to a reason;
-all others are final, with two exceptions. The first claim may turn `accepted` into one of the reasons once the chain is
-known, unless another request has joined the score that is not automatic. An automatic request is deferred if the score
-that it joined fails because no worker knows the criteria of the score's own request.
+`accepted`: a pending score was made for it. `in_progress`: the open score of the session answers it.
+`already_scored`: a completed score answers it. `deferred`: it waits for the open score of its session, and is
+promoted when that ends. `superseded`: a newer request was deferred in its place. The rest are reasons not to
+score an automatic request. A deferred request leaves that state to `accepted`, `already_scored` or
+`superseded`, an automatic one also to a reason; all others are final, with two exceptions. The first claim
+may turn `accepted` into one of the reasons once the chain is known, unless another request has joined the
+score that is not automatic. An automatic request is deferred if the score that it joined fails because no
+worker knows the criteria of the score's own request.
 """
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 

@@ -16,11 +16,13 @@ BOUNDS: tuple[Bound, ...] = ("pending", "held")
 OPEN_SCORES = """
 SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
        count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
-       coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8 AS oldest_due_s
+       coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8
+         AS oldest_due_s
 FROM (SELECT status, chain_id, next_attempt_at, priority < 2 AND next_attempt_at <= now() AS is_due
       FROM {schema}.session_scores WHERE status = 'pending'
       UNION ALL
-      SELECT status, chain_id, next_attempt_at, false FROM {schema}.session_scores WHERE status = 'in_progress') s
+      SELECT status, chain_id, next_attempt_at, false FROM {schema}.session_scores
+        WHERE status = 'in_progress') s
 LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = coalesce(s.chain_id, '')
 GROUP BY 1, 2
 """
@@ -32,7 +34,8 @@ DUE_SCORES = """
 SELECT count(*) FILTER (WHERE NOT is_held) AS pending, count(*) FILTER (WHERE is_held) AS held FROM (
   SELECT CASE WHEN coalesce(chain_id, '') = ANY($2::text[]) THEN coalesce(chain_id, '') = ANY($3::text[])
               ELSE $4 END AS is_held
-  FROM {schema}.session_scores WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
+  FROM {schema}.session_scores WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now()
+    LIMIT $1) due
 """
 
 # Bounded, so that the count stays cheap while brokers are away for long.

@@ -28,7 +28,8 @@ UPDATE {schema}.claim_floor SET
                  now() - interval '2 minutes'),
   checked_at = now()
 WHERE singleton IN (SELECT singleton FROM {schema}.claim_floor
-                    WHERE checked_at NOT BETWEEN now() - interval '10 seconds' AND now() FOR UPDATE SKIP LOCKED)
+                    WHERE checked_at NOT BETWEEN now() - interval '10 seconds' AND now()
+                      FOR UPDATE SKIP LOCKED)
 """
 
 # A floor that was not checked lately hides nothing, nor does one from before the clock was set back.
@@ -39,7 +40,8 @@ _CLAIMABLE = f"""status = 'pending' AND next_attempt_at <= now() AND next_attemp
              ELSE NOT $6 END
     -- Criteria and chains that this worker does not know are left to those that do (see `known_names`).
     AND (criteria IS NULL OR criteria = ANY($9::text[]))
-    AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE AND chain_id <> ALL (ARRAY(
+    AND (chain_id IS NULL OR chain_id = ANY($10::text[]) OR chain_is_named IS NOT TRUE
+      AND chain_id <> ALL (ARRAY(
       SELECT name FROM {{schema}}.known_names
       WHERE kind = 'chain' AND seen_at > now() - make_interval(secs => $11))))"""
 _DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_lookup_only"
@@ -56,7 +58,8 @@ WITH suspects AS MATERIALIZED (
   WHERE {_CLAIMABLE} AND losses < $8
   ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), due AS (
-  SELECT score_id, is_lookup_only FROM (TABLE suspects UNION ALL TABLE others) d ORDER BY priority, next_attempt_at LIMIT $2
+  SELECT score_id, is_lookup_only FROM (TABLE suspects UNION ALL TABLE others) d
+    ORDER BY priority, next_attempt_at LIMIT $2
 ), claimed AS (
   UPDATE {{schema}}.session_scores s SET
     status = 'in_progress', attempt = s.attempt + (NOT due.is_lookup_only)::int,
@@ -66,7 +69,8 @@ WITH suspects AS MATERIALIZED (
   FROM due WHERE s.score_id = due.score_id
   RETURNING s.*, due.is_lookup_only
 )
-SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses, c.spent_s,
+SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses,
+  c.spent_s,
        c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,

@@ -45,15 +45,16 @@ UPDATE {schema}.scoring_requests r SET arrivals = r.arrivals + a.n
 FROM unnest($1::uuid[], $2::int[]) AS a(request_id, n) WHERE r.request_id = a.request_id
 """
 
-# Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing. The
-# days on which a known session ended become dirty when its end moves.
+# Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing.
+# The days on which a known session ended become dirty when its end moves.
 UPSERT_SESSIONS = """
 WITH moved AS (
   INSERT INTO {schema}.dirty_days (day)
   SELECT (d.at AT TIME ZONE 'UTC')::date
   FROM unnest($1::text[], $6::timestamptz[]) AS t(session_id, completed_at)
   JOIN {schema}.sessions m USING (session_id)
-  CROSS JOIN LATERAL (VALUES (least(m.completed_at, m.first_seen_at)), (least(t.completed_at, m.first_seen_at))) d(at)
+  CROSS JOIN LATERAL (VALUES (least(m.completed_at, m.first_seen_at)),
+    (least(t.completed_at, m.first_seen_at))) d(at)
   WHERE t.completed_at IS NOT NULL
     AND least(t.completed_at, m.first_seen_at) <> least(m.completed_at, m.first_seen_at)
 )
@@ -81,7 +82,8 @@ LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
 PEEK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
 
 DEFERRED_REQUESTS = """
-SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m USING (session_id)
+SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m
+  USING (session_id)
 WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
 """
 
@@ -156,7 +158,8 @@ JOIN_SCORE = together("SELECT 1", raised=RAISE_PRIORITIES, request=ADD_REQUESTS)
 SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
 SCORES_OF_REQUESTS = """
-SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
+SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[])
+  AND score_id IS NOT NULL
 """
 
 REQUESTS_OF_SCORE = (

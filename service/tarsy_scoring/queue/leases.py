@@ -44,7 +44,8 @@ RETURNING before.attempt < $3
 RENEW = """
 WITH held AS (
   SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
-  JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
+  JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id
+    AND s.lease_token = h.token
 ), free AS (
   SELECT s.score_id FROM {schema}.session_scores s JOIN held USING (score_id, lease_token)
   FOR NO KEY UPDATE OF s SKIP LOCKED
@@ -150,7 +151,8 @@ CANCEL = f"""
 UPDATE {{schema}}.session_scores s SET
   usage = {USAGE},
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
+    waiting_reason = NULL,
   waiting_for_text = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
 RETURNING session_id, purpose, {TRACE} AS traceparent

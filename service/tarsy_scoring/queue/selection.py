@@ -17,14 +17,16 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
-# Sessions whose latest completed score has other criteria than their chain now ($1: chains, $2: hashes, $3: the
-# hash for all other chains; null: no judge). A session with an open score under these criteria is left out.
+# Sessions whose latest completed score has other criteria than their chain now ($1: chains, $2: hashes, $3:
+# the hash for all other chains; null: no judge). A session with an open score under these criteria is left
+# out.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, criteria_hash) ON c.chain_id = m.chain_id
-CROSS JOIN LATERAL (SELECT CASE WHEN c.chain_id IS NULL THEN $3 ELSE c.criteria_hash END AS criteria_hash) wanted
+CROSS JOIN LATERAL (SELECT CASE WHEN c.chain_id IS NULL THEN $3 ELSE c.criteria_hash END
+  AS criteria_hash) wanted
 WHERE {is_latest("s")}
   AND s.criteria_hash <> wanted.criteria_hash
   AND ($4::text IS NULL OR m.chain_id = $4) AND ($5::timestamptz IS NULL OR s.created_at >= $5)
@@ -58,7 +60,8 @@ CROSS JOIN LATERAL (
 
 # What the newest 1,000 scores used on average, by chain. Sessions without a chain count as one chain.
 USAGE_OF_CHAINS = """
-SELECT c.chain_id, avg((s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8) AS tokens,
+SELECT c.chain_id, avg((s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8)
+  AS tokens,
        avg((s.usage ->> 'cost_usd')::float8) AS cost_usd
 FROM unnest($1::text[]) AS c(chain_id)
 CROSS JOIN LATERAL (

@@ -14,9 +14,12 @@ from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 STATES = f"""
 SELECT m.session_id, m.chain_id, m.status,
   (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores
-   WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production') AS open,
-  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, reference_id, score_id) ORDER BY completed_at, score_id DESC)
-   FROM (SELECT DISTINCT ON (criteria_hash, k.reference_id) criteria_hash, k.reference_id, score_id, completed_at
+   WHERE session_id = m.session_id AND status IN ('pending', 'in_progress') AND purpose = 'production')
+     AS open,
+  (SELECT jsonb_agg(jsonb_build_array(criteria_hash, reference_id, score_id)
+    ORDER BY completed_at, score_id DESC)
+   FROM (SELECT DISTINCT ON (criteria_hash, k.reference_id) criteria_hash, k.reference_id, score_id,
+     completed_at
          FROM {{schema}}.session_scores s,
            LATERAL (SELECT CASE WHEN s.reference IS NOT NULL THEN s.reference_id END) k(reference_id)
          WHERE session_id = m.session_id AND {is_completed("s")}
@@ -33,7 +36,8 @@ async def states_of(
     database: Database, connection: Connection, ids: Sequence[str]
 ) -> dict[str, SessionState]:
     """
-    Read the states after the sessions were locked. A separate statement sees what others stored before the lock.
+    Read the states after the sessions were locked. A separate statement sees what others stored before the
+    lock.
     """
     rows = await connection.fetch(database.sql(STATES), ids)
     return {r["session_id"]: state_of(r) for r in rows}

@@ -37,7 +37,8 @@ WITH step AS (
   FOR NO KEY UPDATE OF s SKIP LOCKED
 ), moved AS (
   UPDATE {schema}.session_scores s SET current_stage = last.phase
-  FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL ORDER BY score_id, n DESC) last
+  FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL
+    ORDER BY score_id, n DESC) last
   WHERE s.score_id = last.score_id
 )
 SELECT lease_token, current_stage FROM held
@@ -46,7 +47,8 @@ SELECT lease_token, current_stage FROM held
 # A score that could not be written and is still held under its lease is locked by another transaction.
 STILL_HELD = """
 SELECT s.lease_token FROM {schema}.session_scores s
-JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
+JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id
+  AND s.lease_token = h.token
 """
 
 TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
@@ -58,8 +60,8 @@ SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, p
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
-# Only under a held lease. What an event said stays, except for a chain that only the source may name. The day on
-# which a session with completed scores ended becomes dirty when it moves; `END` marks the new one.
+# Only under a held lease. What an event said stays, except for a chain that only the source may name. The day
+# on which a session with completed scores ended becomes dirty when it moves; `END` marks the new one.
 LEARN_SESSIONS = """
 WITH moved AS (
   INSERT INTO {schema}.dirty_days (day)
@@ -83,8 +85,8 @@ INSERT INTO {schema}.scoring_criteria (criteria_hash, name, content) VALUES ($1,
 ON CONFLICT (criteria_hash) DO NOTHING
 """
 
-# The only statement by which a holder ends a score. The columns are passed as one JSON document. The days become
-# dirty on which the score, its session's end, and the score that it replaces count.
+# The only statement by which a holder ends a score. The columns are passed as one JSON document. The days
+# become dirty on which the score, its session's end, and the score that it replaces count.
 END = f"""
 WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
 held AS (
@@ -95,7 +97,8 @@ held AS (
 UPDATE {{schema}}.session_scores s SET
   status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
   attempts_burned = s.attempts_burned + v.attempts_burned,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
+    waiting_reason = NULL,
   {", ".join(f"{name} = v.{name}" for name in SET_AT_END)}
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
 RETURNING held.lease_token, s.session_id, s.purpose, s.status, s.reference IS NOT NULL AS has_reference
@@ -123,7 +126,8 @@ ADD_MISSING_TOOLS = insert_of("score_missing_tools", ("score_id", "ordinal", "to
 
 ADD_APPROACHES = """
 WITH v AS (
-  SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
+  SELECT * FROM jsonb_to_recordset($1::jsonb)
+    AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
 ), added AS (
   INSERT INTO {schema}.score_alternative_approaches (score_id, ordinal, name, description)
   SELECT score_id, ordinal, name, description FROM v
@@ -131,7 +135,8 @@ WITH v AS (
 )
 INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordinal, ordinal, step, tool_name)
 SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
-FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY AS s(step, n)
+FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY
+  AS s(step, n)
 """
 
 T = TypeVar("T")

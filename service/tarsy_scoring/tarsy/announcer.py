@@ -121,7 +121,8 @@ class Announcer:
         log.info("bridge.announced", sessions=len(done))
         if len(done) < len(new):
             raise BrokerAway(
-                f"{len(new) - len(done)} of {len(new)} events for topic {self._topic} were not acknowledged in time; "
+                f"{len(new) - len(done)} of {len(new)} events for topic {self._topic} were not "
+                "acknowledged in time; "
                 "check whether its brokers are up and enough replicas are in sync"
             )
 

@@ -60,7 +60,8 @@ BOOKMARK = "SELECT since, settled_before FROM {schema}.bridge_bookmark"
 
 # Only where the sweep began: another process may have moved the bookmark.
 SETTLE = """
-UPDATE {schema}.bridge_bookmark SET settled_before = $3 WHERE since = $1 AND settled_before = $2 RETURNING since
+UPDATE {schema}.bridge_bookmark SET settled_before = $3 WHERE since = $1 AND settled_before = $2
+  RETURNING since
 """
 
 FORGET_SETTLED = """

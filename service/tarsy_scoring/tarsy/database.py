@@ -177,7 +177,8 @@ class TarsyPool:
     def refuses_every_row(self, error: Exception) -> TarsyUnfit:
         """Build the exception for a refusal that is due to the schema and would hit every other row."""
         return TarsyUnfit(
-            f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; its schema is not "
+            f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; "
+            "its schema is not "
             "the one this version knows: upgrade this service, or switch SCORING_WRITE_BACK off"
         )
 
@@ -217,7 +218,8 @@ class TarsyPool:
             what = ", ".join(lacking)
             raise TarsyUnfit(
                 f"TARSy's database at {self.place} lacks for this role: {what}; grant it to the role in "
-                f"{self._variable}, or let that lead to TARSy's own database (docs/bridge.md lists what is needed)"
+                f"{self._variable}, or let that lead to TARSy's own database (docs/bridge.md lists what is "
+                "needed)"
             )
         if why_read_only is not None:
             raise asyncpg.ReadOnlySQLTransactionError(why_read_only)

@@ -150,8 +150,8 @@ def _with_durations(
     Add the durations to the metadata that tool calls have.
 
     TARSy stores no key that joins an event with the recorded call, so within an execution the n-th call to a
-    tool takes the n-th recorded duration. Concurrent calls may be swapped; their sum stays right. If calls and
-    records differ in number, the durations stay unknown.
+    tool takes the n-th recorded duration. Concurrent calls may be swapped; their sum stays right. If calls
+    and records differ in number, the durations stay unknown.
     """
     recorded: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for row in interactions:

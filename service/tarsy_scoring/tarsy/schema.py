@@ -36,7 +36,8 @@ LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(n.name) AND a.attnum > 0 AN
 # A schema that has all these tables and on which this role lacks USAGE: the tables are invisible to it.
 FIND_CLOSED_SCHEMA = """
 SELECT s.nspname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace
-WHERE t.relname = ANY($1::text[]) AND t.relkind IN ('r', 'p', 'v') AND NOT has_schema_privilege(s.oid, 'USAGE')
+WHERE t.relname = ANY($1::text[]) AND t.relkind IN ('r', 'p', 'v')
+  AND NOT has_schema_privilege(s.oid, 'USAGE')
 GROUP BY s.nspname HAVING count(*) = cardinality($1::text[]) ORDER BY s.nspname <> 'public', s.nspname LIMIT 1
 """
 

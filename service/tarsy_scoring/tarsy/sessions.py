@@ -55,7 +55,8 @@ OPEN_STATUSES = """
 WITH RECURSIVE kinds AS (
   SELECT min(status) AS status FROM alert_sessions
   UNION ALL
-  SELECT (SELECT min(s.status) FROM alert_sessions s WHERE s.status > k.status) FROM kinds k WHERE k.status IS NOT NULL
+  SELECT (SELECT min(s.status) FROM alert_sessions s WHERE s.status > k.status) FROM kinds k
+    WHERE k.status IS NOT NULL
 )
 SELECT coalesce(array_agg(status::text), '{}') FROM kinds WHERE status <> ALL($1::text[])
 """
@@ -299,7 +300,8 @@ def open_tarsy_sessions(settings: Settings) -> TarsySessions:
     """
     if settings.timeline_database_url is None:
         raise ConfigurationError(
-            "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, from which sessions are listed"
+            "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, "
+            "from which sessions are listed"
         )
     url = secret_source(settings, "timeline_database_url")
     return TarsySessions(TarsyPool(url, "SCORING_TIMELINE_DATABASE_URL", SESSION_TABLES, is_read_only=True))
@@ -326,7 +328,8 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
         has_found_any = has_found_any or bool(existing)
         if not has_found_any:
             raise ConfigurationError(
-                f"TARSy's database at {sessions.tarsy.place} has none of {len(ours)} sessions that were scored here: "
+                f"TARSy's database at {sessions.tarsy.place} has none of {len(ours)} sessions that were "
+                "scored here: "
                 "is it another one?"
             )
         if gone := [s for s in ours if s not in existing]:

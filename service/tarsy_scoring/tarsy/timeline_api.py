@@ -185,7 +185,8 @@ class TarsyApi:
 
     def _mixed_up(self, session_id: str) -> TimelineUnavailable:
         return TimelineUnavailable(
-            f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
+            f"TARSy's API at {self._where} answered with another session than {session_id}: "
+            "look for a cache or "
             "proxy in between that mixes up answers"
         )
 
@@ -301,7 +302,8 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
+            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: "
+            f"{error.strerror}"
         ) from None
 
 
@@ -367,7 +369,8 @@ def _is_tarsys(body: bytearray) -> bool:
 def _refusal(where: str, status: int) -> TimelineUnavailable:
     if status in (401, 403, 429) or 300 <= status < 400:
         return CallerRefused(
-            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN, the limit for "
+            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN, "
+            "the limit for "
             "this caller, and that the URL is the one for programs, not the one behind a login page"
         )
     return TimelineUnavailable(

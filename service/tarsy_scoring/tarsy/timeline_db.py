@@ -45,7 +45,8 @@ _LEFT_OUT = {"llm_interactions": "the tokens that agents used stay null"}
 ROWS = {
     "stages": "SELECT {stages} FROM stages WHERE session_id = $1 ORDER BY stage_index, stage_id",
     "agent_executions": (
-        "SELECT {agent_executions} FROM agent_executions WHERE session_id = $1 ORDER BY agent_index, execution_id"
+        "SELECT {agent_executions} FROM agent_executions WHERE session_id = $1 ORDER BY agent_index, "
+        "execution_id"
     ),
     "timeline_events": (
         "SELECT {timeline_events} FROM timeline_events WHERE session_id = $1 "
@@ -92,8 +93,10 @@ WITH recent AS (
   SELECT s.session_id FROM unnest($1::text[]) AS wanted(status), LATERAL (
     SELECT session_id FROM alert_sessions WHERE status = wanted.status ORDER BY created_at DESC LIMIT $2) s
 )
-SELECT {agent_executions} FROM agent_executions WHERE session_id IN (SELECT session_id FROM recent) AND stage_id IN (
-  SELECT stage_id FROM stages WHERE session_id IN (SELECT session_id FROM recent) AND stage_type = ANY($3::text[]))
+SELECT {agent_executions} FROM agent_executions WHERE session_id IN (SELECT session_id FROM recent)
+  AND stage_id IN (
+  SELECT stage_id FROM stages WHERE session_id IN (SELECT session_id FROM recent)
+    AND stage_type = ANY($3::text[]))
 """
 
 

@@ -138,7 +138,8 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     variable = variable_of("write_back_database_url")
     if settings.write_back_database_url is None:
         raise SettingMissing(
-            f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, with a role that may "
+            f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, "
+            "with a role that may "
             "insert scores and stages"
         )
     url = secret_source(settings, "write_back_database_url")

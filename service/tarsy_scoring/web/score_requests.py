@@ -166,6 +166,9 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
     Raises:
         Problem: See `request_score`.
     """
+    # Decides up to three times. The peek costs one statement and no lock, and shows that most requests for a new
+    # score need their session verified before any transaction begins. The transaction decides again under the
+    # lock, since another request may have come first; if a score went away meanwhile, the session is verified then.
     try:
         answer: Answer | KeptAnswer | UnverifiedSession | None = await context.inbox.peek(request, key)
         if answer is None:
