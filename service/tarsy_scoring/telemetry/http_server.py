@@ -6,6 +6,7 @@ uvicorn bounds idle connections and WebSockets that answer no ping. The kernel c
 """
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     Args:
         options: More options of `uvicorn.Config`.
     """
+    # Applications log their failures. uvicorn would report a refused handshake as one.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     heads = _HeadDeadlines(app)
     config = uvicorn.Config(
         heads,

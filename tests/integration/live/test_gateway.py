@@ -127,7 +127,7 @@ class TestCatchUp:
             assert len(of_type(socket.messages, "catchup.overflow")) == 1, "it has seen another database"
             await scoring.accept(rescore("session-1"))
             await publish_and_read(scoring, gateway)
-            assert socket.positions == [6]
+            await until(lambda: socket.positions == [6], "the event")
 
     async def test_stops_at_its_limit_with_an_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
         """The oldest events are sent and live events follow; exactly at the limit there is no overflow."""
@@ -145,6 +145,7 @@ class TestCatchUp:
             assert socket.positions == list(range(1, CATCH_UP_LIMIT + 1))
             await one_more_event(scoring)
             await gateway.read_missing()
+            await until(lambda: len(socket.positions) > CATCH_UP_LIMIT, "the live event")
             assert len(socket.positions) == CATCH_UP_LIMIT + 1, "events behind the overflow do not trickle in"
 
     async def test_that_fails_sends_an_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
@@ -169,6 +170,7 @@ class TestLive:
             await score(scoring, "session-1", "session-2")
             await assign_positions(scoring)
             await gateway.read_missing()
+            await until(lambda: other.positions, "the events")
             assert one.chunks[-1] is other.chunks[-1]
             assert len(one.chunks[-1].texts) == 6
 
