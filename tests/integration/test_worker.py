@@ -1,9 +1,7 @@
 """Failures between two steps of a worker: claimed scores are attempted, and stored ends are not lost."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -308,35 +306,6 @@ async def test_a_worker_takes_nothing_back_soon_after_an_outage(
         await worker.take_back_expired()
 
         assert [await held_by(other), await held_by(worker)] == [0, runs]
-
-
-async def test_a_new_score_does_not_make_every_idle_worker_claim(database_url: str, service: Service) -> None:
-    """Fewer than half of eight idle workers claim for a score, beside their polls; each score is claimed."""
-    size, scores, claims = 8, 60, 0
-    scorer = Unending()
-    async with AsyncExitStack() as stack:
-        fleet = [await stack.enter_async_context(open_service(database_url)) for _ in range(size)]
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        tasks = [group.create_task(service.database.exchange_notifications())]
-        for parts in fleet:
-
-            async def count_claim(*args: Any, claim_due: Any = parts.leases.claim_due, **how: int) -> Any:
-                nonlocal claims
-                claims += 1
-                return await claim_due(*args, **how)
-
-            parts.leases.claim_due = count_claim  # type: ignore[method-assign]
-            tasks.append(group.create_task(parts.database.exchange_notifications()))
-            tasks.append(group.create_task(a_worker(parts, scorer, slots=scores).run(asyncio.Event())))
-        began = time.monotonic()
-        for n in range(scores):
-            await service.request(f"session-{n}")
-            await wait_until(lambda n=n: len(scorer.begun) > n, 30, f"score {n} is claimed")
-        polls = size * ((time.monotonic() - began) / worker_module.POLL_S + 1)
-        for task in tasks:
-            task.cancel()
-
-    assert claims - polls < size * scores / 2
 
 
 async def test_an_attempt_that_ends_beside_free_slots_leads_to_no_claim(
