@@ -21,7 +21,8 @@ from tarsy_scoring.scores.latest import is_latest
 DayOf = Literal["scored", "ended"]
 
 CHOSEN = """($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
-  AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
+  AND ($3::timestamptz IS NULL OR s.completed_at >= $3)
+  AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 # The latest completed production score without a reference of each session; $1 to $4 are the arguments of a
 # `Selection`.
 SELECTED = f"""{is_latest("s", "without")} AND {CHOSEN}"""
@@ -30,14 +31,15 @@ SELECTED = f"""{is_latest("s", "without")} AND {CHOSEN}"""
 TRENDS = f"""
 SELECT day, judge_fingerprint, criteria,
   sum(points) FILTER (WHERE NOT is_doubtful)::float8 / sum(totals) FILTER (WHERE NOT is_doubtful) AS average,
-  min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum, max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
+  min(minimum) FILTER (WHERE NOT is_doubtful) AS minimum,
+  max(maximum) FILTER (WHERE NOT is_doubtful) AS maximum,
   coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::bigint AS count,
   coalesce(sum(totals) FILTER (WHERE is_doubtful), 0)::bigint AS doubtful
 FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# Totals by band ($9 ids, $10 lowest and $11 highest totals). A row without a band counts totals between bands,
-# or scores without a total.
+# Totals by band ($9 ids, $10 lowest and $11 highest totals). A row without a band counts totals between
+# bands, or scores without a total.
 BANDS = f"""
 SELECT b.id AS band, t.total IS NOT NULL AS has_total, sum(t.scores)::bigint AS count
 FROM {TOTALS} t LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high)
@@ -45,7 +47,7 @@ FROM {TOTALS} t LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, lo
 GROUP BY 1, 2
 """
 
-# The average of each category in each band, and over all bands (`is_over_all`), for each criteria by itself: a
+# The average by category in each band, and over all bands (`is_over_all`), for each criteria by itself: a
 # breakdown has points, a rubric has values 0-1.
 CATEGORIES = f"""
 SELECT b.id AS band, grouping(b.id) = 1 AS is_over_all, t.criteria, c.category,

@@ -1,6 +1,5 @@
 """
-Figures of every chain at once: totals, outcomes, cost of judging, and tokens, cost and duration of the
-investigations.
+Figures for every chain at once: totals, outcomes, judging cost, and what the investigations took.
 
 A session counts once, by its latest completed score, as in `analytics.analytics`.
 """
@@ -18,8 +17,8 @@ from tarsy_scoring.analytics.analytics import DayOf, LeftOut, TrendPoint, trends
 from tarsy_scoring.analytics.daily import SUMS, Selection, read_counts
 from tarsy_scoring.postgres.database import Database
 
-MOST_CHAINS = 500  # of one answer
-STEPS = 30  # of a trend line, about
+MOST_CHAINS = 500  # in one answer
+STEPS = 30  # in a trend line, about
 
 # A row for each chain, with its days in about $10 steps: arrays with one element for each step, criteria and
 # judge. Only the first $11 chains; `chains` counts all. $9: by the day on which the sessions ended.
@@ -32,7 +31,8 @@ steps AS (
     sum(judging_costs) AS judging_costs, sum(judging_usd) AS judging_usd, sum(token_counts) AS token_counts,
     sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, sum(agent_costs) AS agent_costs,
     sum(agent_usd) AS agent_usd, sum(durations) AS durations, sum(duration_s) AS duration_s,
-    sum(totals) FILTER (WHERE NOT is_doubtful) AS sure_totals, sum(points) FILTER (WHERE NOT is_doubtful) AS sure_points
+    sum(totals) FILTER (WHERE NOT is_doubtful) AS sure_totals,
+    sum(points) FILTER (WHERE NOT is_doubtful) AS sure_points
   FROM counted, span GROUP BY 1, 2, 3, 4, 5
 )
 SELECT chain_id, step, sum(scores) AS scores, sum(totals) AS totals, sum(outcomes) AS outcomes,
@@ -57,7 +57,7 @@ ChainsLeftOut = Annotated[int, Field(description="Chains beyond the first 500.")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Sum and average of a number over the scores for which it is known, and how many these are."""
+    """Sum and average over the scores for which a number is known, and how many these are."""
 
     sum: float | None
     average: float | None
@@ -77,8 +77,7 @@ class ChainStep:
 @dataclass(frozen=True, slots=True)
 class ChainAverages:
     """
-    Figures of the latest scores of a chain's sessions. Totals and trend are without flagged scores, as in
-    `points`.
+    Figures over the latest scores in a chain. Totals and trend leave out flagged scores, as `points` does.
     """
 
     chain_id: str | None
@@ -107,7 +106,7 @@ class ChainAverages:
 
 @dataclass(frozen=True, slots=True)
 class EveryChain:
-    """Chains by number of scores, the most first."""
+    """Chains, those with most scores first."""
 
     chains: list[ChainAverages]
     step_days: StepDays
@@ -116,7 +115,7 @@ class EveryChain:
 
 @dataclass(frozen=True, slots=True)
 class ChainTrends:
-    """Points by day, then fingerprint; and the figures of every chain."""
+    """Points by day, then fingerprint; and figures for every chain."""
 
     points: list[TrendPoint]
     left_out: LeftOut
@@ -127,7 +126,7 @@ class ChainTrends:
 
 async def every_chain(database: Database, selection: Selection, day_of: DayOf = "scored") -> EveryChain:
     """
-    Read the figures of the chains of a selection.
+    Read the figures for the selected chains.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -140,7 +139,7 @@ async def every_chain(database: Database, selection: Selection, day_of: DayOf = 
 
 
 async def chain_trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> ChainTrends:
-    """Read the totals per day and the figures of every chain. Raises: DatabaseAway."""
+    """Read the totals per day and the figures for every chain. Raises: DatabaseAway."""
     daily, chains = await asyncio.gather(
         trends(database, selection, day_of), every_chain(database, selection, day_of)
     )

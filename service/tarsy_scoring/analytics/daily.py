@@ -1,9 +1,9 @@
 """
-Daily counts of completed production scores: how they are counted, and how readers use them.
+Daily counts: how scores are counted by day, and how readers use the counts.
 
-A session counts once, by its latest completed score of each kind (with or without a reference): on the day of
-the score, and (`by_end`) on the day on which the session ended. Days are in UTC. A change of a score marks its
-days in `dirty_days`. Readers take clean days from the tables, and the newest `MOST_DIRTY` dirty ones from the
+A session counts once for each kind (with or without a reference), by its latest completed production score:
+on the day when it was scored, and (`by_end`) on the day when it ended. Days are in UTC. A changed score marks
+its days in `dirty_days`. Readers take clean days from the tables, and the newest `MOST_DIRTY` dirty ones from the
 scores, with the statement that also fills the tables. So today, which is dirty, is always exact.
 """
 
@@ -22,10 +22,11 @@ ROOM = "SET LOCAL work_mem = '32MB'"  # sorts and hashes here exceed PostgreSQL'
 
 DIRTY_DAYS = "SELECT DISTINCT day FROM {schema}.dirty_days ORDER BY day DESC"
 
-# The scores that count in the time spans from $1 to $2, both arrays. They are looked up span by span and session by
-# session (OFFSET 0): PostgreSQL cannot know how short the spans are, and would read all scores.
+# The scores that count in the time spans from $1 to $2, both arrays. They are looked up span by span and
+# session by session (OFFSET 0): PostgreSQL cannot know how short the spans are, and would read all scores.
 _FACTS = f"""
-  SELECT s.by_end, (s.at AT TIME ZONE 'UTC')::date AS day, s.score_id, s.chain_id, s.criteria, s.judge_fingerprint,
+  SELECT s.by_end, (s.at AT TIME ZONE 'UTC')::date AS day, s.score_id, s.chain_id, s.criteria,
+    s.judge_fingerprint,
     s.reference IS NOT NULL AS has_reference, s.flags ? 'tampering_suspected' AS is_tampered,
     s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'] AS is_doubtful,
     s.total_score, coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated, s.failure_tags, s.outcome,
@@ -45,10 +46,11 @@ _FACTS = f"""
       SELECT session_id, least(completed_at, first_seen_at) AS at FROM {{schema}}.sessions
       WHERE least(completed_at, first_seen_at) >= t.since AND least(completed_at, first_seen_at) < t.until
       OFFSET 0) m CROSS JOIN LATERAL (
-      SELECT * FROM {{schema}}.session_scores s WHERE s.session_id = m.session_id AND {is_completed("s")} OFFSET 0) s
+      SELECT * FROM {{schema}}.session_scores s
+      WHERE s.session_id = m.session_id AND {is_completed("s")} OFFSET 0) s
   ) s WHERE s.score_id = {latest_of("s.session_id", "latest.score_id", kind_of="s")}"""
 
-# Scores by total, of each chain and of all chains together, with number and sum of the categories they state.
+# Scores by total, for each chain and for all chains together, with count and sum for each stated category.
 COUNT_TOTALS = f"""
 SELECT day, is_all, chain_id, criteria, has_reference, is_doubtful, total,
   (sum(n) FILTER (WHERE category IS NULL))::int AS scores,
@@ -67,7 +69,7 @@ FROM (
   WHERE NOT f.by_end GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) cells
 GROUP BY 1, 2, 3, 4, 5, 6, 7"""
 
-# Sums of each chain and judge, on both days.
+# Sums by chain and judge, on both days.
 COUNT_SUMS = f"""
 SELECT by_end, day, chain_id, criteria, judge_fingerprint, has_reference, is_doubtful,
   count(*)::int AS scores, count(total_score)::int AS totals, coalesce(sum(total_score), 0)::int AS points,
@@ -98,14 +100,16 @@ _CHOSEN = (
     """($6::text IS NULL OR chain_id = $6) AND ($7::text IS NULL OR criteria = $7) AND has_reference = $8"""
 )
 
-# What statements read: rows of a table and of the scores, in the columns above. Several rows of a day add up.
+# What statements read: rows from a table and from the scores, in the columns above. Rows of one day add up.
 TOTALS = f"""(
   SELECT * FROM (SELECT * FROM {{schema}}.daily_counts WHERE {_CLEAN} UNION ALL {COUNT_TOTALS}) t
   WHERE is_all = ($6::text IS NULL) AND {_CHOSEN})"""
 SUMS = f"""(
-  SELECT * FROM (SELECT * FROM {{schema}}.daily_sums WHERE {_CLEAN} UNION ALL {COUNT_SUMS}) t WHERE {_CHOSEN})"""
+  SELECT * FROM (SELECT * FROM {{schema}}.daily_sums WHERE {_CLEAN} UNION ALL {COUNT_SUMS}) t
+  WHERE {_CHOSEN})"""
 NAMES = f"""(
-  SELECT * FROM (SELECT * FROM {{schema}}.daily_names WHERE {_CLEAN} UNION ALL {COUNT_NAMES}) t WHERE {_CHOSEN})"""
+  SELECT * FROM (SELECT * FROM {{schema}}.daily_names WHERE {_CLEAN} UNION ALL {COUNT_NAMES}) t
+  WHERE {_CHOSEN})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ def split(since: datetime | None, until: datetime | None, dirty: Sequence[date])
 
 
 def midnight(day: date) -> datetime:
-    """The beginning of a day in UTC."""
+    """When a day begins in UTC."""
     return datetime.combine(day, time(), UTC)
 
 
@@ -185,7 +189,7 @@ async def read_counts(
     database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]
 ) -> list[list[Any]]:
     """
-    The rows of statements that read `TOTALS`, `SUMS` or `NAMES`, each with its arguments from $9 on.
+    Run statements that read `TOTALS`, `SUMS` or `NAMES`, each with its arguments from $9 on.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -202,6 +206,6 @@ async def read_counts(
 
 
 async def count_recounted(database: Database, selection: Selection) -> int:
-    """Number of days of a selection whose figures are being counted again. Raises: DatabaseAway."""
+    """Number of selected days that are being counted again. Raises: DatabaseAway."""
     dirty = [row["day"] for row in await database.once(lambda c: c.fetch(database.sql(DIRTY_DAYS)))]
     return split(selection.since, selection.until, dirty).recounted

@@ -1,7 +1,7 @@
 """
 Sessions without a score that may need a person: those whose score failed, and those whose due score waits.
 
-Both are read from indexes of their own, up to a limit.
+Each is read from its own index, up to a limit.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Any
 
 from tarsy_scoring.postgres.database import Database
 
-MOST_FAILED = 2000  # of one kind of error that are looked at
+MOST_FAILED = 2000  # looked at for each error kind
 MOST_PENDING = 10_000
 
 _FAILED = "s.status IN ('failed', 'timed_out')"
 
-# Sessions whose newest score failed since $1, by chain and kind of error; the newest $2 failures of each kind
-# count. PostgreSQL steps through the index of failed scores, kind by kind.
+# Sessions whose newest score failed since $1, by chain and error kind; the newest $2 failures count for each
+# kind. PostgreSQL steps through the index on failed scores, kind by kind.
 FAILED = f"""
 WITH RECURSIVE kinds AS (
   SELECT min(s.error_kind) AS kind FROM {{schema}}.session_scores s WHERE {_FAILED}
@@ -32,7 +32,7 @@ WHERE NOT EXISTS (SELECT FROM {{schema}}.session_scores n WHERE n.session_id = f
 GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3, 1, 2
 """
 
-# Due scores by chain, of the first $1.
+# Due scores by chain, among the first $1.
 WAITING = """
 SELECT chain_id, count(*) AS scores FROM (
   SELECT chain_id FROM {schema}.session_scores
@@ -42,13 +42,13 @@ GROUP BY 1 ORDER BY 2 DESC, 1
 
 
 async def read_failed(database: Database, since: datetime) -> list[Mapping[str, Any]]:
-    """The rows of `FAILED`, those of most sessions first. Raises: DatabaseAway."""
+    """Rows from `FAILED`, those with most sessions first. Raises: DatabaseAway."""
     return [
         dict(row) for row in await database.once(lambda c: c.fetch(database.sql(FAILED), since, MOST_FAILED))
     ]
 
 
 async def read_waiting(database: Database) -> dict[str | None, int]:
-    """Number of due scores by chain, up to `MOST_PENDING` together. Raises: DatabaseAway."""
+    """Count due scores by chain, up to `MOST_PENDING` together. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING))
     return {row["chain_id"]: row["scores"] for row in rows}

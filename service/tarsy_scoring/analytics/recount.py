@@ -17,7 +17,7 @@ from tarsy_scoring.telemetry.stopping import unless_stopped
 log = structlog.get_logger()
 
 RECOUNT_EVERY_S = 10.0
-DAY_S = 600.0  # limit of one day; 100,000 scores take some seconds
+DAY_S = 600.0  # limit for one day; 100,000 scores take some seconds
 
 RECOUNT_LOCK = AdvisoryLock("tarsy-scoring recount")
 
@@ -36,7 +36,7 @@ REMOVE = (
     "DELETE FROM {schema}.daily_names WHERE kind IN ('failure_tag', 'missing_tools') AND day = $1",
 )
 
-# In an order by which readers of all chains, or of one, find their rows together.
+# Ordered so that readers of all chains, or of one, find their rows together.
 COUNT = (
     f"INSERT INTO {{schema}}.daily_counts {COUNT_TOTALS} ORDER BY 2, 3",
     f"INSERT INTO {{schema}}.daily_sums {COUNT_SUMS} ORDER BY 1, 3",
@@ -100,9 +100,9 @@ async def _recount_newest(database: Database, connection: Connection) -> date | 
     if day is None:
         await connection.execute(sql(MERGE_MARKS_OF_TODAY))
         return None
-    # Exact, because each statement of a READ COMMITTED transaction sees what was committed before it. A change
-    # whose mark this statement deletes is seen by the later counts; the mark of a change that commits after it
-    # stays, and the day is counted again.
+    # Exact, because each statement in a READ COMMITTED transaction sees what was committed before it. Later
+    # counts see a change whose mark this statement deletes; a change that commits after it leaves its mark,
+    # and the day is counted again.
     await connection.execute(sql(UNMARK), day)
     for remove in REMOVE:
         await connection.execute(sql(remove), day)

@@ -1,4 +1,4 @@
-"""The last seven days of each chain beside the seven days before: totals, what judges named, and the worst scores."""
+"""Compares each chain's last seven days with the week before: totals, names from judges, worst scores."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,19 +19,20 @@ DAYS = 7
 FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may show a clear difference
 MOST_MOVED, WORST = 3, 2  # of a chain
 CHAINS_SHOWN = 100
-_CANDIDATES = 20  # lowest totals of a week, of which a later score of the session may have replaced some
+_CANDIDATES = 20  # lowest totals in a week; a later score may have replaced some
 
-# By chain, judge and week; $9 is the first day of the later week.
+# By chain, judge and week; the later week begins on $9.
 WEEKS = f"""
 SELECT chain_id, judge_fingerprint, day >= $9::date AS is_later, sum(scores)::int AS scores,
   sum(outcomes)::int AS outcomes, sum(passed)::int AS passed, sum(judging_costs)::int AS judging_costs,
-  sum(judging_usd)::float8 AS judging_usd, coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::int AS totals,
+  sum(judging_usd)::float8 AS judging_usd,
+  coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::int AS totals,
   coalesce(sum(points) FILTER (WHERE NOT is_doubtful), 0)::float8 AS points,
   coalesce(sum(squares) FILTER (WHERE NOT is_doubtful), 0)::float8 AS squares
 FROM {SUMS} s WHERE NOT by_end GROUP BY 1, 2, 3
 """
 
-# The failure tags and missing tools of each chain whose share of scores moved most; $10 of them.
+# The $10 failure tags and missing tools by chain whose share of the scores moved most.
 MOVED = f"""
 WITH scores AS (
   SELECT chain_id, sum(scores) FILTER (WHERE day < $9::date)::float8 AS before,
@@ -50,12 +51,13 @@ SELECT chain_id, kind, name, before, now FROM (
 WHERE place <= $10 ORDER BY place
 """
 
-# The lowest totals of each of these chains ($1) since $2, without those that have one of the flags $3.
+# The lowest totals in each chain ($1) since $2, without scores that have a flag in $3.
 LOWEST = f"""
 SELECT c.chain_id, l.score_id, l.session_id, l.total_score, m.alert_type
 FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
   SELECT s.* FROM (
-    SELECT s.score_id, s.session_id, s.total_score, s.completed_at, s.reference FROM {{schema}}.session_scores s
+    SELECT s.score_id, s.session_id, s.total_score, s.completed_at, s.reference
+    FROM {{schema}}.session_scores s
     WHERE s.chain_id = c.chain_id AND {is_completed("s")} AND s.completed_at >= $2 AND s.reference IS NULL
       AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
     ORDER BY s.total_score, s.completed_at DESC LIMIT {_CANDIDATES}) s
@@ -68,7 +70,7 @@ ORDER BY l.total_score, l.completed_at DESC
 
 @dataclass(frozen=True, slots=True)
 class WeekSums:
-    """Sums over the scores of a week. `totals`, `points` and `squares` are those of totals that are not doubtful."""
+    """Sums over a week's scores. `totals`, `points` and `squares` leave out doubtful totals."""
 
     scores: int = 0
     outcomes: int = 0
@@ -89,7 +91,7 @@ class WeekSums:
 
     @property
     def squared_error(self) -> float | None:
-        """Variance of the mean; None: one total says nothing about it."""
+        """Variance for the mean; None: one total says nothing about it."""
         if self.totals < 2:
             return None
         variance = (self.squares - self.points**2 / self.totals) / (self.totals - 1)
@@ -97,7 +99,7 @@ class WeekSums:
 
     @property
     def passed_share(self) -> float | None:
-        """Share of the scores with an outcome that passed."""
+        """Share that passed among the scores with an outcome."""
         return self.passed / self.outcomes if self.outcomes else None
 
     @property
@@ -108,7 +110,7 @@ class WeekSums:
 
 @dataclass(frozen=True, slots=True)
 class MovedCount:
-    """How many scores of the chain have a failure tag, or miss a tool, in each week."""
+    """How many scores in the chain have a failure tag, or miss a tool, in each week."""
 
     kind: str
     name: str
@@ -118,7 +120,7 @@ class MovedCount:
 
 @dataclass(frozen=True, slots=True)
 class WorstScore:
-    """One of the lowest totals of the week."""
+    """A score with a low total this week."""
 
     score_id: UUID
     session_id: str
@@ -132,8 +134,8 @@ class ChainWeek:
     A chain in both weeks.
 
     Args:
-        difference: Of the mean totals under the judge with most totals in both weeks; None: no judge has both.
-        reach: Half of its interval; None: too few totals.
+        difference: Between mean totals under the judge with most totals in both weeks; None: no judge has both.
+        reach: Half the interval around it; None: too few totals.
     """
 
     chain_id: str | None
@@ -152,7 +154,7 @@ class ChainWeek:
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """The chains, those with most scores first; `since` is the first day of the later week, which ends today."""
+    """The chains, those with most scores first. `since` begins the later week, which ends today."""
 
     since: date
     chains: Sequence[ChainWeek]
@@ -191,7 +193,7 @@ async def read_week(database: Database, today: date) -> Week:
 
 
 def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
-    """Chains from rows of `WEEKS`, with their differences; those with most scores first."""
+    """Chains from `WEEKS` rows, with their differences; those with most scores first."""
     chains: dict[str | None, ChainWeek] = {}
     judges = defaultdict[tuple[str | None, str | None], list[WeekSums]](lambda: [WeekSums(), WeekSums()])
     for row in rows:
