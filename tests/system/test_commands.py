@@ -115,14 +115,12 @@ async def _take_the_tour(printed: str) -> None:
             text = await text_of(address)
             return all(words in text for words in ("The judge changed:", "The agents changed at about", "40 anchors"))
 
-        (own, _), (week, _), (trends, changes), (drift, _), (tools, built), (review, _) = stops
+        (own, _), (week, _), (trends, changes), (drift, _), (tools, _), (review, _) = stops
         own_text = await text_of(own)
         assert len(set(re.findall(r"demo-[a-z-]+", own_text))) == 10
         assert "data: example" not in own_text
         week_text = await text_of(week)
         assert "1 chain got worse: example-databases" in week_text
-        assert "agents had the tool sql_query less often" in week_text
-        assert "judges missed the tool sql_query more often" in week_text
         averages = dict(re.findall(r" (\d{4}-\d\d-\d\d) \d (?:another judge )?([\d.]+) ", await text_of(trends)))
         judge_day, prompt_day = re.findall(r"\d{4}-\d\d-\d\d", changes)
         first = [float(v) for day, v in averages.items() if day < judge_day]
@@ -132,8 +130,6 @@ async def _take_the_tour(printed: str) -> None:
         await wait_until(lambda: has_findings(drift), 60, "the worker has compared the scores")
         tools_text = await text_of(tools)
         assert tools_text.index("search_traces") < tools_text.index("get_previous_logs")
-        assert "built, no longer asked for" in tools_text
-        assert f"set built since {re.findall(r'[0-9-]{10}', built)[0]}" in tools_text
         assert "session-completed 0:0" in await text_of(review.replace("/review", "/dead-letters"))
         review_text = await text_of(review)
         assert re.search(r"[1-9]\d* without a label", review_text)
