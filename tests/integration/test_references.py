@@ -231,13 +231,15 @@ async def test_form_of_the_page_gives_a_reference_of_its_caller(database_url: st
         shown = {k: v for k, v in claimed.reference.items() if k != "text"}
         await api.scoring.store.end(completion(claimed, reference=shown, score_analysis="See E4."))
         html = (await api.client.get("/sessions/one")).text
+        timeline = (await api.client.get("/sessions/one/timeline")).text
 
     assert [a.status_code for a in (*answers, bad, alone)] == [303, 303, 422, 422]
     assert (claimed.reference["text"], claimed.reference["provided_by"]) == ("The disk\nwas full.", "alice")
     assert "Judged against a reference from alice" in html
     assert f'<a href="{URL}" rel="noopener noreferrer"' in html
     assert "A reference from alice" in html
-    assert '<article class="entry" id="E4">' in html
+    assert "#timeline-E4" in html
+    assert 'id="timeline-E4"' in timeline
 
 
 # --- what is kept apart --------------------------------------------------------------------------------

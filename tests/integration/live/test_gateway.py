@@ -10,11 +10,9 @@ import pytest
 from builders import Scoring, completion, rescore, session_completed, step
 from infrastructure import Kafka, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
-from taking_in import PATIENCE_S, send_events
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.topics import Tail, ensure_topics
+from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
 from tarsy_scoring.outbox import outbox
@@ -307,26 +305,6 @@ class TestBroker:
                 await own_kafka.start()
             await score_and_receive(scoring, socket, "after")
             await assert_followed_again(scoring, socket, metrics)
-
-
-async def test_records_of_several_partitions_come_without_long_pauses(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While records flow: an answer of the broker often has one partition, so pauses would add up for a burst."""
-    for pause in ("POLL_S", "FLOW_S"):
-        monkeypatch.setattr(f"tarsy_scoring.kafka.partitions.{pause}", 10 * PATIENCE_S)
-    tail, seen = Tail(connection_options(load_settings(topics.env)), topics.session_completed), set[tuple[int, int]]()
-    await tail.start()
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            for offset in range(3):
-                for partition in range(3):
-                    await send_events(topics, partition, [f"session-{offset}-{partition}"], linger_ms=0)
-                while len(seen) < 3 * (offset + 1):
-                    seen.update((record.partition, record.offset) for record in await tail.take(0.1))
-    finally:
-        await tail.stop()
-    assert seen == {(partition, offset) for partition in range(3) for offset in range(3)}
 
 
 async def assert_followed_again(scoring: Scoring, socket: FakeSocket, metrics: Metrics) -> None:
