@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import aiohttp
+import httpx2
 import structlog
 
 from tarsy_scoring.config.secrets import secret_source
@@ -94,10 +94,10 @@ class TarsyApi:
         self._base = url.rstrip("/").removesuffix(_BASE) + _BASE
         self._where = urlsplit(url).netloc
         self._token = token
-        self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._tls = ssl.create_default_context(cafile=ca_file)
         self._timeout_s = timeout_s
         self._max_session_bytes = max_session_bytes
-        self._http: aiohttp.ClientSession | None = None
+        self._http: httpx2.AsyncClient | None = None
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
@@ -171,7 +171,7 @@ class TarsyApi:
         """See `TimelineSource`."""
         http, self._http = self._http, None
         if http is not None:
-            await http.close()
+            await http.aclose()
 
     async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
@@ -219,7 +219,7 @@ class TarsyApi:
             raise TimelineUnavailable(
                 f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
             ) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             # The library's message may quote headers, so only its type is shown.
             raise TimelineUnavailable(
                 f"cannot reach TARSy's API at {self._where} to read {what} ({type(error).__name__}): check "
@@ -245,31 +245,22 @@ class TarsyApi:
             CallerRefused: 401, 403, 429, or a login page.
             TimelineUnavailable: Any other status.
             SessionTooLarge, TimelineUnavailable: See `_Budget.spend`.
-            aiohttp.ClientError, ValueError: See `_within_deadline`.
+            httpx2.HTTPError, ValueError: See `_within_deadline`.
         """
         token = self._token()
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        async with self._open().get(
-            self._base + path, params=query, headers=headers, allow_redirects=False
-        ) as response:
-            if response.status == 200:
+        async with self._open().stream("GET", self._base + path, params=query, headers=headers) as response:
+            if response.status_code == 200:
                 return storable_json(json.loads(await _read(response, budget)))
-            if (
-                response.status == 404
-                and session_id is not None
-                and _is_tarsys(await _read(response, budget))
-            ):
+            status = response.status_code
+            if status == 404 and session_id is not None and _is_tarsys(await _read(response, budget)):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
-            raise _refusal(self._where, response.status)
+            raise _refusal(self._where, status)
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open(self) -> httpx2.AsyncClient:
         if self._http is None:
-            connector = aiohttp.TCPConnector(limit=_CALLS_AT_ONCE, ssl=self._tls)
-            self._http = aiohttp.ClientSession(
-                connector=connector,
-                timeout=aiohttp.ClientTimeout(total=None),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            limits = httpx2.Limits(max_connections=_CALLS_AT_ONCE)
+            self._http = httpx2.AsyncClient(verify=self._tls, limits=limits, timeout=None, trust_env=False)
         return self._http
 
 
@@ -347,9 +338,9 @@ class _Budget:
             )
 
 
-async def _read(response: aiohttp.ClientResponse, budget: _Budget) -> bytearray:
+async def _read(response: httpx2.Response, budget: _Budget) -> bytearray:
     found = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+    async for chunk in response.aiter_bytes(_CHUNK_BYTES):
         budget.spend(len(chunk))
         found += chunk
     return found
