@@ -1,5 +1,6 @@
 # The service: pinned dependencies, no compiler, no root, nothing written to its own file system.
-# The target `lab` adds the scripted judge of the compose demo; a build without a target is the service alone.
+# The target `extras` adds what `insights`, `notify` and the studies need, `lab` the scripted judge of the compose demo. A build
+# without a target is worker, API and bridge alone.
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:0.1.0 .
 #   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:0.1.0 check-config
@@ -8,7 +9,7 @@ ARG PYTHON=python:3.11.16-slim-bookworm
 FROM ${PYTHON} AS build
 WORKDIR /build
 # Dependencies first: a changed line of the service reinstalls none of them.
-COPY requirements/runtime.txt requirements/demo.txt requirements/
+COPY requirements/runtime.txt requirements/extras.txt requirements/demo.txt requirements/
 RUN python -m venv --without-pip /opt/tarsy-scoring \
  && pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --require-hashes -r requirements/runtime.txt \
  && python -m venv /opt/build \
@@ -47,6 +48,13 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=4 \
   CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SCORING_METRICS_PORT') or 9090), timeout=3); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["tarsy-scoring"]
 CMD ["worker"]
+
+FROM service AS extras
+USER 0:0
+COPY requirements/extras.txt /build/
+RUN pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --require-hashes -r /build/extras.txt \
+ && rm -r /build
+USER 10001:10001
 
 FROM service AS lab
 USER 0:0

@@ -90,7 +90,8 @@ requirements:  ## pin the requirements again
 	$(BIN)/python -c 'import tomllib; print(*(d for d in tomllib.load(open("service/tarsy_scoring_lab/pyproject.toml", "rb"))["project"]["dependencies"] if d != "tarsy-scoring"), sep="\n")' > $(LAB)
 	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=notifications --extra=studies --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=editable --extra=studies --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
-	$(COMPILE) --extra=insights --extra=notifications --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra=insights --extra=notifications --extra=studies --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/extras.txt pyproject.toml
 	for group in docs release; do \
 	  $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]], sep="\n")' $$group > $(VENV)/$$group.in; \
 	  $(COMPILE) --no-strip-extras --constraint=requirements/dev.txt --output-file=requirements/$$group.txt $(VENV)/$$group.in || exit 1; \

@@ -33,6 +33,16 @@ topologySpreadConstraints:
 
 {{- define "tarsy-scoring.container" -}}
 image: {{ include "tarsy-scoring.image" . }}
+{{ include "tarsy-scoring.contained" . }}
+{{- end -}}
+
+{{/* Of the image with the extras, which `insights` and `notify` need: the same repository and tag with the suffix -extras. */}}
+{{- define "tarsy-scoring.containerWithExtras" -}}
+image: {{ .Values.image.repository }}-extras:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "tarsy-scoring.contained" . }}
+{{- end -}}
+
+{{- define "tarsy-scoring.contained" -}}
 imagePullPolicy: IfNotPresent
 securityContext:
   allowPrivilegeEscalation: false
