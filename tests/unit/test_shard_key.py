@@ -1,7 +1,7 @@
 """
 The session is the shard: each statement of the path of a score finds its rows by `session_id`, or is listed here.
 
-A statement whose caller does not know the session would have to ask every shard (docs/scaling.md).
+A statement whose caller does not know the session would have to ask every shard (docs/operations.md, Large fleets).
 """
 
 import re
