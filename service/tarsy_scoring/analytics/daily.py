@@ -7,7 +7,7 @@ its days in `dirty_days`. Readers take clean days from the tables, and the newes
 scores, with the statement that also fills the tables. So today, which is dirty, is always exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -166,18 +166,19 @@ def split(since: datetime | None, until: datetime | None, dirty: Sequence[date])
     if since is not None and until is not None and first > end:
         return Reading([(since, until)], NO_DAY, NO_DAY, (), 0)
     inside = [day for day in dirty if first <= day < end]
-    spans = [(midnight(day), midnight(day + timedelta(days=1))) for day in inside[:MOST_DIRTY]]
-    if since is not None:
-        spans.append((since, midnight(first)))
-    if until is not None:
-        spans.append((midnight(end), until))
-    return Reading(
-        [span for span in spans if span[0] < span[1]],
-        first,
-        end,
-        inside[:MOST_DIRTY],
-        len(inside[MOST_DIRTY:]),
-    )
+    counted = inside[:MOST_DIRTY]
+    spans = [(midnight(day), midnight(day + timedelta(days=1))) for day in counted]
+    spans += _partial_days(since, until, first, end)
+    return Reading(spans, first, end, counted, len(inside[MOST_DIRTY:]))
+
+
+def _partial_days(
+    since: datetime | None, until: datetime | None, first: date, end: date
+) -> Iterator[tuple[datetime, datetime]]:
+    if since is not None and since < midnight(first):
+        yield since, midnight(first)
+    if until is not None and midnight(end) < until:
+        yield midnight(end), until
 
 
 def midnight(day: date) -> datetime:

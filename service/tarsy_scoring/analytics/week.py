@@ -204,6 +204,14 @@ def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
             chain.now += sums
         else:
             chain.before += sums
+    _compare_judges(chains, judges)
+    return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))
+
+
+def _compare_judges(
+    chains: Mapping[str | None, ChainWeek], judges: Mapping[tuple[str | None, str | None], list[WeekSums]]
+) -> None:
+    """Set the difference of each chain by the judge with most totals in both weeks."""
     in_both = [(key[0], before, now) for key, (before, now) in judges.items() if before.totals and now.totals]
     # Bonferroni: with an interval for each chain alone, one of twenty quiet chains would differ every week.
     z = NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / max(1, len({chain_id for chain_id, _, _ in in_both})))
@@ -212,4 +220,3 @@ def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
         chain.difference = now.points / now.totals - before.points / before.totals
         errors = before.squared_error, now.squared_error
         chain.reach = None if errors[0] is None or errors[1] is None else z * sqrt(errors[0] + errors[1])
-    return sorted(chains.values(), key=lambda c: (-c.now.scores, -c.before.scores, c.chain_id or ""))

@@ -94,18 +94,17 @@ def rescore(
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
-    for is_wrong, why in (
-        (
-            bool(sessions) == is_selection,
-            "name sessions, or select them with --obsolete, --failed or --since",
-        ),
-        (sessions and chain is not None, "--chain needs a selection: --obsolete, --failed or --since"),
-        (obsolete and failed, "--obsolete and --failed exclude each other"),
-        (error_kind is not None and not failed, "--error-kind needs --failed"),
-        (obsolete and criteria is not None, "--obsolete uses each chain's criteria and excludes --criteria"),
-    ):
-        if is_wrong:
-            raise click.UsageError(why)
+    _refuse_if(
+        {
+            "name sessions, or select them with --obsolete, --failed or --since": bool(sessions)
+            == is_selection,
+            "--chain needs a selection: --obsolete, --failed or --since": sessions and chain is not None,
+            "--obsolete and --failed exclude each other": obsolete and failed,
+            "--error-kind needs --failed": error_kind is not None and not failed,
+            "--obsolete uses each chain's criteria and excludes --criteria": obsolete
+            and criteria is not None,
+        }
+    )
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
 
@@ -211,6 +210,12 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
         await source.close()
 
 
+def _refuse_if(faults: Mapping[str, object]) -> None:
+    for why, is_wrong in faults.items():
+        if is_wrong:
+            raise click.UsageError(why)
+
+
 # --- selections ----------------------------------------------------------------------------------------
 
 
@@ -232,16 +237,20 @@ async def _show_or_send(
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
         show_estimate(estimate)
-        if left_out:
-            reasons = ", ".join(f"{n} {_LEFT_OUT[why]}" for why, n in sorted(left_out.items()))
-            click.echo(f"  left out: {reasons}; --all takes them too")
-        if left_out is None and requests:
-            click.echo("  not looked up: sessions that the source no longer has fail, without cost")
+        _show_unsent(requests, left_out)
     counts = await _send(parts, requests) if yes else Counter()
     if as_json or yes:
         _print_sent(requests, counts, estimate, as_json=as_json, left_out=left_out)
     elif requests:
         click.echo("nothing was sent; add --yes to send it")
+
+
+def _show_unsent(requests: Sequence[Request], left_out: Mapping[str, int] | None) -> None:
+    if left_out:
+        reasons = ", ".join(f"{n} {_LEFT_OUT[why]}" for why, n in sorted(left_out.items()))
+        click.echo(f"  left out: {reasons}; --all takes them too")
+    if left_out is None and requests:
+        click.echo("  not looked up: sessions that the source no longer has fail, without cost")
 
 
 async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:

@@ -62,10 +62,7 @@ def score(
     settings = load_settings()
     registry = load_criteria(settings.config.criteria_dirs)
     _require_chain(settings, chain)
-    if reference_file is not None and no_judge:
-        raise click.UsageError("--reference needs the judge and excludes --no-judge")
-    given = None if reference_file is None else _read_reference(reference_file)
-    shown = None
+    given, shown = _read_reference(reference_file, no_judge=no_judge), None
     try:
         timeline = parse_session(load_session_file(file, settings.max_session_bytes))
         if given is not None:
@@ -97,7 +94,11 @@ def _require_chain(settings: Settings, chain: str | None) -> None:
         raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
 
 
-def _read_reference(path: Path) -> GivenReference:
+def _read_reference(path: Path | None, *, no_judge: bool) -> GivenReference | None:
+    if path is None:
+        return None
+    if no_judge:
+        raise click.UsageError("--reference needs the judge and excludes --no-judge")
     try:
         with path.open(encoding="utf-8") as file:
             return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))

@@ -25,9 +25,7 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
 
 
 def _describe(fault: ErrorDetails, spell: Callable[[str], str] | None) -> str:
-    parts = [str(p) for p in fault["loc"] if p != "[key]"]
-    if spell and parts:
-        parts[0] = spell(parts[0])
+    parts = _path_of(fault, spell)
     tag, types = _union_at(parts)
     key = ".".join(part for index, part in enumerate(parts) if index != tag)
     if fault["type"] == "extra_forbidden":
@@ -37,6 +35,13 @@ def _describe(fault: ErrorDetails, spell: Callable[[str], str] | None) -> str:
     if fault["type"] == "union_tag_not_found":
         return f"{key}.type: Field required{suggest('', types)}"
     return f"{key}: {reason_of(fault)}" if key else reason_of(fault)
+
+
+def _path_of(fault: ErrorDetails, spell: Callable[[str], str] | None) -> list[str]:
+    parts = [str(p) for p in fault["loc"] if p != "[key]"]
+    if spell and parts:
+        parts[0] = spell(parts[0])
+    return parts
 
 
 def reason_of(fault: ErrorDetails) -> str:

@@ -78,12 +78,8 @@ def _unknown_variables(config: Config, environ: Mapping[str, str]) -> tuple[str,
 
 def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     where = str(path) if path else "configuration"
-    raw = read_yaml(path, environ) if path else {}
-    raw = {section: value for section, value in raw.items() if value is not None}  # such as a bare `chains:`
-    raw["chains"] = _inherit(raw.get("chains") or {}, raw.get("defaults") or {})
-    raw["providers"] = raw.get("providers") or {"default": _default_provider(environ)}
     try:
-        config = Config.model_validate(raw)
+        config = Config.model_validate(_read_sections(path, environ))
     except ValidationError as error:
         raise ConfigurationError(explain(error, where=where)) from None
     _require_known_providers(config, where)
@@ -95,6 +91,14 @@ def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
             "chains": {name: _with_providers(chain, config) for name, chain in config.chains.items()},
         }
     )
+
+
+def _read_sections(path: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    raw = read_yaml(path, environ) if path else {}
+    raw = {section: value for section, value in raw.items() if value is not None}  # such as a bare `chains:`
+    raw["chains"] = _inherit(raw.get("chains") or {}, raw.get("defaults") or {})
+    raw["providers"] = raw.get("providers") or {"default": _default_provider(environ)}
+    return raw
 
 
 def _default_provider(environ: Mapping[str, str]) -> dict[str, str]:

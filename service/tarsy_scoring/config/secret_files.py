@@ -16,19 +16,24 @@ _URL_OPTIONS = {"sslkey", "passfile"}
 
 def secret_files(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Each configured file that holds a secret, after the setting that names it."""
-    variables = [variable_of(field) + "_FILE" for field in SECRETS]
     for name, provider in settings.config.providers.items():
         if provider.api_key_file is not None:
             yield f"providers.{name}.api_key_file", provider.api_key_file
-        elif provider.api_key_env is not None:
-            variables.append(provider.api_key_env + "_FILE")
-    for target in settings.config.notifications.values():
-        variables += [f"{variable}_FILE" for variable in secret_variables(target)]
+    variables = (f"{variable}_FILE" for variable in _secret_variables(settings))
     yield from ((v, Path(environ[v])) for v in dict.fromkeys(variables) if environ.get(v))
     for field in FIELDS:
         if (path := getattr(settings, field)) is not None:
             yield variable_of(field), path
     yield from _files_in_urls(settings)
+
+
+def _secret_variables(settings: Settings) -> Iterator[str]:
+    yield from map(variable_of, SECRETS)
+    for provider in settings.config.providers.values():
+        if provider.api_key_file is None and provider.api_key_env is not None:
+            yield provider.api_key_env
+    for target in settings.config.notifications.values():
+        yield from secret_variables(target)
 
 
 def _files_in_urls(settings: Settings) -> Iterator[tuple[str, Path]]:

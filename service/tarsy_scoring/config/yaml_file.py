@@ -43,13 +43,17 @@ def _logins(providers: Any) -> Iterator[str]:
     """Logins that stand in the file itself. The validation reports wrong types."""
     for name, provider in providers.items() if isinstance(providers, dict) else ():
         given = provider if isinstance(provider, dict) else {}
-        headers = given.get("extra_headers")
-        for header, value in headers.items() if isinstance(headers, dict) else ():
-            is_login = _LOGIN_HEADER.fullmatch(str(header)) or _LOGIN.match(str(value))
-            if is_login and not _VARIABLE.search(str(value)):
-                yield f"providers.{name}.extra_headers.{header}: {_ADVICE}"
+        for header in _login_headers(given.get("extra_headers")):
+            yield f"providers.{name}.extra_headers.{header}: {_ADVICE}"
         if "@" in str(proxy := given.get("proxy")) and not _VARIABLE.search(str(proxy)):
             yield f"providers.{name}.proxy: {_ADVICE}"
+
+
+def _login_headers(headers: Any) -> Iterator[str]:
+    for header, value in headers.items() if isinstance(headers, dict) else ():
+        is_login = _LOGIN_HEADER.fullmatch(str(header)) or _LOGIN.match(str(value))
+        if is_login and not _VARIABLE.search(str(value)):
+            yield header
 
 
 _ADVICE = "a secret must not stand in the file: write ${VARIABLE} in its place"

@@ -83,6 +83,11 @@ class _BrokerLooks:
         configs = {topic.name: topic.config for topic in self._found if topic.config is not None}
         if len(configs) < len(self._found):
             raise NotChecked("this login may not read the configuration of topics (DESCRIBE_CONFIGS)")
+        if faults := self._topic_faults(configs):
+            raise Fault("\n".join(faults), "change the topics; docs/requirements.md says why")
+        return "cleanup, sizes and replicas fit"
+
+    def _topic_faults(self, configs: Mapping[str, Mapping[str, str]]) -> list[str]:
         limits = {name: int(config["max.message.bytes"]) for name, config in configs.items()}
         least = {self._events: MAX_REQUEST_BYTES, self._dead_letters: max(limits[n] for n in self._taken_in)}
         faults = [
@@ -95,14 +100,11 @@ class _BrokerLooks:
             for name, wanted in least.items()
             if limits[name] < wanted
         ]
-        faults += [
+        return faults + [
             f"{t.name}: {t.in_sync} of {t.replicas} replicas are in sync, fewer than min.insync.replicas"
             for t in self._found
             if t.in_sync < int(configs[t.name]["min.insync.replicas"])
         ]
-        if faults:
-            raise Fault("\n".join(faults), "change the topics; docs/requirements.md says why")
-        return "cleanup, sizes and replicas fit"
 
 
 def source_checks(settings: Settings) -> list[Check]:

@@ -8,7 +8,7 @@ Source:
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Z = 1.96  # 95 % confidence
@@ -67,32 +67,42 @@ def confusion(pairs: Iterable[tuple[str, str]], categories: Sequence[str]) -> Co
 
 def kappa_of(table: Confusion) -> Kappa:
     """Compute kappa; the interval needs `FEWEST_FOR_AN_INTERVAL` pairs."""
-    n, rows = table.n, [sum(row) for row in table.counts]
-    columns = [sum(column) for column in zip(*table.counts, strict=True)]
+    n, (rows, columns) = table.n, _margins(table)
     if n == 0:
         return Kappa(None, None, None, 0, "there is no label")
     if any(sum(map(bool, side)) < 2 for side in (rows, columns)):
         return Kappa(None, None, None, n, "agreement beyond chance needs labels and judgements in two bands")
     size = len(rows)
-    places = [(i, j) for i in range(size) for j in range(size)]
-    weight = {(i, j): 1 - ((i - j) / (size - 1)) ** 2 for i, j in places}
-    share = {(i, j): table.counts[i][j] / n for i, j in places}
-    observed = math.fsum(weight[p] * share[p] for p in places)
-    expected = math.fsum(weight[i, j] * rows[i] * columns[j] / n**2 for i, j in places)
+    weight = {(i, j): 1 - ((i - j) / (size - 1)) ** 2 for i in range(size) for j in range(size)}
+    observed = math.fsum(w * (table.counts[i][j] / n) for (i, j), w in weight.items())
+    expected = math.fsum(w * rows[i] * columns[j] / n**2 for (i, j), w in weight.items())
     value = (observed - expected) / (1 - expected)
     if n < FEWEST_FOR_AN_INTERVAL:
         few = f"{n} labels are too few for an interval; it takes {FEWEST_FOR_AN_INTERVAL}"
         return Kappa(value, None, None, n, few)
-    by_row = [math.fsum(weight[i, j] * columns[j] / n for j in range(size)) for i in range(size)]
-    by_column = [math.fsum(weight[i, j] * rows[i] / n for i in range(size)) for j in range(size)]
-    spread = math.fsum(
-        share[i, j] * (weight[i, j] - (by_row[i] + by_column[j]) * (1 - value)) ** 2 for i, j in places
-    )
-    variance = max(0.0, spread - (value - expected * (1 - value)) ** 2) / (n * (1 - expected) ** 2)
+    variance = _variance_of(table, weight, value, expected)
     if variance < 1e-12:
         return Kappa(value, None, None, n, "the labels leave no error to measure")
     reach = Z * math.sqrt(variance)
     return Kappa(value, max(-1.0, value - reach), min(1.0, value + reach), n)
+
+
+def _margins(table: Confusion) -> tuple[list[int], list[int]]:
+    return list(map(sum, table.counts)), list(map(sum, zip(*table.counts, strict=True)))
+
+
+def _variance_of(
+    table: Confusion, weight: Mapping[tuple[int, int], float], value: float, expected: float
+) -> float:
+    n, (rows, columns) = table.n, _margins(table)
+    size = len(rows)
+    by_row = [math.fsum(weight[i, j] * columns[j] / n for j in range(size)) for i in range(size)]
+    by_column = [math.fsum(weight[i, j] * rows[i] / n for i in range(size)) for j in range(size)]
+    spread = math.fsum(
+        table.counts[i][j] / n * (w - (by_row[i] + by_column[j]) * (1 - value)) ** 2
+        for (i, j), w in weight.items()
+    )
+    return max(0.0, spread - (value - expected * (1 - value)) ** 2) / (n * (1 - expected) ** 2)
 
 
 def labels_needed(kappa: Kappa) -> int:

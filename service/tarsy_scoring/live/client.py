@@ -108,15 +108,23 @@ def parse_request(text: str | bytes) -> ClientRequest | None:
         return ClientRequest("ping")
     if action not in ("subscribe", "unsubscribe", "catchup"):
         return None
+    return _parse_channel_request(action, message)
+
+
+def _parse_channel_request(action: str, message: Mapping[str, Any]) -> ClientRequest:
     channel, last = message.get("channel"), message.get("last_event_id")
     if not isinstance(channel, str) or not channel:
         raise InvalidRequest(f"channel is required for {action}")
-    if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not 0 <= last < 2**63):
+    if last is not None and not _is_position(last):
         raise InvalidRequest("last_event_id is the position of an event: a whole number, 0 or more")
     if action == "catchup" and last is None:
         raise InvalidRequest("last_event_id is required for catchup")
     # No channel has a longer name, and waiting requests must stay small.
     return ClientRequest(action, channel[:CHANNEL_MAX], last)
+
+
+def _is_position(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 class Chunk:

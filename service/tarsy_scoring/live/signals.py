@@ -90,11 +90,8 @@ class Newest:
                 if self._kept.pop(key, None) is not None:
                     self._snapshot = None
                 continue
-            insight, held = decode(key, record.value), self._kept.get(key)
-            if insight is None or insight.emitted_us > now_us + MOST_AHEAD_S * 1_000_000:
-                continue
-            # A tail that was replaced starts at the beginning of the topic, with outdated messages.
-            if held is not None and (insight.emitted_us < held.emitted_us or insight.text == held.text):
+            insight = decode(key, record.value)
+            if insight is None or not self._is_newer(key, insight, now_us):
                 continue
             news.pop(key, None)
             news[key] = insight.text
@@ -102,6 +99,13 @@ class Newest:
             self._snapshot = None
         self._forget(now_us)
         return [text for key, text in news.items() if key in self._kept]
+
+    def _is_newer(self, key: bytes, insight: Insight, now_us: int) -> bool:
+        if insight.emitted_us > now_us + MOST_AHEAD_S * 1_000_000:
+            return False
+        held = self._kept.get(key)
+        # A tail that was replaced starts at the beginning of the topic, with outdated messages.
+        return held is None or (insight.emitted_us >= held.emitted_us and insight.text != held.text)
 
     def snapshot(self, now_us: int) -> Chunk:
         """All kept messages, the oldest first; the same object while nothing changes."""

@@ -85,12 +85,7 @@ def list_tools(demand: Demand, decisions: Decisions, sort: ToolSort, limit: int)
     other = "points_lost" if sort == "sessions" else "sessions"
     wanted.sort(key=lambda tool: (-getattr(tool, sort), -getattr(tool, other), tool.tool_name))
     found = {normalise(tool.tool_name) for tool in wanted}
-    decided = [said.tool for key, said in decisions.said.items() if said.state != "open" and key not in found]
-    unwanted = [
-        _wanted(Tool(name, ()), demand, decisions, called)
-        for name in decided
-        if not decisions.is_merged_away(normalise(name))
-    ]
+    unwanted = [_wanted(tool, demand, decisions, called) for tool in _decided(decisions, found)]
     later = wanted[limit:]
     kept = [tool for tool in later if tool.state != "open"]
     return Ledger(
@@ -99,6 +94,12 @@ def list_tools(demand: Demand, decisions: Decisions, sort: ToolSort, limit: int)
         len(later) - len(kept),
         demand.names_left_out,
     )
+
+
+def _decided(decisions: Decisions, found: set[str]) -> list[Tool]:
+    """Planned and built tools that no score asks for."""
+    decided = [said.tool for key, said in decisions.said.items() if said.state != "open" and key not in found]
+    return [Tool(name, ()) for name in decided if not decisions.is_merged_away(normalise(name))]
 
 
 def _wanted(tool: Tool, demand: Demand, decisions: Decisions, called: set[str]) -> WantedTool:

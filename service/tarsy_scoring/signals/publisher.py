@@ -152,16 +152,10 @@ class RollingSignals:
                 figures = await read_figures(self._database, self._settings, now, chains, with_others=refresh)
             self._reading_s = time.monotonic() - began_s
             news = {chain: windows for chain, windows in figures.items() if self._is_news(chain, windows)}
-            messages = [
-                (chain.encode(), to_json(_message(chain, windows, now)), ())
-                for chain, windows in news.items()
-            ]
-            topic = self._settings.topic_scoring_insights
-            are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S) if messages else []
+            acknowledged = await self._publish(news, now)
         except BaseException:
             self._changed |= changed
             raise
-        acknowledged = [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
         for chain in acknowledged:
             self._published.pop(chain, None)
             if not is_empty(news[chain]):
@@ -170,6 +164,17 @@ class RollingSignals:
             self._changed |= missing
             raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")
         return len(news)
+
+    async def _publish(self, news: Mapping[str, Mapping[str, Any]], now: datetime) -> list[str]:
+        """Publish the windows; returns the chains whose message the brokers acknowledged."""
+        if not news:
+            return []
+        messages = [
+            (chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()
+        ]
+        topic = self._settings.topic_scoring_insights
+        are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S)
+        return [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
 
     def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
         """Whether the windows of the chain differ from its last acknowledged message."""

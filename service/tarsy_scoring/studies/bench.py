@@ -323,9 +323,13 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
     if not recording.is_complete and not ask.has_failed:
         recording.is_complete = True
         recordings.write(planned.key, recording)
+    return Judged(job, _sample_of(recording, total, reason, grounding), is_outstanding)
+
+
+def _sample_of(recording: Recording, total: int | None, reason: str | None, grounding: Grounding) -> Sample:
     turns = [r.turn for r in recording.turns]
     costs = [t.cost_usd for t in turns if t.cost_usd is not None]
-    sample = Sample(
+    return Sample(
         total,
         reason,
         grounding.checked,
@@ -333,7 +337,6 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
         cost_usd=sum(costs) if turns and len(costs) == len(turns) else None,
         seconds=sum(t.latency_ms for t in turns) / 1000,
     )
-    return Judged(job, sample, is_outstanding)
 
 
 class _RecordedAsk:

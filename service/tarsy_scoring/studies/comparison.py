@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
-from tarsy_scoring.studies.estimates import Estimate, change_within, sizes_of, strata_of
+from tarsy_scoring.studies.estimates import Change, Estimate, change_within, sizes_of, strata_of
 
 Verdict = Literal["higher", "lower", "no difference shown", "too few"]
 
@@ -124,12 +124,7 @@ def _compare(
         lambda s: s.number(metric) or 0.0,
     )
     change, sizes = change_within(strata, CONFIDENCE), sizes_of(strata)
-    verdict: Verdict = "no difference shown"
-    allowed = FALSE_ALARMS / 2 if metric == METRICS[0] else FALSE_ALARMS / 2 / (len(METRICS) - 1)
-    if change.estimate.low is None:
-        verdict = "too few"
-    elif change.chance <= allowed:
-        verdict = "higher" if (change.estimate.value or 0.0) > 0 else "lower"
+    verdict = _verdict(metric, change)
     return MetricComparison(
         metric,
         _side(metric, older, sizes[0]),
@@ -138,6 +133,15 @@ def _compare(
         None if verdict == "too few" else change.chance,
         verdict,
     )
+
+
+def _verdict(metric: str, change: Change) -> Verdict:
+    if change.estimate.low is None:
+        return "too few"
+    allowed = FALSE_ALARMS / 2 if metric == METRICS[0] else FALSE_ALARMS / 2 / (len(METRICS) - 1)
+    if change.chance <= allowed:
+        return "higher" if (change.estimate.value or 0.0) > 0 else "lower"
+    return "no difference shown"
 
 
 def _side(metric: str, sessions: Sequence[ScoredSession], compared: int) -> Side:

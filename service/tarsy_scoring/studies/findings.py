@@ -158,17 +158,7 @@ async def look_at(database: Database, found: Situation, now: datetime) -> Look |
         await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
         sql = database.sql(FINDINGS)
         earlier = await _findings(connection, sql, found.chain_id, found.criteria, None, MOST_SHOWN)
-        tenure = found.tenure
-        since = max(
-            (
-                f.began_at
-                for f in earlier
-                if f.new_fingerprint == tenure.fingerprint and f.look == "watch" and f.began_at
-            ),
-            default=None,
-        )
-        if since is not None:
-            tenure = replace(tenure, scores=[s for s in tenure.scores if s.at >= since])
+        tenure = _watched(found.tenure, earlier)
         look = detection.due_look(
             found.tenure, found.outstanding, looks_made(earlier, found.tenure, now), now
         )
@@ -181,6 +171,21 @@ async def look_at(database: Database, found: Situation, now: datetime) -> Look |
         return look
 
     return await database.once(work)
+
+
+def _watched(tenure: Tenure, earlier: Sequence[Finding]) -> Tenure:
+    """The tenure without the scores before the last change that a watch found."""
+    since = max(
+        (
+            f.began_at
+            for f in earlier
+            if f.new_fingerprint == tenure.fingerprint and f.look == "watch" and f.began_at
+        ),
+        default=None,
+    )
+    if since is None:
+        return tenure
+    return replace(tenure, scores=[s for s in tenure.scores if s.at >= since])
 
 
 def looks_made(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Look]:

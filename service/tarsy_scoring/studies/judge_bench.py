@@ -173,24 +173,40 @@ def _known_outcome(cells: Mapping[str, str]) -> KnownOutcome:
 
 def describe(sessions: Sequence[JudgedSession]) -> Arm:
     """Describe one judge. Every session has the outcome `right` or `wrong`."""
-    totals = [s.total for s in sessions if s.total is not None]
+    totals = _totals(sessions)
+    right, wrong = [s for s in sessions if s.is_right], [s for s in sessions if not s.is_right]
     samples = [sample for s in sessions for sample in s.samples]
-    scored = [sample for sample in samples if sample.total is not None]
-    checked, held = sum(s.checked for s in samples), sum(s.held for s in samples)
+    cost_usd, seconds = _means_per_score(samples)
     return Arm(
-        sum(s.is_right for s in sessions),
-        sum(not s.is_right for s in sessions),
+        len(right),
+        len(wrong),
         *auc(sessions),
-        mean_right=_mean([s.total for s in sessions if s.is_right and s.total is not None]),
-        mean_wrong=_mean([s.total for s in sessions if not s.is_right and s.total is not None]),
+        mean_right=_mean(_totals(right)),
+        mean_wrong=_mean(_totals(wrong)),
         sd=statistics.stdev(totals) if len(totals) > 1 else None,
         lowest=min(totals, default=None),
         highest=max(totals, default=None),
         n_unscored=len(sessions) - len(totals),
-        citations_held=held / checked if checked else None,
-        cost_usd=_mean([sample.cost_usd for sample in scored if sample.cost_usd is not None]),
-        seconds_per_score=_mean([sample.seconds for sample in scored]),
+        citations_held=_share_held(samples),
+        cost_usd=cost_usd,
+        seconds_per_score=seconds,
     )
+
+
+def _totals(sessions: Sequence[JudgedSession]) -> list[int]:
+    return [s.total for s in sessions if s.total is not None]
+
+
+def _means_per_score(samples: Sequence[Sample]) -> tuple[float | None, float | None]:
+    """The mean cost in US dollars, and the mean time in seconds."""
+    scored = [sample for sample in samples if sample.total is not None]
+    costs = [sample.cost_usd for sample in scored if sample.cost_usd is not None]
+    return _mean(costs), _mean([sample.seconds for sample in scored])
+
+
+def _share_held(samples: Sequence[Sample]) -> float | None:
+    checked = sum(s.checked for s in samples)
+    return sum(s.held for s in samples) / checked if checked else None
 
 
 def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, float | None]:

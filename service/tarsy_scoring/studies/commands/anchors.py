@@ -193,24 +193,29 @@ def _print_end(
 ) -> None:
     outstanding = sum(j.is_outstanding for j in made)
     if as_json:
-        document = {
-            "anchors": len(found),
-            "states": Counter(a.state for a in found),
-            "lacking": lacking,
-            "asked": len(made),
-            "outstanding": outstanding,
-            "estimate": estimate_document(estimate),
-            "cost": asdict(cost_of(made)),
-            "judgements": [{"session_id": j.session_id} | j.document() for j in made],
-        }
-        print_json(document)
-    elif made:
-        without = sum(j.total_score is None and not j.is_outstanding for j in made)
-        click.echo(
-            f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"
+        print_json(
+            {
+                "anchors": len(found),
+                "states": Counter(a.state for a in found),
+                "lacking": lacking,
+                "asked": len(made),
+                "outstanding": outstanding,
+                "estimate": estimate_document(estimate),
+                "cost": asdict(cost_of(made)),
+                "judgements": [{"session_id": j.session_id} | j.document() for j in made],
+            }
         )
-        click.echo(f"cost: {cost_of(made)}")
-        if outstanding:
-            click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")
+    elif made:
+        _print_made(made, outstanding)
     elif lacking and not yes:
         click.echo("nothing was requested; add --yes to request it")
+
+
+def _print_made(made: Sequence[Judgement], outstanding: int) -> None:
+    without = sum(j.total_score is None and not j.is_outstanding for j in made)
+    click.echo(
+        f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"
+    )
+    click.echo(f"cost: {cost_of(made)}")
+    if outstanding:
+        click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")

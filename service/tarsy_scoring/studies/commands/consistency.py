@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -66,8 +67,6 @@ def consistency(
 def document_of(run_id: UUID, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """JSON document: every judgement and their summary."""
     totals = [j.total_score for j in judgements if j.total_score is not None]
-    bands = next((j.bands for j in judgements if j.total_score is not None), None)
-    flips = flip_rate(totals, bands_of(bands or {}))
     bound = next((j for j in judgements if j.criteria is not None), judgements[0])
     return {
         "run_id": run_id,
@@ -78,8 +77,14 @@ def document_of(run_id: UUID, judgements: Sequence[Judgement]) -> dict[str, Any]
         "outstanding": sum(j.is_outstanding for j in judgements),
         "totals": totals,
         "spread": asdict(spread(totals)),
-        "flip_rate": asdict(flips) | {"by_band": [{"band": b, "count": n} for b, n in flips.by_band.items()]},
-        "flags": Counter(flag for j in judgements for flag in j.flags),
+        "flip_rate": _flip_document(totals, judgements),
+        "flags": Counter(chain.from_iterable(j.flags for j in judgements)),
         "cost": asdict(cost_of(judgements)),
         "judgements": [j.document() for j in judgements],
     }
+
+
+def _flip_document(totals: Sequence[int], judgements: Sequence[Judgement]) -> dict[str, Any]:
+    bands = next((j.bands for j in judgements if j.total_score is not None), None)
+    flips = flip_rate(totals, bands_of(bands or {}))
+    return asdict(flips) | {"by_band": [{"band": b, "count": n} for b, n in flips.by_band.items()]}

@@ -3,9 +3,9 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +150,7 @@ def judge_bench(
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria_names:
         require_criteria(registry, name)
-    judges = [
-        (registry.of_chain(settings.config.defaults, name), provider)
-        for name in criteria_names
-        for provider in providers
-    ]
+    criteria = [registry.of_chain(settings.config.defaults, name) for name in criteria_names]
     known = read_known_outcomes(labels_file)
     source = (
         SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
@@ -164,24 +160,14 @@ def judge_bench(
     async def work() -> tuple[Bench, list[Planned], list[Judged]]:
         opened = source or open_timeline_source(settings)
         try:
-            bench = await read_bench(opened.fetch_timeline, known, judges, samples)
+            bench = await read_bench(
+                opened.fetch_timeline, known, list(product(criteria, providers)), samples
+            )
         finally:
             await opened.close()
         planned = plan_all(settings, bench, recordings)
         _ask_first(planned, yes=yes)
-        live = LiveJudges(settings)
-        to_ask = sum(p.calls > 0 for p in planned)
-        asked = Counter[bool]()
-        try:
-            with progress_bar("judging", to_ask) as show:
-
-                def count(one: Planned) -> None:
-                    asked[one.calls > 0] += 1
-                    show(asked[True])
-
-                return bench, planned, await judge_all(settings, planned, recordings, live.ask_of, count)
-        finally:
-            await live.close()
+        return bench, planned, await _judge_planned(settings, planned, recordings)
 
     bench, planned, judged = run(work())
     document = document_of(settings, bench, planned, judged)
@@ -190,6 +176,22 @@ def judge_bench(
         n = counted(document["judgements"]["outstanding"], "judgement")
         click.echo(f"{n} could not be made now; the same command asks only for these again", err=True)
     sys.exit(FAILED if any(arm["n_unscored"] for arm in document["arms"]) else 0)
+
+
+async def _judge_planned(
+    settings: Settings, planned: Sequence[Planned], recordings: Recordings
+) -> list[Judged]:
+    live, asked = LiveJudges(settings), Counter[bool]()
+    try:
+        with progress_bar("judging", sum(p.calls > 0 for p in planned)) as show:
+
+            def count(one: Planned) -> None:
+                asked[one.calls > 0] += 1
+                show(asked[True])
+
+            return await judge_all(settings, planned, recordings, live.ask_of, count)
+    finally:
+        await live.close()
 
 
 def _require_names(settings: Settings, criteria: Sequence[str], providers: Sequence[str]) -> None:
@@ -240,11 +242,7 @@ async def read_bench(
         except Unscorable as error:
             unreadable[one.session_id] = f"{error.error_kind}: {error}"
     if missing:
-        names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
-        raise ConfigurationError(
-            f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
-            "name the folder that has them with --sessions, or remove their lines"
-        )
+        raise _not_in_source(missing, chosen)
     return Bench(
         chosen,
         {name: sum(k.outcome == name for k in known) for name in ("partial", "unknown")},
@@ -252,6 +250,14 @@ async def read_bench(
         unreadable,
         judges,
         samples,
+    )
+
+
+def _not_in_source(missing: Sequence[str], chosen: Sequence[KnownOutcome]) -> ConfigurationError:
+    names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
+    return ConfigurationError(
+        f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
+        "name the folder that has them with --sessions, or remove their lines"
     )
 
 
@@ -291,20 +297,22 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     click.echo(f"{counted(len(to_ask) + recorded, 'judgement')}, {recorded} of them recorded", err=True)
     if not to_ask:
         return
-    costs = [p.cost_usd for p in to_ask if p.cost_usd is not None]
-    cost = (
-        f"up to {usd(sum(costs))}"
-        if len(costs) == len(to_ask)
-        else "at an unknown cost (no prices are configured)"
-    )
     click.echo(
-        f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True
+        f"{counted(calls, 'call')} with full answers {_cost_of(to_ask)}; reminders and repairs not counted",
+        err=True,
     )
     if yes:
         return
     if not _is_terminal():
         raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
     click.confirm("Make these calls?", abort=True, err=True)
+
+
+def _cost_of(planned: Sequence[Planned]) -> str:
+    costs = [p.cost_usd for p in planned if p.cost_usd is not None]
+    if len(costs) < len(planned):
+        return "at an unknown cost (no prices are configured)"
+    return f"up to {usd(sum(costs))}"
 
 
 def _is_terminal() -> bool:
@@ -318,12 +326,7 @@ def document_of(
     settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[Judged]
 ) -> dict[str, Any]:
     """JSON document: an arm for each combination of criteria and provider, and the sessions ranked wrongly."""
-    by_judge = {
-        key: {
-            session: [j.sample for j in of_session] for session, of_session in groupby(of_judge, _session_of)
-        }
-        for key, of_judge in ((key, list(group)) for key, group in groupby(judged, _judge_of))
-    }
+    by_judge = {key: _samples_by_session(of_judge) for key, of_judge in groupby(judged, _judge_of)}
     arms, wrongly = list[dict[str, Any]](), list[dict[str, Any]]()
     for criteria, provider in bench.judges:
         arm = {"criteria": criteria.name, "provider": provider}
@@ -345,6 +348,10 @@ def document_of(
         "arms": arms,
         "misranked": wrongly,
     }
+
+
+def _samples_by_session(judged: Iterable[Judged]) -> dict[str, list[Sample]]:
+    return {session: [j.sample for j in group] for session, group in groupby(judged, _session_of)}
 
 
 def _judge_of(judged: Judged) -> tuple[str, str]:

@@ -104,11 +104,13 @@ def cost_of(judgements: Iterable[Judgement]) -> Cost:
     """Add up tokens and cost. A judgement with unknown usage or price contributes nothing."""
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
+    return Cost(_tokens_of(usages), math.fsum(costs) if costs else None, len(usages) - len(costs))
+
+
+def _tokens_of(usages: Iterable[Mapping[str, Any]]) -> int | None:
     counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
     tokens = [i + o for i, o in counted if i is not None and o is not None]
-    return Cost(
-        sum(tokens) if tokens else None, math.fsum(costs) if costs else None, len(usages) - len(costs)
-    )
+    return sum(tokens) if tokens else None
 
 
 def status_of(judgements: Iterable[Judgement]) -> int:
@@ -179,7 +181,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
     if len(found) < len(run.orders):
         raise ScoringError(f"a session of run {run.run_id} was erased; start a new run, without --run")
     judgements = {order: found[score_id] for order, score_id in ordered.items()}
-    if outstanding := [j for j in judgements.values() if j.is_outstanding]:
+    if outstanding := _outstanding(judgements.values()):
         states = Counter(j.waiting_for or j.status.replace("_", " ") for j in outstanding)
         counts = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         click.echo(
@@ -207,7 +209,7 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
             is_last = waited_s >= timeout_s
             try:
                 judgements = await _read(reader, ids)
-                outstanding = [j for j in judgements.values() if j.is_outstanding]
+                outstanding = _outstanding(judgements.values())
                 show(len(ids) - len(outstanding))
                 if not has_hinted and (is_last or waited_s >= PICK_UP_S) and len(outstanding) == len(ids):
                     has_hinted = await _print_hint(reader.database, outstanding, waited_s)
@@ -217,6 +219,10 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
                 if is_last:
                     raise
             await asyncio.sleep(min(POLL_S, max(0.0, timeout_s - waited_s)))
+
+
+def _outstanding(judgements: Iterable[Judgement]) -> list[Judgement]:
+    return [j for j in judgements if j.is_outstanding]
 
 
 async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:

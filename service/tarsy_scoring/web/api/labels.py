@@ -167,15 +167,7 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
         why = "has no number" if about.status == "completed" else f"is {about.status}"
         detail = f"the score {score_id} {why}: only a completed one with a number can be labelled"
         raise Problem(409, "Score not completed", detail, extra={"score_status": about.status})
-    bands = [band.id for band in about.bands]
-    try:
-        outcome = read_outcome(said.outcome, bands) if said.outcome is not None else None
-    except ValueError:
-        outcome = None
-    if said.outcome is not None and outcome is None:
-        known = ", ".join(bands)
-        detail = f"`outcome` must be one of {known}, correct, partial, wrong"
-        raise malformed(["body", "outcome"], detail, "Unknown outcome")
+    outcome = _outcome_of(said, [band.id for band in about.bands])
     if (band := labels.contradicted(outcome, said.number, about.bands)) is not None:
         detail = (
             f"`outcome` is the band {band.id!r} ({band.low}-{band.high}), and `number` ({said.number:g}) is outside of "
@@ -187,6 +179,19 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
     if kept is None:
         raise no_such_score(score_id)  # deleted since it was read
     return kept
+
+
+def _outcome_of(said: LabelRequest, bands: list[str]) -> str | None:
+    """Raises: Problem: 422, an unknown outcome."""
+    try:
+        outcome = read_outcome(said.outcome, bands) if said.outcome is not None else None
+    except ValueError:
+        outcome = None
+    if said.outcome is not None and outcome is None:
+        known = ", ".join(bands)
+        detail = f"`outcome` must be one of {known}, correct, partial, wrong"
+        raise malformed(["body", "outcome"], detail, "Unknown outcome")
+    return outcome
 
 
 # --- the review list and trust cards -------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tarsy_scoring.web.edge.host_check import Hosts, peer_address, require_same_
 from tarsy_scoring.web.edge.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
 from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.edge.rates import Rates
-from tarsy_scoring.web.edge.tokens import TokensFile, bearer_token, utc_today
+from tarsy_scoring.web.edge.tokens import Token, TokensFile, bearer_token, utc_today
 
 log = structlog.get_logger()
 
@@ -177,6 +177,13 @@ class Access:
         if token is None and forwarded is not None and user is not None:
             # Signed in at the proxy; a browser has no token.
             return Caller(user, forwarded.scopes, origin=Origin("proxy"))
+        entry = self._find_entry(tokens, token)
+        origin = Origin(f"token {entry.name}")
+        if forwarded is None or user is None:
+            return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential)
+        return Caller(user, entry.scopes & forwarded.scopes, origin=origin, credential=entry.credential)
+
+    def _find_entry(self, tokens: TokensFile, token: bytes | None) -> Token:
         entry = tokens.find(token) if token else None
         if entry is None:
             otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
@@ -192,10 +199,7 @@ class Access:
                 f"the bearer token {entry.name} has expired: ask an operator for another",
                 f'{CHALLENGE}, error="invalid_token"',
             )
-        origin = Origin(f"token {entry.name}")
-        if forwarded is None or user is None:
-            return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential)
-        return Caller(user, entry.scopes & forwarded.scopes, origin=origin, credential=entry.credential)
+        return entry
 
 
 def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:

@@ -84,7 +84,7 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     # Believed from every peer: it can only refuse more, and no page can make a browser send it.
     is_secure = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower() in SECURE_SCHEMES
     hosts = asked_hosts(connection, is_proxied=is_proxied)
-    is_ours = origin is not None and _is_origin_of(origin, hosts, is_secure=is_secure)
+    is_ours = _is_origin_of(origin, hosts, is_secure=is_secure)
     if connection.scope["type"] == "websocket" and origin is not None:
         # Some browsers send a wrong `Sec-Fetch-Site` with a WebSocket. So the origin decides, if the scheme
         # is known to be right as well.
@@ -98,13 +98,15 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     )
 
 
-def _is_origin_of(origin: str, hosts: Iterable[str], *, is_secure: bool) -> bool:
+def _is_origin_of(origin: str | None, hosts: Iterable[str], *, is_secure: bool) -> bool:
     """
     Whether an origin is among these hosts.
 
     Args:
         is_secure: The browser used TLS. Without TLS anyone on the way may have written a page.
     """
+    if origin is None:
+        return False
     try:
         parts = urlsplit(origin)
         default = DEFAULT_PORTS[parts.scheme]

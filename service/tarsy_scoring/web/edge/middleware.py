@@ -155,33 +155,24 @@ class RequestMiddleware:
         Raises:
             AnswerCut: The application failed after the answer had begun.
         """
-        connection = HTTPConnection(exchange.scope)
         is_admitted = False
         try:
-            if (
-                exchange.head_bytes > MAX_HEAD_BYTES
-            ):  # the server limits only a head that arrives in several pieces
-                raise Problem(431, *REFUSALS[431])
-            if exchange.is_ambiguous:  # RFC 9112, 6.1: an intermediary may see another end of this request
-                detail = "the request states its length in two ways: send one of them"
-                raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
+            _check_head(exchange)
             is_probe = exchange.scope["path"] in PROBES
             if not is_probe:
-                exchange.caller = self._identify(connection)
+                exchange.caller = self._identify(HTTPConnection(exchange.scope))
             # A WebSocket takes no place: the gateway bounds their number.
             places = self._probes if is_probe else self._requests
             async with places.hold() if exchange.scope["type"] == "http" else nullcontext():
                 if not is_probe:
                     self._admit(exchange)
                 is_admitted = True
-                origin = exchange.caller.origin if exchange.caller else Origin()
-                with audit.coming_from(origin):
-                    await self._app(exchange.scope, exchange.receive, exchange.send)
+                await self._call_app(exchange)
         except (Problem, QueueFull) as refusal:
             problem = refusal if isinstance(refusal, Problem) else _too_busy()
             if not is_admitted:
                 self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
-            await problem_response(connection, problem)(exchange.scope, exchange.receive, exchange.send)
+            await _send(exchange, problem)
         except ClientDisconnect:  # in the middle of a body: there is no client left to answer
             exchange.status = exchange.status or 400
         except Exception as error:  # noqa: BLE001 - the outermost place: no detail may reach a caller
@@ -189,7 +180,12 @@ class RequestMiddleware:
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
             if exchange.status is not None:
                 raise AnswerCut("the answer had begun") from None
-            await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
+            await _send(exchange, failed())
+
+    async def _call_app(self, exchange: "_Exchange") -> None:
+        origin = exchange.caller.origin if exchange.caller else Origin()
+        with audit.coming_from(origin):
+            await self._app(exchange.scope, exchange.receive, exchange.send)
 
     def _identify(self, connection: HTTPConnection) -> Caller:
         """
@@ -229,6 +225,21 @@ class RequestMiddleware:
             address=exchange.caller and exchange.caller.origin.address,
             duration_ms=round(duration_s * 1000, 1),
         )
+
+
+async def _send(exchange: "_Exchange", problem: Problem) -> None:
+    response = problem_response(HTTPConnection(exchange.scope), problem)
+    await response(exchange.scope, exchange.receive, exchange.send)
+
+
+def _check_head(exchange: "_Exchange") -> None:
+    """Raises: Problem: 400 or 431."""
+    # The server limits only a head that arrives in several pieces.
+    if exchange.head_bytes > MAX_HEAD_BYTES:
+        raise Problem(431, *REFUSALS[431])
+    if exchange.is_ambiguous:  # RFC 9112, 6.1: an intermediary may see another end of this request
+        detail = "the request states its length in two ways: send one of them"
+        raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
 
 
 def _too_busy() -> Problem:

@@ -221,18 +221,19 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             faults = [_fault(fault, is_json=is_json) for fault in error.errors()[:FAULTS_SHOWN]]
         case HTTPException(status_code=400):  # only FastAPI raises it, for a body that is not JSON
             faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
-        case HTTPException(status_code=status):
-            headers = dict(error.headers or {})
-            if status == 405:
-                headers["Allow"] = ", ".join(
-                    _methods_at(connection)
-                )  # Starlette lists those for the first route
-            return Problem(
-                status, *REFUSALS.get(status, ("Refused", "the request was refused")), headers=headers
-            )
+        case HTTPException():
+            return _refusal_of(connection, error)
         case _:
             raise error
     return Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
+
+
+def _refusal_of(connection: HTTPConnection, error: HTTPException) -> Problem:
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # Starlette lists the methods of the first route alone
+        headers["Allow"] = ", ".join(_methods_at(connection))
+    title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
+    return Problem(error.status_code, title, detail, headers=headers)
 
 
 def _methods_at(connection: HTTPConnection) -> list[str]:

@@ -102,12 +102,7 @@ class TrustedProxies:
 
     def _of_jwt(self, headers: Headers, keys: KeyFile) -> Forwarded | None:
         """The user of a JWT, which is in the user header or in `Authorization`."""
-        named = _single(headers, self._user_header) or ""
-        token = named if _is_jwt(named) else None
-        bearer = (bearer_token(headers) or b"").decode("latin-1")
-        is_bearer_used = token is None and _is_jwt(bearer)
-        if is_bearer_used:
-            token = bearer
+        token, is_bearer_used = self._find_jwt(headers)
         if token is None:
             return None
         claims = keys.verify(token)
@@ -119,6 +114,14 @@ class TrustedProxies:
         groups = claims.get("groups")
         names = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else []
         return Forwarded(user, self._scopes(names), is_bearer_used)
+
+    def _find_jwt(self, headers: Headers) -> tuple[str | None, bool]:
+        """The JWT, and whether it is the bearer token."""
+        named = _single(headers, self._user_header) or ""
+        bearer = (bearer_token(headers) or b"").decode("latin-1")
+        if _is_jwt(named):
+            return named, False
+        return (bearer, True) if _is_jwt(bearer) else (None, False)
 
     def _groups(self, headers: Headers) -> list[str]:
         return _listed(_single(headers, self._groups_header) or "") if self._write_groups else []
