@@ -230,7 +230,7 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
         ((), "", "has no column 'session_id'"),
         ((), "session_id\nright-1\n", "has no column 'outcome'"),
         ((), "session_id,outcome\nright-1,corect\n", "line 2: 'corect' is not an outcome"),
-        ((), "session_id,outcome\nright-1\n", "line 2: it does not have the 2 fields of the header"),
+        ((), "session_id,outcome\nright-1\n", "line 2: the line and the header have different numbers of fields"),
         ((), "session_id,outcome\nright-1,correct\nright-1,wrong\n", "has an outcome already"),
         ((), "session_id,outcome\nright-1,partial\n", "of 1 label none is `correct` or `wrong`"),
         ((), "session_id,outcome\nright-1,correct\ngone-1,wrong\n", "does not have 1 of 2 labelled sessions (gone-1)"),

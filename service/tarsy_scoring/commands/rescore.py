@@ -94,21 +94,13 @@ def rescore(
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
-    _refuse_if(
-        {
-            "name sessions, or select them with --obsolete, --failed or --since": bool(sessions)
-            == is_selection,
-            "--chain needs a selection: --obsolete, --failed or --since": sessions and chain is not None,
-            "--obsolete and --failed exclude each other": obsolete and failed,
-            "--error-kind needs --failed": error_kind is not None and not failed,
-            "--obsolete uses each chain's criteria and excludes --criteria": obsolete
-            and criteria is not None,
-        }
-    )
+    _require_consistent(sessions, obsolete, failed, error_kind, since, chain, criteria)
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
 
     async def select(parts: Parts) -> list[str]:
+        if not is_selection:
+            return sessions
         if obsolete:
             return await obsolete_sessions(parts.database, parts.inbox.policy, chain, since)
         if failed:
@@ -128,7 +120,7 @@ def rescore(
                 reason=reason,
                 priority=Priority.BULK if is_selection else Priority.PEOPLE,
             )
-            for session in (await select(parts) if is_selection else sessions)
+            for session in await select(parts)
         ]
         if is_selection:
             await _show_or_send(parts, requests, yes=yes, as_json=as_json)
@@ -210,10 +202,31 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
         await source.close()
 
 
-def _refuse_if(faults: Mapping[str, object]) -> None:
-    for why, is_wrong in faults.items():
-        if is_wrong:
-            raise click.UsageError(why)
+def _require_consistent(
+    sessions: Sequence[str],
+    obsolete: bool,
+    failed: bool,
+    error_kind: str | None,
+    since: datetime | None,
+    chain: str | None,
+    criteria: str | None,
+) -> None:
+    """Refuse options of `rescore` that do not go together. Raises: click.UsageError."""
+    is_selection = obsolete or failed or since is not None
+    _refuse_if(
+        bool(sessions) == is_selection, "name sessions, or select them with --obsolete, --failed or --since"
+    )
+    _refuse_if(sessions and chain is not None, "--chain needs a selection: --obsolete, --failed or --since")
+    _refuse_if(obsolete and failed, "--obsolete and --failed exclude each other")
+    _refuse_if(error_kind is not None and not failed, "--error-kind needs --failed")
+    _refuse_if(
+        obsolete and criteria is not None, "--obsolete uses each chain's criteria and excludes --criteria"
+    )
+
+
+def _refuse_if(is_wrong: object, why: str) -> None:
+    if is_wrong:
+        raise click.UsageError(why)
 
 
 # --- selections ----------------------------------------------------------------------------------------

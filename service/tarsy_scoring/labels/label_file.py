@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
@@ -38,25 +39,39 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
         ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
     """
     known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
-    labels = list[Label]()
-    try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
-        columns = _find_columns(reader.fieldnames or (), path)
-        for line in reader:
-            if None in line or None in line.values():
-                raise ValueError("its number of fields differs from that of the header")
-            labels.append(_label({what: line[name].strip() for what, name in columns.items()}, known_bands))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
-        raise ConfigurationError(f"cannot read {path}: {why}") from error
-    except (ValueError, csv.Error) as error:
-        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
+    with open_csv(path) as (header, lines):
+        columns = _find_columns(header, path)
+        labels = [_label({what: line[name] for what, name in columns.items()}, known_bands) for line in lines]
     numbers = [label.number for label in labels if label.number is not None]
     if numbers and 0 < max(numbers) <= 1:
         raise ConfigurationError(
             f"{path}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
         )
     return labels
+
+
+@contextmanager
+def open_csv(path: Path) -> Iterator[tuple[Sequence[str], Iterator[Mapping[str, str]]]]:
+    """
+    Read a CSV file in UTF-8: the header, and the cells of each line by column name.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or reading a line raises ValueError; with line and reason.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
+        yield reader.fieldnames or (), map(_cells, reader)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
+        raise ConfigurationError(f"cannot read {path}: {why}") from error
+    except (ValueError, csv.Error) as error:
+        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _cells(line: Mapping[str | Any, str | Any]) -> Mapping[str, str]:
+    if None in line or None in line.values():
+        raise ValueError("the line and the header have different numbers of fields")
+    return {name: cell.strip() for name, cell in line.items()}
 
 
 def _find_columns(header: Sequence[str], where: Path) -> dict[Field, str]:

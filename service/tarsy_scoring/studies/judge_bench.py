@@ -10,8 +10,6 @@ Source:
     E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212.
 """
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import numpy as np
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.labels.calibration import OUTCOME_WORDS, read_outcome
+from tarsy_scoring.labels.label_file import open_csv
 
 Outcome = Literal["right", "partial", "wrong", "unknown"]
 
@@ -140,25 +139,17 @@ def read_known_outcomes(path: Path) -> list[KnownOutcome]:
         ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
     """
     found: dict[str, KnownOutcome] = {}
-    try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
-        reader.fieldnames = [name.strip().casefold() for name in reader.fieldnames or ()]
-        if missing := [name for name in ("session_id", "outcome") if name not in reader.fieldnames]:
+    with open_csv(path) as (header, lines):
+        names = {name.strip().casefold() for name in header}
+        if missing := [name for name in ("session_id", "outcome") if name not in names]:
             raise ConfigurationError(f"{path} has no column {missing[0]!r}")
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"it does not have the {len(reader.fieldnames)} fields of the header")
-            one = _known_outcome({name: cell.strip() for name, cell in row.items()})
+        for line in lines:
+            one = _known_outcome({name.strip().casefold(): cell for name, cell in line.items()})
             if one.session_id in found:
                 raise ValueError(
                     f"the session {one.session_id} has an outcome already; keep one line of a session"
                 )
             found[one.session_id] = one
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
-        raise ConfigurationError(f"cannot read {path}: {why}") from error
-    except (ValueError, csv.Error) as error:
-        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
     return list(found.values())
 
 

@@ -207,8 +207,8 @@ WRONG_FILES = {
         ("session_id,outcome,selection", "s-1,wrong,all"),
         "line 2: the selection is 'all'; it can be",
     ),
-    "too-few-fields": (("session_id,outcome", "s-1"), "line 2: its number of fields differs"),
-    "too-many-fields": (("session_id,outcome", "s-1,wrong,really"), "line 2: its number of fields differs"),
+    "too-few-fields": (("session_id,outcome", "s-1"), "line 2: the line and the header have different"),
+    "too-many-fields": (("session_id,outcome", "s-1,wrong,really"), "line 2: the line and the header have different"),
     "open-quotation": (("session_id,outcome", 's-1,"wrong'), "unexpected end of data"),
 }
 

@@ -169,10 +169,7 @@ class RequestMiddleware:
                 is_admitted = True
                 await self._call_app(exchange)
         except (Problem, QueueFull) as refusal:
-            problem = refusal if isinstance(refusal, Problem) else _too_busy()
-            if not is_admitted:
-                self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
-            await _send(exchange, problem)
+            await self._refuse(exchange, refusal, is_admitted=is_admitted)
         except ClientDisconnect:  # in the middle of a body: there is no client left to answer
             exchange.status = exchange.status or 400
         except Exception as error:  # noqa: BLE001 - the outermost place: no detail may reach a caller
@@ -186,6 +183,14 @@ class RequestMiddleware:
         origin = exchange.caller.origin if exchange.caller else Origin()
         with audit.coming_from(origin):
             await self._app(exchange.scope, exchange.receive, exchange.send)
+
+    async def _refuse(
+        self, exchange: "_Exchange", refusal: Problem | QueueFull, *, is_admitted: bool
+    ) -> None:
+        problem = refusal if isinstance(refusal, Problem) else _too_busy()
+        if not is_admitted:
+            self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
+        await _send(exchange, problem)
 
     def _identify(self, connection: HTTPConnection) -> Caller:
         """
