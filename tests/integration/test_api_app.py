@@ -183,7 +183,7 @@ async def test_an_unexpected_error_is_reported_without_its_text(client: httpx.As
 
 
 async def test_an_answer_that_breaks_off_is_cut(client: httpx.AsyncClient) -> None:
-    with pytest.raises(middleware.AnswerCut) as cut:
+    with pytest.raises(middleware.ResponseCut) as cut:
         await client.get("/test/breaks-off")
     assert cut.value.__suppress_context__
 

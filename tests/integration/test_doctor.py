@@ -19,7 +19,7 @@ from processes import Service
 from tarsy_scoring.commands.doctor import examine, examine_database
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.doctor import database as database_module
-from tarsy_scoring.doctor.checks import Result, run_checks
+from tarsy_scoring.doctor.checks import CheckResult, run_checks
 from tarsy_scoring.doctor.systems import broker_checks, judge_checks, source_checks
 from tarsy_scoring.kafka.examine import read_topics
 from tarsy_scoring_lab.scripted_faults import Fault
@@ -28,11 +28,11 @@ from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 DEAD = "127.0.0.1:9"
 
 
-def by_name(results: list[Result]) -> dict[str, Result]:
+def by_name(results: list[CheckResult]) -> dict[str, CheckResult]:
     return {result.name: result for result in results}
 
 
-def the_fault(results: list[Result], name: str) -> str:
+def the_fault(results: list[CheckResult], name: str) -> str:
     """Require that this check failed, and no other; returns what it found and advises."""
     failed = [result for result in results if result.state == "failed"]
     assert [result.name for result in failed] == [name], failed
@@ -41,7 +41,7 @@ def the_fault(results: list[Result], name: str) -> str:
     return f"{found.found}; {found.advice}"
 
 
-def skipped(results: list[Result]) -> set[str]:
+def skipped(results: list[CheckResult]) -> set[str]:
     return {result.name for result in results if result.state == "skipped"}
 
 
@@ -98,7 +98,7 @@ async def test_without_settings_every_check_says_what_is_missing(tmp_path: Path)
 # --- the database --------------------------------------------------------------------------------------
 
 
-async def look_at_database(url: str, **env: str) -> list[Result]:
+async def look_at_database(url: str, **env: str) -> list[CheckResult]:
     return await examine_database(load_settings({"SCORING_DATABASE_URL": url, **env}))
 
 
@@ -206,7 +206,7 @@ async def test_a_transaction_pooler_that_loses_prepared_statements(database_url:
 # --- the brokers ---------------------------------------------------------------------------------------
 
 
-async def look_at_brokers(env: Mapping[str, str], config: Any = None) -> list[Result]:
+async def look_at_brokers(env: Mapping[str, str], config: Any = None) -> list[CheckResult]:
     settings = load_settings(env)
     return await run_checks(broker_checks(settings if config is None else config(settings)))
 
@@ -279,7 +279,7 @@ async def test_codecs_that_are_not_installed(topics: Topics, monkeypatch: pytest
 # --- source and judge ----------------------------------------------------------------------------------
 
 
-async def look_at_source(**env: str) -> list[Result]:
+async def look_at_source(**env: str) -> list[CheckResult]:
     return await run_checks(source_checks(load_settings(env)))
 
 

@@ -15,7 +15,7 @@ from processes import Service
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.checks import Result, run_checks
+from tarsy_scoring.doctor.checks import CheckResult, run_checks
 from tarsy_scoring.doctor.systems import broker_checks
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.connect import BrokerAway
@@ -240,7 +240,7 @@ async def test_the_doctor_names_all_missing_permissions(broker: SecuredKafka, lo
     await broker.allow(USER, "READ", "topic", settings.topic_scoring_events)
     await broker.allow("another", "READ", "group", settings.kafka_group)
 
-    async def result(name: str) -> Result:
+    async def result(name: str) -> CheckResult:
         return {result.name: result for result in await run_checks(broker_checks(settings))}[name]
 
     lacking = f"this login lacks READ on {settings.topic_session_completed}, READ on the group {settings.kafka_group}"

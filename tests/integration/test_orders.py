@@ -23,7 +23,7 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.studies.commands.judging import Judgement, wait_for
+from tarsy_scoring.studies.commands.judging import OrderedJudgement, wait_for
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 THREE = [Order("session-1", "consistency", DEFAULT_CRITERIA, n) for n in (1, 2, 3)]
@@ -140,7 +140,7 @@ async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring) -> None:
 # --- following -----------------------------------------------------------------------------------------
 
 
-async def wait(scoring: Scoring, *ids: UUID, timeout_s: float = 0) -> dict[UUID, Judgement]:
+async def wait(scoring: Scoring, *ids: UUID, timeout_s: float = 0) -> dict[UUID, OrderedJudgement]:
     return await wait_for(scoring.reader, ids, timeout_s)
 
 

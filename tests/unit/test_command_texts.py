@@ -11,25 +11,25 @@ from click.testing import CliRunner
 from tarsy_scoring.commands import rescore
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
-from tarsy_scoring.doctor.checks import Result
+from tarsy_scoring.doctor.checks import CheckResult
 from tarsy_scoring.labels.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.queue.selection import Amount, Estimate
+from tarsy_scoring.queue.selection import Amount, CostEstimate
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.studies.commands import compare, consistency
-from tarsy_scoring.studies.commands.judging import Judgement
+from tarsy_scoring.studies.commands.judging import OrderedJudgement
 from tarsy_scoring.studies.comparison import ScoredSession, compare_versions
 from tarsy_scoring.studies.drift_report import STATES
 
 EXAMPLES = Path(__file__).parents[2] / "service" / "tarsy_scoring_lab" / "examples"
 
 
-def judgement(session_id: str, total: int | None, status: str = "completed", **changes: Any) -> Judgement:
-    fields: dict[str, Any] = dict.fromkeys(Judgement.__dataclass_fields__)
+def judgement(session_id: str, total: int | None, status: str = "completed", **changes: Any) -> OrderedJudgement:
+    fields: dict[str, Any] = dict.fromkeys(OrderedJudgement.__dataclass_fields__)
     stated = {"session_id": session_id, "status": status, "total_score": total, "flags": [], "attempt": 1}
     bound = {"criteria": "investigation-outcome", "criteria_hash": "c" * 64, "score_id": uuid.uuid4()}
-    return Judgement(**fields | stated | bound | {"bands": {"good": [60, 100], "bad": [0, 59]}} | changes)
+    return OrderedJudgement(**fields | stated | bound | {"bands": {"good": [60, 100], "bad": [0, 59]}} | changes)
 
 
 def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str, Any]) -> list[str]:
@@ -39,7 +39,7 @@ def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str,
 
 
 def test_doctor_prints_each_line_of_a_result(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = [Result("settings", "failed", "one\ntwo\x1b[2J", "first\nsecond"), Result("clock", "ok", "")]
+    checks = [CheckResult("settings", "failed", "one\ntwo\x1b[2J", "first\nsecond"), CheckResult("clock", "ok", "")]
 
     lines = shown(capsys, "doctor.txt", {"checks": checks})
 
@@ -168,8 +168,8 @@ def test_calibration_prints_kappa_and_the_confusion_table(capsys: pytest.Capture
 
 def test_estimate_prints_the_source_of_each_amount(capsys: pytest.CaptureFixture[str]) -> None:
     chains = {None: 1, "kubernetes": 3}
-    rescore.show_estimate(Estimate(4, chains, Amount(1234.5, 2, 1, 1), Amount(None, 0, 0, 4)))
-    rescore.show_estimate(Estimate(0, {}, Amount(None, 0, 0, 0), Amount(0.0, 0, 0, 0)))
+    rescore.show_estimate(CostEstimate(4, chains, Amount(1234.5, 2, 1, 1), Amount(None, 0, 0, 4)))
+    rescore.show_estimate(CostEstimate(0, {}, Amount(None, 0, 0, 0), Amount(0.0, 0, 0, 0)))
     assert capsys.readouterr().out.splitlines() == [
         "4 sessions would be scored: 1 of no known chain, 3 of kubernetes",
         "  tokens: about 1,234 (2 as their earlier scores, 1 as their chain on average, 1 unknown and not counted)",

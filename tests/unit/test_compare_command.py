@@ -9,14 +9,14 @@ from click.testing import CliRunner
 
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.studies.commands.compare import Pair, choose_values, compare, document_of
-from tarsy_scoring.studies.commands.judging import Judgement
+from tarsy_scoring.studies.commands.judging import OrderedJudgement
 from tarsy_scoring.studies.comparison import ScoredSession
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 
 
-def judgement(criteria: str, total: int | None) -> Judgement:
-    return Judgement(
+def judgement(criteria: str, total: int | None) -> OrderedJudgement:
+    return OrderedJudgement(
         score_id=uuid.uuid4(),
         session_id="session-1",
         status="failed" if total is None else "completed",

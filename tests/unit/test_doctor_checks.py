@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked, Result, run_checks
+from tarsy_scoring.doctor.checks import LIMIT_S, Check, CheckFault, CheckResult, NotChecked, run_checks
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, StartRefused, TimelineUnavailable
 
 
@@ -14,7 +14,7 @@ async def fits() -> str:
 
 
 async def fails() -> str:
-    raise Fault("it is too small", "make it larger")
+    raise CheckFault("it is too small", "make it larger")
 
 
 async def refuses() -> str:
@@ -57,25 +57,25 @@ async def test_every_check_has_its_own_result() -> None:
     results = await run_checks([Check(name, look) for name, look in looks.items()])
 
     assert results == [
-        Result("a", "ok", "it fits"),
-        Result("b", "failed", "it is too small", "make it larger"),
-        Result("c", "failed", "the database is not migrated (0001); run: tarsy-scoring migrate", ADVICE),
-        Result("d", "skipped", "it is off"),
-        Result("e", "failed", "the check itself failed (KeyError)", "report it as a fault of doctor"),
-        Result("f", "ok", "it fits"),
-        Result(
+        CheckResult("a", "ok", "it fits"),
+        CheckResult("b", "failed", "it is too small", "make it larger"),
+        CheckResult("c", "failed", "the database is not migrated (0001); run: tarsy-scoring migrate", ADVICE),
+        CheckResult("d", "skipped", "it is off"),
+        CheckResult("e", "failed", "the check itself failed (KeyError)", "report it as a fault of doctor"),
+        CheckResult("f", "ok", "it fits"),
+        CheckResult(
             "g",
             "failed",
             "cannot read the session s from TARSy's API at t:1",
             ADVICE,
         ),
-        Result(
+        CheckResult(
             "h",
             "failed",
             "SCORING_TIMELINE_DIR: /nowhere is not a folder",
             "correct the setting; docs/configuration.md describes it",
         ),
-        Result("i", "skipped", "SCORING_TIMELINE_DIR is not set"),
+        CheckResult("i", "skipped", "SCORING_TIMELINE_DIR is not set"),
     ]
 
 
@@ -86,8 +86,8 @@ async def test_a_check_is_skipped_unless_what_it_needs_is_ok(first: Callable[...
     _, *results = await run_checks(checks)
 
     assert results == [
-        Result("second", "skipped", "needs: first"),
-        Result("third", "skipped", "needs: second"),
+        CheckResult("second", "skipped", "needs: first"),
+        CheckResult("third", "skipped", "needs: second"),
     ]
 
 

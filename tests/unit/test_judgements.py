@@ -9,13 +9,13 @@ from click.testing import CliRunner
 
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.studies.commands import compare, consistency
-from tarsy_scoring.studies.commands.judging import Cost, Judgement, Run, cost_of, status_of
+from tarsy_scoring.studies.commands.judging import Cost, OrderedJudgement, StudyRun, cost_of, status_of
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 USAGE = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.01}
 
 
-def judgement(total: int | None = 67, **changes: Any) -> Judgement:
+def judgement(total: int | None = 67, **changes: Any) -> OrderedJudgement:
     """A completed judgement."""
     said: dict[str, Any] = {
         "score_id": uuid.uuid4(),
@@ -32,7 +32,7 @@ def judgement(total: int | None = 67, **changes: Any) -> Judgement:
         "error_kind": None,
         "error_message": None,
     }
-    return Judgement(total_score=total, **(said | changes))
+    return OrderedJudgement(total_score=total, **(said | changes))
 
 
 REFUSED = judgement(None, status="failed", error_kind="refused", judge_fingerprint=None)
@@ -64,7 +64,7 @@ def test_exit_status_is_0_only_if_every_judgement_has_a_total() -> None:
 
 def test_the_command_to_see_a_run_again_can_be_pasted() -> None:
     """Names are quoted for the shell."""
-    run = Run(RUN, ["consistency", "session 1", "-n", "3"], [])
+    run = StudyRun(RUN, ["consistency", "session 1", "-n", "3"], [])
 
     assert shlex.split(run.again) == ["tarsy-scoring", "consistency", "session 1", "-n", "3", "--run", str(RUN)]
 

@@ -20,7 +20,7 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.checks import SETTING_ADVICE, Result, run_checks
+from tarsy_scoring.doctor.checks import SETTING_ADVICE, CheckResult, run_checks
 from tarsy_scoring.doctor.database import database_checks
 from tarsy_scoring.doctor.systems import broker_checks, judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError, errors_of
@@ -53,7 +53,7 @@ def doctor(no_judge: bool, as_json: bool) -> None:
     sys.exit(FAILED if any(result.state == "failed" for result in results) else 0)
 
 
-async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
+async def examine(settings: Settings, *, with_judge: bool) -> list[CheckResult]:
     """Run all checks, those of different systems at the same time."""
     systems = await asyncio.gather(
         examine_database(settings),
@@ -64,7 +64,7 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[Result]:
     return [examine_settings(settings), *(result for results in systems for result in results)]
 
 
-def examine_settings(settings: Settings) -> Result:
+def examine_settings(settings: Settings) -> CheckResult:
     """Make the checks of a start; the advice includes what to do about warnings."""
     with collected_warnings() as warnings:
         errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
@@ -76,24 +76,26 @@ def examine_settings(settings: Settings) -> Result:
     return _result_of_settings(errors, "\n".join(map(in_words, warnings)))
 
 
-def _result_of_settings(errors: Sequence[ConfigurationError], warnings: str = "") -> Result:
+def _result_of_settings(errors: Sequence[ConfigurationError], warnings: str = "") -> CheckResult:
     if errors:
-        return Result(
+        return CheckResult(
             "settings", "failed", "\n".join(map(str, errors)), f"{SETTING_ADVICE}\n{warnings}".strip()
         )
-    return Result("settings", "ok", "they are complete, and criteria and gates can be used", warnings or None)
+    return CheckResult(
+        "settings", "ok", "they are complete, and criteria and gates can be used", warnings or None
+    )
 
 
-async def examine_database(settings: Settings) -> list[Result]:
+async def examine_database(settings: Settings) -> list[CheckResult]:
     """Run the checks of our database."""
     if settings.database_url is None:
-        return [Result("database", "skipped", "SCORING_DATABASE_URL is not set")]
+        return [CheckResult("database", "skipped", "SCORING_DATABASE_URL is not set")]
     url = settings.database_url.get_secret_value()
     database = Database(url, settings.database_schema, pool_size=2, statement_cache=0)
     try:
         await database.open()
         return await run_checks(database_checks(settings, database))
     except ConfigurationError as error:
-        return [Result("database", "failed", str(error), SETTING_ADVICE)]
+        return [CheckResult("database", "failed", str(error), SETTING_ADVICE)]
     finally:
         await database.close()

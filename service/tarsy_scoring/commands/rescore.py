@@ -30,7 +30,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.queue.selection import Estimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.queue.selection import CostEstimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
@@ -281,7 +281,7 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
 def _print_sent(
     requests: Sequence[Request],
     counts: Counter[str],
-    estimate: Estimate | None,
+    estimate: CostEstimate | None,
     *,
     as_json: bool,
     left_out: Mapping[str, int] | None = None,
@@ -296,7 +296,7 @@ def _print_sent(
     click.echo(f"{counted(len(requests), 'session')}: {summary}")
 
 
-def estimate_document(estimate: Estimate) -> dict[str, Any]:
+def estimate_document(estimate: CostEstimate) -> dict[str, Any]:
     """An estimate as a JSON document; chains are sorted by name."""
     by_name = sorted(estimate.chains.items(), key=lambda counted: counted[0] or "")
     chains = [{"chain_id": chain, "sessions": n} for chain, n in by_name]
@@ -305,6 +305,6 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
     return {"chains": chains, "tokens": tokens, "cost_usd": asdict(estimate.cost_usd)}
 
 
-def show_estimate(estimate: Estimate) -> None:
+def show_estimate(estimate: CostEstimate) -> None:
     """Print what a selection will probably cost."""
     print_text("estimate.txt", {"sessions": estimate.sessions} | estimate_document(estimate))

@@ -32,7 +32,7 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
 
 
-class Prices(Frozen):
+class TokenPrices(Frozen):
     """USD per million tokens."""
 
     input: float = Field(ge=0)
@@ -83,7 +83,7 @@ class ProviderSettings(Frozen):
     """Limit over all workers; `null`: none."""
     tokens_per_minute: int | None = Field(None, ge=1)
     """Limit over all workers; `null`: none."""
-    prices_usd_per_million_tokens: Prices | None = None
+    prices_usd_per_million_tokens: TokenPrices | None = None
     """`{input, cached_input, output}`."""
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ LIMIT_S = 10.0
 SETTING_ADVICE = "correct the setting; docs/configuration.md describes it"
 
 
-class Fault(Exception):
+class CheckFault(Exception):
     """A check found what does not fit; `advice` says what helps."""
 
     def __init__(self, found: str, advice: str) -> None:
@@ -31,7 +31,7 @@ class Check:
     One check.
 
     Args:
-        look: Returns what it found, where that fits. Raises `Fault` or `NotChecked`, or lets the error of the
+        look: Returns what it found, where that fits. Raises `CheckFault` or `NotChecked`, or lets the error of the
             system or of a missing setting through.
         needs: Names of earlier checks without which this one can find nothing.
     """
@@ -42,7 +42,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """A check's result; `advice` is None where nothing has to be done."""
 
     name: str
@@ -51,28 +51,28 @@ class Result:
     advice: str | None = None
 
 
-async def run_checks(checks: Sequence[Check]) -> list[Result]:
+async def run_checks(checks: Sequence[Check]) -> list[CheckResult]:
     """Run one system's checks in order. Raises nothing: every error is a result."""
-    results: dict[str, Result] = {}
+    results: dict[str, CheckResult] = {}
     for check in checks:
         lacking = [name for name in check.needs if results[name].state != "ok"]
         if lacking:
-            results[check.name] = Result(check.name, "skipped", f"needs: {', '.join(lacking)}")
+            results[check.name] = CheckResult(check.name, "skipped", f"needs: {', '.join(lacking)}")
         else:
             results[check.name] = await _run(check)
     return list(results.values())
 
 
-async def _run(check: Check) -> Result:
-    def failed(found: str, advice: str) -> Result:
-        return Result(check.name, "failed", found, advice)
+async def _run(check: Check) -> CheckResult:
+    def failed(found: str, advice: str) -> CheckResult:
+        return CheckResult(check.name, "failed", found, advice)
 
     try:
         async with asyncio.timeout(LIMIT_S):
-            return Result(check.name, "ok", await check.look())
+            return CheckResult(check.name, "ok", await check.look())
     except (NotChecked, SettingMissing) as reason:  # the check `settings` fails where one is missing
-        return Result(check.name, "skipped", str(reason))
-    except Fault as fault:
+        return CheckResult(check.name, "skipped", str(reason))
+    except CheckFault as fault:
         return failed(str(fault), fault.advice)
     except TimeoutError:
         return failed(f"no answer within {LIMIT_S:g} s", "look for load, for locks and for a closed network")

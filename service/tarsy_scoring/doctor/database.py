@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.checks import Check, Fault
+from tarsy_scoring.doctor.checks import Check, CheckFault
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused
 from tarsy_scoring.postgres.poolers import SESSION, shares_sessions
@@ -80,10 +80,10 @@ class _DatabaseLooks:
         [row] = await self._fetch(SERVER)
         found = f"PostgreSQL {row['version']} at {self._database.place}"
         if row["number"] < OLDEST_VERSION * 10_000:
-            raise Fault(found, f"upgrade it to {OLDEST_VERSION} or newer")
+            raise CheckFault(found, f"upgrade it to {OLDEST_VERSION} or newer")
         if row["is_read_only"]:
             advice = "let SCORING_DATABASE_URL lead to the primary, without default_transaction_read_only"
-            raise Fault(f"{found} is a standby or read-only", advice)
+            raise CheckFault(f"{found} is a standby or read-only", advice)
         return found
 
     async def tables(self) -> str:
@@ -94,7 +94,7 @@ class _DatabaseLooks:
         if lacking := await self._fetch(LACKING_PRIVILEGES, sorted(tables), schema):
             names = ", ".join(row["name"] for row in lacking)
             advice = f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} to the role"
-            raise Fault(f"the role lacks privileges on {names}", advice)
+            raise CheckFault(f"the role lacks privileges on {names}", advice)
         return f"the schema {schema!r} has every table, and the role may use them"
 
     async def pooler(self) -> str:
@@ -117,7 +117,7 @@ class _DatabaseLooks:
                         async with one.transaction():
                             await one.fetchval("SELECT $1::int", 1)
         except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
-            raise Fault(
+            raise CheckFault(
                 "a transaction pooler loses prepared statements",
                 "set SCORING_DATABASE_STATEMENT_CACHE=0, or max_prepared_statements in PgBouncer 1.21 or newer",
             ) from None
@@ -128,7 +128,7 @@ class _DatabaseLooks:
         if short:
             found = ", ".join(f"{name} is {limit_s:g} s" for name, limit_s in short.items())
             wanted = ", ".join(f"{name} = 0" for name in short)
-            raise Fault(f"limits cut off work of the service: {found}", f"ALTER ROLE ... SET {wanted}")
+            raise CheckFault(f"limits cut off work of the service: {found}", f"ALTER ROLE ... SET {wanted}")
         return "no limit cuts off work of the service"
 
     async def clock(self) -> str:
@@ -140,7 +140,7 @@ class _DatabaseLooks:
         apart_s = await self._database.once(ahead_s)
         found = f"the clock of the database differs by {apart_s:+.1f} s from ours"
         if abs(apart_s) > CLOCKS_APART_S:
-            raise Fault(found, "synchronise both hosts by NTP")
+            raise CheckFault(found, "synchronise both hosts by NTP")
         return found
 
     async def _fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.checks import LIMIT_S, Check, Fault, NotChecked
+from tarsy_scoring.doctor.checks import LIMIT_S, Check, CheckFault, NotChecked
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock
@@ -42,7 +42,7 @@ class _BrokerLooks:
 
     async def codecs(self) -> str:
         if not has_codecs():
-            raise Fault(
+            raise CheckFault(
                 "batches cannot be read that are compressed with snappy, lz4 or zstd",
                 "install aiokafka with the extras snappy, lz4 and zstd, as the image of the service does",
             )
@@ -53,7 +53,7 @@ class _BrokerLooks:
         try:
             await check_brokers(self._options)
         except BrokerAway as error:
-            raise Fault(str(error), "start the brokers, or correct SCORING_KAFKA_*") from error
+            raise CheckFault(str(error), "start the brokers, or correct SCORING_KAFKA_*") from error
         return f"{self._settings.require_kafka()} answers, and lets this login in"
 
     async def topics(self) -> str:
@@ -63,7 +63,7 @@ class _BrokerLooks:
         if missing and self._settings.create_topics:
             raise NotChecked(f"{missing}: the first worker creates what is missing (SCORING_CREATE_TOPICS)")
         if missing:
-            raise Fault(
+            raise CheckFault(
                 f"there is no topic {missing}, or this login may not see it",
                 "create it, let the service do it (SCORING_CREATE_TOPICS=true), or grant DESCRIBE",
             )
@@ -75,7 +75,7 @@ class _BrokerLooks:
         if not await may_use_group(options, group):
             lacking.append(f"READ on the group {group}")
         if lacking:
-            raise Fault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
+            raise CheckFault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
         return "this login may read and use its group"
 
     async def settings_of_topics(self) -> str:
@@ -84,7 +84,7 @@ class _BrokerLooks:
         if len(configs) < len(self._found):
             raise NotChecked("this login may not read the configuration of topics (DESCRIBE_CONFIGS)")
         if faults := self._topic_faults(configs):
-            raise Fault("\n".join(faults), "change the topics; docs/requirements.md says why")
+            raise CheckFault("\n".join(faults), "change the topics; docs/requirements.md says why")
         return "cleanup, sizes and replicas fit"
 
     def _topic_faults(self, configs: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -152,7 +152,9 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
                 await client.close()
         found = "; ".join(words for words, _ in answers)
         if not all(has_answered for _, has_answered in answers):
-            raise Fault(found, "check base_url, model and key of each provider that failed, and the network")
+            raise CheckFault(
+                found, "check base_url, model and key of each provider that failed, and the network"
+            )
         return found
 
     return [Check("judge", judge)]

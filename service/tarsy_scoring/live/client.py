@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import from_json, to_json
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
-from tarsy_scoring.live.events import Event
+from tarsy_scoring.live.events import LiveEvent
 
 
 class CloseReason(Enum):
@@ -167,7 +167,7 @@ class Client:
         self.requests: asyncio.Queue[ClientRequest] = asyncio.Queue(limits.messages_at_once)
         self.closing: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
         self._limits = limits
-        self._held: list[Event] | None = None
+        self._held: list[LiveEvent] | None = None
         self._held_bytes = 0
         self._queue: deque[Chunk] = deque()
         self._queued_events = 0
@@ -186,7 +186,7 @@ class Client:
         """Start to hold live events back, because a catch-up is sent first."""
         self._held, self._held_bytes = [], 0
 
-    def hold_back(self, events: Sequence[Event]) -> None:
+    def hold_back(self, events: Sequence[LiveEvent]) -> None:
         """Keep live events until `release`; closes the connection if they are too many."""
         assert self._held is not None, "hold() comes first"
         self._held += events

@@ -17,7 +17,7 @@ EARLY_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LiveEvent:
     """
     A scoring event to be sent.
 
@@ -33,7 +33,7 @@ class Event:
     emitted_us: int
 
 
-class Order:
+class EventSequence:
     """
     Puts events into the order of their positions. Positions have no gaps, so a missing event is noticed.
 
@@ -43,7 +43,7 @@ class Order:
 
     def __init__(self, position: int) -> None:
         self.position = position
-        self._early: dict[int, Event] = {}
+        self._early: dict[int, LiveEvent] = {}
 
     @property
     def has_gap(self) -> bool:
@@ -55,12 +55,12 @@ class Order:
         """Whether `EARLY_LIMIT` events wait, so that no more should be added."""
         return len(self._early) >= EARLY_LIMIT
 
-    def add(self, event: Event) -> None:
+    def add(self, event: LiveEvent) -> None:
         """Add an event. One that was taken already is dropped; one that is waiting is replaced."""
         if event.position > self.position:
             self._early[event.position] = event
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[LiveEvent]:
         """Remove and return the events that follow `position` without a gap."""
         ready = []
         while (event := self._early.pop(self.position + 1, None)) is not None:
@@ -68,7 +68,7 @@ class Order:
             self.position += 1
         return ready
 
-    def take_until(self, position: int) -> list[Event]:
+    def take_until(self, position: int) -> list[LiveEvent]:
         """Remove and return the events up to `position` and those that follow it; earlier gaps are final."""
         # The database had no row for these positions: their sessions were erased.
         ready = [self._early.pop(p) for p in sorted(self._early) if p <= position]
@@ -76,7 +76,7 @@ class Order:
         return ready + self.take()
 
 
-def decode(value: bytes | None) -> Event | None:
+def decode(value: bytes | None) -> LiveEvent | None:
     """The event in a record's value; None if it is not a scoring event with a position."""
     try:
         return event_of(from_json(value or b""), value or b"")
@@ -84,7 +84,7 @@ def decode(value: bytes | None) -> Event | None:
         return None
 
 
-def event_of(payload: Mapping[str, Any], text: bytes) -> Event:
+def event_of(payload: Mapping[str, Any], text: bytes) -> LiveEvent:
     """
     Build an event with its channels from its payload.
 
@@ -101,4 +101,4 @@ def event_of(payload: Mapping[str, Any], text: bytes) -> Event:
     is_for_all = payload["purpose"] == "production" and (
         payload["type"] != "scoring.progress" or payload["phase"] in PHASES_FOR_ALL
     )
-    return Event(position, (own, SESSIONS) if is_for_all else (own,), text, emitted_us)
+    return LiveEvent(position, (own, SESSIONS) if is_for_all else (own,), text, emitted_us)

@@ -38,7 +38,7 @@ from tarsy_scoring.live.client import (
     Socket,
     parse_request,
 )
-from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS, Order, decode, event_of
+from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS, EventSequence, decode, event_of
 from tarsy_scoring.live.signals import INSIGHTS, LiveInsights
 from tarsy_scoring.live.stored import READ_LIMIT, catch_up, newer
 from tarsy_scoring.live.subscriptions import Subscriptions
@@ -74,7 +74,7 @@ class Gateway:
         self._database = database
         self._metrics = metrics
         self._limits = limits
-        self._order: Order | None = None
+        self._order: EventSequence | None = None
         self._arrived = asyncio.Event()
         self._has_position = asyncio.Event()
         self._clients: set[Client] = set()
@@ -112,7 +112,7 @@ class Gateway:
 
     def begin_at(self, position: int) -> None:
         """Treat the events after this position as live."""
-        self._order = Order(position)
+        self._order = EventSequence(position)
         self._has_position.set()
 
     def take_records(self, records: Sequence[Record]) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from tarsy_scoring.live.client import Chunk, Client
-from tarsy_scoring.live.events import Event
+from tarsy_scoring.live.events import LiveEvent
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
@@ -36,11 +36,11 @@ class Subscriptions:
         for client in self._subscribers.get(channel, ()):
             client.offer(chunk)
 
-    def send(self, events: Sequence[Event]) -> None:
+    def send(self, events: Sequence[LiveEvent]) -> None:
         """Send events, in order, to subscribers, once per client."""
         wanted = self._recipients(events)
         # Most clients are subscribed to the same channels, so few selections serve all of them.
-        selections: dict[tuple[str, ...], tuple[list[Event], Chunk]] = {}
+        selections: dict[tuple[str, ...], tuple[list[LiveEvent], Chunk]] = {}
         for client, channels in wanted.items():
             key = tuple(channels)
             if key not in selections:
@@ -56,7 +56,7 @@ class Subscriptions:
             for event in events:
                 self._metrics.gateway_lag.observe(max(0.0, now_us - event.emitted_us) / 1e6)
 
-    def _recipients(self, events: Sequence[Event]) -> dict[Client, list[str]]:
+    def _recipients(self, events: Sequence[LiveEvent]) -> dict[Client, list[str]]:
         """The clients that subscribe to these events, each with the channels that it hears."""
         wanted: dict[Client, list[str]] = {}
         for channel in dict.fromkeys(c for e in events for c in e.channels):

@@ -101,7 +101,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CostEstimate:
     """
     Estimate for scoring a selection once; `chains` counts its sessions by chain, None for an unknown one.
     """
@@ -170,7 +170,7 @@ async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> li
     return rows
 
 
-async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> Estimate:
+async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> CostEstimate:
     """
     Estimate tokens and cost if each session is scored once.
 
@@ -190,7 +190,7 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
 
 def add_up(
     chains: Mapping[str, str | None], own: Mapping[str, Usage], averages: Mapping[str | None, Usage]
-) -> Estimate:
+) -> CostEstimate:
     """
     Sum up an estimate: a session's own usage, else the chain's average, else unknown.
 
@@ -211,6 +211,6 @@ def add_up(
         known = own_scores + averaged
         return Amount(about if known else None, own_scores, averaged, len(chains) - known)
 
-    return Estimate(
+    return CostEstimate(
         len(chains), Counter(chains.values()), amount(lambda u: u.tokens), amount(lambda u: u.cost_usd)
     )

@@ -21,7 +21,7 @@ _UUID, _NUMBER = UUID(int=0), 0  # before every key
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NameColumn:
     """
     Where a name stands.
 
@@ -83,21 +83,21 @@ SELECT (SELECT count(*) FROM changed) AS rows, (SELECT key FROM page ORDER BY ke
 
 
 PLACES = (
-    Place("scoring_requests", "request_id", _UUID, "requested_by"),
-    Place("session_scores", "score_id", _UUID, "score_triggered_by"),
-    Place("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
-    Place("session_scores", "score_id", _UUID, "reference", "provided_by"),
-    Place("session_references", "reference_id", _UUID, "provided_by"),
-    Place("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
-    Place("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
-    Place("changes", "change_id", _NUMBER, "changed_by", forgotten="address"),
-    Place("score_labels", "label_id", _NUMBER, "labelled_by"),
-    Place("tool_states", "state_id", _NUMBER, "said_by"),
-    Place("tool_merges", "merge_id", _NUMBER, "decided_by"),
-    Place("anchor_sessions", "session_id", "", "added_by"),
-    Place("anchor_sessions", "session_id", "", "removed_by"),
-    Place("pauses", "pause_id", _UUID, "paused_by"),
-    Place("erasures", "erasure_id", _NUMBER, "erased_by"),
+    NameColumn("scoring_requests", "request_id", _UUID, "requested_by"),
+    NameColumn("session_scores", "score_id", _UUID, "score_triggered_by"),
+    NameColumn("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
+    NameColumn("session_scores", "score_id", _UUID, "reference", "provided_by"),
+    NameColumn("session_references", "reference_id", _UUID, "provided_by"),
+    NameColumn("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
+    NameColumn("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
+    NameColumn("changes", "change_id", _NUMBER, "changed_by", forgotten="address"),
+    NameColumn("score_labels", "label_id", _NUMBER, "labelled_by"),
+    NameColumn("tool_states", "state_id", _NUMBER, "said_by"),
+    NameColumn("tool_merges", "merge_id", _NUMBER, "decided_by"),
+    NameColumn("anchor_sessions", "session_id", "", "added_by"),
+    NameColumn("anchor_sessions", "session_id", "", "removed_by"),
+    NameColumn("pauses", "pause_id", _UUID, "paused_by"),
+    NameColumn("erasures", "erasure_id", _NUMBER, "erased_by"),
 )
 
 SHORT_LIVED = ("kept_answers",)  # rows of a caller that exist for a day
@@ -154,7 +154,7 @@ async def _run(
     return rows
 
 
-async def _run_place(database: Database, place: Place, name: str, pseudonym: str | None) -> int:
+async def _run_place(database: Database, place: NameColumn, name: str, pseudonym: str | None) -> int:
     changed, last = 0, place.start
     while last is not None:
         arguments = (name, last) if pseudonym is None else (name, last, pseudonym)

@@ -37,7 +37,7 @@ _IS_OPEN = "status IN ('pending', 'in_progress')"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpiringRows:
     """
     A kind of rows with an expiry.
 
@@ -125,11 +125,11 @@ _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
 # Events, requests and replies are found by their place in the table: the primary key is random, and a look-up
 # of it for each row costs more.
-EVENTS = Part(
+EVENTS = ExpiringRows(
     "events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0
 )
-SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
-SCORES = Part(
+SESSIONS = ExpiringRows("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
+SCORES = ExpiringRows(
     "scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100
 )
 _POSITION = ("original_topic", "original_partition", "original_offset")
@@ -139,16 +139,18 @@ _POSITION = ("original_topic", "original_partition", "original_offset")
 # costs a third less in batches of 500 than of 100: a batch has ten statements whatever its size.
 PARTS = (
     EVENTS,
-    Part("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
+    ExpiringRows("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
     SESSIONS,
     SCORES,
-    Part(
+    ExpiringRows(
         "replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500
     ),
-    Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
-    Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
+    ExpiringRows(
+        "findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING
+    ),
+    ExpiringRows("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # The sums of each day stay in `budget_days`.
-    Part(
+    ExpiringRows(
         "charges",
         "records_days",
         "budget_charges",
@@ -157,9 +159,11 @@ PARTS = (
         is_old=_DAYS_AGO,
         start=date(1, 1, 1),
     ),
-    Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
-    Part("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
-    Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
+    ExpiringRows(
+        "dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20
+    ),
+    ExpiringRows("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
+    ExpiringRows("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
 # Sessions that ended before the cutoff, after a place ($2 its time, $3 its session), and at most $4 of them.
@@ -314,7 +318,7 @@ class Pruner:
                 removed[part.name] = await self._remove(part, bound, show)
         return removed
 
-    async def _remove(self, part: Part, bound: int, show: Callable[[int], None]) -> int:
+    async def _remove(self, part: ExpiringRows, bound: int, show: Callable[[int], None]) -> int:
         """Delete the expired rows of a part, and rest after each batch; returns their number."""
         removed = looked = 0
         since: Any = (BEGINNING, "") if part is SESSIONS else part.start
@@ -328,7 +332,7 @@ class Pruner:
             show(looked)
             await self._rest((time.monotonic() - started) * (1 / self._share - 1))
 
-    async def _remove_page(self, part: Part, bound: int, since: Any) -> _Page:
+    async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> _Page:
         """Delete the next rows of a part in one transaction."""
 
         async def work(connection: Connection) -> _Page:
@@ -352,7 +356,7 @@ class Pruner:
         number = await forget_sessions(self._database, connection, ids)
         return _Page(number, len(found), (found[-1]["at"], found[-1]["session_id"]))
 
-    async def _bound(self, part: Part) -> int | None:
+    async def _bound(self, part: ExpiringRows) -> int | None:
         """The argument $1 of `part.find`; None: all rows are kept."""
         days: int | None = getattr(self._keep, part.kept_as)
         return days if days is None or part is not EVENTS else await self._last_old_event(days)

@@ -85,7 +85,7 @@ FIGURES_OF_CHAINS = _FIGURES.replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SignalWindow:
     """A window with the name that messages give it. `end` is the first moment after it."""
 
     name: str
@@ -93,13 +93,13 @@ class Window:
     end: datetime
 
 
-def windows_at(now: datetime) -> tuple[Window, Window]:
+def windows_at(now: datetime) -> tuple[SignalWindow, SignalWindow]:
     """The windows of the last hour and of the last day; the day contains the hour."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
 
-    def window(name: str, length: timedelta, hop: timedelta) -> Window:
+    def window(name: str, length: timedelta, hop: timedelta) -> SignalWindow:
         end = epoch + ((now - epoch) // hop + 1) * hop
-        return Window(name, end - length, end)
+        return SignalWindow(name, end - length, end)
 
     return window("1h", timedelta(hours=1), timedelta(minutes=5)), window(
         "24h", timedelta(hours=24), timedelta(hours=1)
@@ -148,7 +148,7 @@ async def read_figures(
     }
 
 
-def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
+def _document(window: SignalWindow, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one window, as in `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
     scored, under = row.get("scored", 0), row.get("under_threshold", 0)
     failures: Mapping[str, int] = row.get("failures") or {}

@@ -164,7 +164,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AnchorStanding:
     """All anchors and the current judges of their chains."""
 
     anchors: list[Anchor]
@@ -237,7 +237,7 @@ async def judgements(database: Database) -> list[AnchorJudgement]:
     return [AnchorJudgement(**dict(row)) for row in rows]
 
 
-async def standing(database: Database, policy: Policy) -> Standing:
+async def standing(database: Database, policy: Policy) -> AnchorStanding:
     """
     Read all anchors and their progress under the current judges.
 
@@ -248,14 +248,14 @@ async def standing(database: Database, policy: Policy) -> Standing:
     own = {name: chain.criteria for name, chain in settings.config.chains.items()}
     wanted, patience_s = JUDGEMENTS_EACH, EVERY_S
 
-    async def work(connection: Connection) -> Standing:
+    async def work(connection: Connection) -> AnchorStanding:
         rows = await connection.fetch(
             database.sql(NEWEST_JUDGES), list(own), list(own.values()), settings.config.defaults.criteria
         )
         judges = judges_of(rows)
         columns = [j.chain_id for j in judges], [j.fingerprint for j in judges]
         rows = await connection.fetch(database.sql(STANDING), *columns, patience_s, _DOUBTFUL)
-        return Standing([_anchor(row, wanted) for row in rows], judges)
+        return AnchorStanding([_anchor(row, wanted) for row in rows], judges)
 
     return await database.once(work)
 
@@ -299,7 +299,7 @@ def state_of(row: Any, wanted: int) -> tuple[State, bool]:
 
 
 async def ask(
-    inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None
+    inbox: Inbox, found: AnchorStanding, *, by: str, states: Collection[State] | None = None
 ) -> list[UUID]:
     """
     Request the missing judgements of anchors, at the lowest priority; returns the ids of their scores.

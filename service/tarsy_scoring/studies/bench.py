@@ -37,7 +37,7 @@ from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
 from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash
 from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.studies.judge_bench import Sample
+from tarsy_scoring.studies.judge_bench import BenchSample
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import new_nonce
@@ -249,7 +249,7 @@ class Judged:
     """
 
     job: Job
-    sample: Sample
+    sample: BenchSample
     is_outstanding: bool = False
 
 
@@ -298,7 +298,7 @@ async def judge_all(
 async def _judge(settings: Settings, planned: Planned, recordings: Recordings, ask_of: AskOf) -> Judged:
     job = planned.job
     if planned.key is None:
-        return Judged(job, Sample(None, planned.reason))
+        return Judged(job, BenchSample(None, planned.reason))
     recording = recordings.read(planned.key) or Recording(
         session_id=job.timeline.session_id,
         criteria=job.criteria.name,
@@ -326,10 +326,12 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
     return Judged(job, _sample_of(recording, total, reason, grounding), is_outstanding)
 
 
-def _sample_of(recording: Recording, total: int | None, reason: str | None, grounding: Grounding) -> Sample:
+def _sample_of(
+    recording: Recording, total: int | None, reason: str | None, grounding: Grounding
+) -> BenchSample:
     turns = [r.turn for r in recording.turns]
     costs = [t.cost_usd for t in turns if t.cost_usd is not None]
-    return Sample(
+    return BenchSample(
         total,
         reason,
         grounding.checked,

@@ -27,7 +27,7 @@ from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.studies import anchors, findings
-from tarsy_scoring.studies.anchors import AUTOMATIC, Standing, State
+from tarsy_scoring.studies.anchors import AUTOMATIC, AnchorStanding, State
 from tarsy_scoring.studies.findings import event_of
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
@@ -104,7 +104,7 @@ class DriftLoop:
 
         return await LOOP_LOCK.lead(self._database, work)
 
-    async def _request_judgements(self) -> Standing:
+    async def _request_judgements(self) -> AnchorStanding:
         """Request the judgements that are due; returns the anchors as they stand afterwards."""
         found = await anchors.standing(self._inbox.database, self._inbox.policy)
         counts = Counter(a.state for a in found.anchors)
@@ -118,7 +118,7 @@ class DriftLoop:
             found = await anchors.standing(self._inbox.database, self._inbox.policy)
         return found
 
-    async def _look_at_chains(self, found: Standing, now: datetime) -> None:
+    async def _look_at_chains(self, found: AnchorStanding, now: datetime) -> None:
         """Look for drift in each chain that is due for a look."""
         judgements = await anchors.judgements(self._database)
         awaited = sum(a.is_awaited for a in found.anchors)

@@ -11,7 +11,7 @@ from pydantic import Field
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.studies import anchors, findings
-from tarsy_scoring.studies.anchors import Anchor, Standing, State
+from tarsy_scoring.studies.anchors import Anchor, AnchorStanding, State
 from tarsy_scoring.studies.detection import (
     DAYS_TO_WAIT,
     FEWEST_SESSIONS,
@@ -99,7 +99,7 @@ async def read_report(
 
 
 async def _chain_standing(
-    database: Database, policy: Policy, chain: str, standing: Standing
+    database: Database, policy: Policy, chain: str, standing: AnchorStanding
 ) -> ChainStanding:
     criteria = policy.chain(chain).criteria
     judgements = await anchors.judgements(database)

@@ -17,7 +17,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.studies import detection
-from tarsy_scoring.studies.anchors import Standing
+from tarsy_scoring.studies.anchors import AnchorStanding
 from tarsy_scoring.studies.detection import WINDOW, AnchorJudgement, Cause, ChainScore, Drift, Look, Tenure
 from tarsy_scoring.studies.estimates import Estimate
 
@@ -119,7 +119,7 @@ async def situation(
     database: Database,
     chain: str,
     criteria: str,
-    standing: Standing,
+    standing: AnchorStanding,
     judgements: Sequence[AnchorJudgement],
 ) -> Situation | None:
     """

@@ -49,7 +49,7 @@ class KnownOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class BenchSample:
     """
     One judgement.
 
@@ -73,7 +73,7 @@ class JudgedSession:
     """A session with all samples by one judge."""
 
     known: KnownOutcome
-    samples: Sequence[Sample]
+    samples: Sequence[BenchSample]
 
     @property
     def total(self) -> int | None:
@@ -188,14 +188,14 @@ def _totals(sessions: Sequence[JudgedSession]) -> list[int]:
     return [s.total for s in sessions if s.total is not None]
 
 
-def _means_per_score(samples: Sequence[Sample]) -> tuple[float | None, float | None]:
+def _means_per_score(samples: Sequence[BenchSample]) -> tuple[float | None, float | None]:
     """The mean cost in US dollars, and the mean time in seconds."""
     scored = [sample for sample in samples if sample.total is not None]
     costs = [sample.cost_usd for sample in scored if sample.cost_usd is not None]
     return _mean(costs), _mean([sample.seconds for sample in scored])
 
 
-def _share_held(samples: Sequence[Sample]) -> float | None:
+def _share_held(samples: Sequence[BenchSample]) -> float | None:
     checked = sum(s.checked for s in samples)
     return sum(s.held for s in samples) / checked if checked else None
 

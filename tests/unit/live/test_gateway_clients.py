@@ -11,14 +11,14 @@ from live import FakeSocket, connected_to, event, of_type, placed, records, sile
 from tables import table
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits, InvalidRequest, parse_request
-from tarsy_scoring.live.events import EARLY_LIMIT, Event, Order, decode, event_of
+from tarsy_scoring.live.events import EARLY_LIMIT, EventSequence, LiveEvent, decode, event_of
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
-def at(position: int, size: int = 2) -> Event:
-    return Event(position, ("sessions",), b"x" * size, 0)
+def at(position: int, size: int = 2) -> LiveEvent:
+    return LiveEvent(position, ("sessions",), b"x" * size, 0)
 
 
 def chunk(size: int = 2) -> Chunk:
@@ -40,7 +40,7 @@ async def socket() -> AsyncIterator[FakeSocket]:
 class TestOrder:
     def test_positions_come_out_in_order(self) -> None:
         """Events may arrive in any order: Kafka keeps none across partitions."""
-        order = Order(10)
+        order = EventSequence(10)
         out = []
         for position in (12, 14, 11, 13, 16):
             order.add(at(position))
@@ -49,7 +49,7 @@ class TestOrder:
         assert order.has_gap, "15 is missing before 16"
 
     def test_a_repeat_is_dropped(self) -> None:
-        order = Order(0)
+        order = EventSequence(0)
         for position in (1, 2, 2, 1):
             order.add(at(position))
         assert [e.position for e in order.take()] == [1, 2]
@@ -59,7 +59,7 @@ class TestOrder:
 
     def test_a_final_gap_is_skipped(self) -> None:
         """An erased session leaves positions that no event has; events after them are not held up."""
-        order = Order(0)
+        order = EventSequence(0)
         for position in (2, 5, 6, 7, 9):
             order.add(at(position))
         assert [e.position for e in order.take_until(6)] == [2, 5, 6, 7]
@@ -68,7 +68,7 @@ class TestOrder:
 
     def test_events_behind_a_gap_are_bounded(self) -> None:
         """Positions of another installation must not fill the memory, nor keep out events of the database."""
-        order = Order(0)
+        order = EventSequence(0)
         for position in range(2, EARLY_LIMIT + 1000):
             if not order.is_full:
                 order.add(at(position))
@@ -77,7 +77,7 @@ class TestOrder:
         assert [e.position for e in order.take_until(1)][:2] == [1, 2]
 
     def test_an_event_of_the_database_replaces_an_early_one(self) -> None:
-        order = Order(0)
+        order = EventSequence(0)
         stored = at(2)
         for one in (at(2), stored, at(1)):
             order.add(one)
@@ -178,7 +178,7 @@ class TestQueue:
         for positions in ((1, 2), ()):
             client.hold()
             assert client.is_holding
-            client.hold_back([Event(p, ("sessions",), b"live", 0) for p in positions])
+            client.hold_back([LiveEvent(p, ("sessions",), b"live", 0) for p in positions])
             client.offer(Chunk([b"stored"]))
             client.release()
             assert not client.is_holding

@@ -2,12 +2,14 @@
 
 import pytest
 
-from tarsy_scoring.studies.judge_bench import JudgedSession, KnownOutcome, Outcome, Sample, auc, misranked
+from tarsy_scoring.studies.judge_bench import BenchSample, JudgedSession, KnownOutcome, Outcome, auc, misranked
 
 
 def sessions(*totals: tuple[Outcome, int | None], source: str = "bank", per_incident: int = 1) -> list[JudgedSession]:
     return [
-        JudgedSession(KnownOutcome(f"{source}-{n}", outcome, source, f"i-{n // per_incident}"), [Sample(total, "why")])
+        JudgedSession(
+            KnownOutcome(f"{source}-{n}", outcome, source, f"i-{n // per_incident}"), [BenchSample(total, "why")]
+        )
         for n, (outcome, total) in enumerate(totals)
     ]
 

@@ -19,10 +19,16 @@ from tarsy_scoring.commands.shared import (
     sessions_argument,
     settings_of_environment,
 )
-from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
+from tarsy_scoring.queue.selection import Amount, CostEstimate, estimate_of
 from tarsy_scoring.studies import anchors as anchor_sessions
 from tarsy_scoring.studies.anchors import Anchor, State
-from tarsy_scoring.studies.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
+from tarsy_scoring.studies.commands.judging import (
+    OrderedJudgement,
+    cost_of,
+    status_of,
+    timeout_option,
+    wait_for,
+)
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.drift_report import STATES
 
@@ -149,7 +155,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         estimate = _scale_amounts(estimate, lacking / max(len(wanted), 1))
         if not as_json:
             _print_plan(found.anchors, estimate, lacking)
-        made: list[Judgement] = []
+        made: list[OrderedJudgement] = []
         if yes and wanted:
             await audited(parts.database, "order", command="anchors run", judgements=lacking)
             scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
@@ -160,7 +166,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     sys.exit(run_on_parts(work, settings))
 
 
-def _scale_amounts(estimate: Estimate, factor: float) -> Estimate:
+def _scale_amounts(estimate: CostEstimate, factor: float) -> CostEstimate:
     """The estimate with its tokens and cost multiplied by `factor`."""
 
     def amount(of: Amount) -> Amount:
@@ -169,7 +175,7 @@ def _scale_amounts(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, tokens=amount(estimate.tokens), cost_usd=amount(estimate.cost_usd))
 
 
-def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> None:
+def _print_plan(found: Sequence[Anchor], estimate: CostEstimate, lacking: int) -> None:
     counts = Counter(a.state for a in found)
     states = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
     click.echo(
@@ -184,9 +190,9 @@ def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> No
 
 def _print_end(
     found: Sequence[Anchor],
-    estimate: Estimate,
+    estimate: CostEstimate,
     lacking: int,
-    made: list[Judgement],
+    made: list[OrderedJudgement],
     *,
     yes: bool,
     as_json: bool,
@@ -211,7 +217,7 @@ def _print_end(
         click.echo("nothing was requested; add --yes to request it")
 
 
-def _print_made(made: Sequence[Judgement], outstanding: int) -> None:
+def _print_made(made: Sequence[OrderedJudgement], outstanding: int) -> None:
     without = sum(j.total_score is None and not j.is_outstanding for j in made)
     click.echo(
         f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"

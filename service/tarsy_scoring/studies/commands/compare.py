@@ -26,7 +26,14 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
+from tarsy_scoring.studies.commands.judging import (
+    OrderedJudgement,
+    StudyRun,
+    cost_of,
+    follow,
+    run_options,
+    status_of,
+)
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.comparison import CONFIDENCE, ScoredSession, compare_versions
 from tarsy_scoring.studies.estimates import paired_change
@@ -54,8 +61,8 @@ MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 class Pair:
     """The judgements of one session under both criteria."""
 
-    first: Judgement
-    second: Judgement
+    first: OrderedJudgement
+    second: OrderedJudgement
 
     @property
     def difference(self) -> int | None:
@@ -247,7 +254,7 @@ def _compare_criteria(
     for name in criteria:
         require_criteria(registry, name)
     orders = [Order(session, "shadow", name) for session in sessions for name in criteria]
-    ordered = Run(run_id or uuid4(), ["compare", "--criteria", *criteria, *sessions], orders)
+    ordered = StudyRun(run_id or uuid4(), ["compare", "--criteria", *criteria, *sessions], orders)
     judgements = run(follow(settings, ordered, timeout_s))
     document = document_of(ordered.run_id, criteria, pairs_of(judgements, criteria))
     if as_json:
@@ -257,7 +264,7 @@ def _compare_criteria(
     sys.exit(status_of(judgements.values()))
 
 
-def pairs_of(judgements: Mapping[Order, Judgement], criteria: tuple[str, str]) -> list[Pair]:
+def pairs_of(judgements: Mapping[Order, OrderedJudgement], criteria: tuple[str, str]) -> list[Pair]:
     """The two judgements of each session, in the order of the sessions."""
     sessions = dict.fromkeys(order.session_id for order in judgements)
     first, second = (

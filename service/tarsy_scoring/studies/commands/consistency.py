@@ -21,7 +21,14 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import bands_of
-from tarsy_scoring.studies.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
+from tarsy_scoring.studies.commands.judging import (
+    OrderedJudgement,
+    StudyRun,
+    cost_of,
+    follow,
+    run_options,
+    status_of,
+)
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.spread import flip_rate, spread
 
@@ -54,7 +61,7 @@ def consistency(
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
         arguments += ["--criteria", criteria]
     orders = [Order(session, "consistency", criteria, number) for number in range(1, count + 1)]
-    ordered = Run(run_id or uuid4(), arguments, orders)
+    ordered = StudyRun(run_id or uuid4(), arguments, orders)
     judgements = list(run(follow(settings, ordered, timeout_s)).values())
     document = document_of(ordered.run_id, judgements)
     if as_json:
@@ -64,7 +71,7 @@ def consistency(
     sys.exit(status_of(judgements))
 
 
-def document_of(run_id: UUID, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def document_of(run_id: UUID, judgements: Sequence[OrderedJudgement]) -> dict[str, Any]:
     """JSON document: every judgement and their summary."""
     totals = [j.total_score for j in judgements if j.total_score is not None]
     bound = next((j for j in judgements if j.criteria is not None), judgements[0])
@@ -84,7 +91,7 @@ def document_of(run_id: UUID, judgements: Sequence[Judgement]) -> dict[str, Any]
     }
 
 
-def _flip_document(totals: Sequence[int], judgements: Sequence[Judgement]) -> dict[str, Any]:
+def _flip_document(totals: Sequence[int], judgements: Sequence[OrderedJudgement]) -> dict[str, Any]:
     bands = next((j.bands for j in judgements if j.total_score is not None), None)
     flips = flip_rate(totals, bands_of(bands or {}))
     return asdict(flips) | {"by_band": [{"band": b, "count": n} for b, n in flips.by_band.items()]}

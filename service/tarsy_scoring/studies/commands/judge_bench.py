@@ -28,9 +28,9 @@ from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.studies.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.judge_bench import (
+    BenchSample,
     JudgedSession,
     KnownOutcome,
-    Sample,
     describe,
     misranked,
     read_known_outcomes,
@@ -350,7 +350,7 @@ def document_of(
     }
 
 
-def _samples_by_session(judged: Iterable[Judged]) -> dict[str, list[Sample]]:
+def _samples_by_session(judged: Iterable[Judged]) -> dict[str, list[BenchSample]]:
     return {session: [j.sample for j in group] for session, group in groupby(judged, _session_of)}
 
 
@@ -362,8 +362,8 @@ def _session_of(judged: Judged) -> str:
     return judged.job.timeline.session_id
 
 
-def _judged_sessions(bench: Bench, samples: Mapping[str, Sequence[Sample]]) -> list[JudgedSession]:
+def _judged_sessions(bench: Bench, samples: Mapping[str, Sequence[BenchSample]]) -> list[JudgedSession]:
     return [
-        JudgedSession(k, samples.get(k.session_id) or [Sample(None, bench.unreadable[k.session_id])])
+        JudgedSession(k, samples.get(k.session_id) or [BenchSample(None, bench.unreadable[k.session_id])])
         for k in bench.known
     ]

@@ -34,7 +34,7 @@ NO_WORKER = "no worker is judging. Start one with `tarsy-scoring worker`"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class OrderedJudgement:
     """State of an ordered score; the fields are those of the score document."""
 
     score_id: UUID
@@ -100,7 +100,7 @@ class Cost:
         return f"{known}; unknown for {self.unknown}" if self.unknown and self.cost_usd is not None else known
 
 
-def cost_of(judgements: Iterable[Judgement]) -> Cost:
+def cost_of(judgements: Iterable[OrderedJudgement]) -> Cost:
     """Add up tokens and cost. A judgement with unknown usage or price contributes nothing."""
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
@@ -113,7 +113,7 @@ def _tokens_of(usages: Iterable[Mapping[str, Any]]) -> int | None:
     return sum(tokens) if tokens else None
 
 
-def status_of(judgements: Iterable[Judgement]) -> int:
+def status_of(judgements: Iterable[OrderedJudgement]) -> int:
     """Exit status of a command: 0 if every judgement has a total."""
     return 0 if all(j.total_score is not None for j in judgements) else FAILED
 
@@ -122,7 +122,7 @@ def status_of(judgements: Iterable[Judgement]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StudyRun:
     """
     The orders of a command, and the command line that shows them again.
 
@@ -159,7 +159,7 @@ def run_options(command: Any) -> Any:
     return timeout_option(add_run(command))
 
 
-async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:
+async def follow(settings: Settings, run: StudyRun, timeout_s: float) -> dict[Order, OrderedJudgement]:
     """
     Order the judgements of a run and follow them until all have ended or `timeout_s` is over.
 
@@ -192,7 +192,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
     return judgements
 
 
-async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
+async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, OrderedJudgement]:
     """
     Wait until all judgements have ended or `timeout_s` is over; returns their states.
 
@@ -221,16 +221,19 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
             await asyncio.sleep(min(POLL_S, max(0.0, timeout_s - waited_s)))
 
 
-def _outstanding(judgements: Iterable[Judgement]) -> list[Judgement]:
+def _outstanding(judgements: Iterable[OrderedJudgement]) -> list[OrderedJudgement]:
     return [j for j in judgements if j.is_outstanding]
 
 
-async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
+async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, OrderedJudgement]:
     rows = await ordered_scores(reader, ids)
-    return {r["score_id"]: Judgement(**{name: r[name] for name in Judgement.__slots__}) for r in rows}
+    return {
+        r["score_id"]: OrderedJudgement(**{name: r[name] for name in OrderedJudgement.__slots__})
+        for r in rows
+    }
 
 
-async def _print_hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
+async def _print_hint(database: Database, outstanding: Sequence[OrderedJudgement], waited_s: float) -> bool:
     """Print why no judgement has begun; False if one has."""
     if any(j.attempt for j in outstanding):
         return False

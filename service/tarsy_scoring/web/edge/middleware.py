@@ -176,7 +176,7 @@ class RequestMiddleware:
             # The text of an error may quote stored data, so that only type and place are logged.
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
             if exchange.status is not None:
-                raise AnswerCut("the answer had begun") from None
+                raise ResponseCut("the answer had begun") from None
             await _send(exchange, failed())
 
     async def _call_app(self, exchange: "_Exchange") -> None:
@@ -252,7 +252,7 @@ def _too_busy() -> Problem:
     return Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
 
 
-class AnswerCut(Exception):
+class ResponseCut(Exception):
     """Makes the server close the connection, so that the caller sees that the answer is incomplete."""
 
 
