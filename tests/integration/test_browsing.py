@@ -201,7 +201,6 @@ async def test_called_tools_find_their_scores(connection: asyncpg.Connection) ->
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "chains": (findings.NEWEST, (["chain-77"],), "session_scores_judged"),
     "scores": (findings.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_judged"),
     "scores-of-a-third": (
         findings.SCORES,
