@@ -40,6 +40,7 @@ from tarsy_scoring_lab.tarsy import create_tables, load_session
 from tarsy_scoring_lab.tour import tour
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
+RECORDED = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
 PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
 STOP_WITHIN_S = 20.0
@@ -85,17 +86,17 @@ async def run_demo(
         started = time.monotonic()
         console.print("starting PostgreSQL, a broker and a judge (the first time they are fetched) ...")
         async with Stack(broker=broker, recorded=RecordedReplies(), judge_latency_s=0.4) as stack:
-            own = {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0", "SCORING_JUDGE_MODEL": MODEL}
-            env = stack.env | own
+            env = stack.env | {
+                "SCORING_CONFIG": str(config),
+                "SCORING_METRICS_PORT": "0",
+                "SCORING_JUDGE_MODEL": MODEL,
+                "SCORING_API_PORT": str(free_port()),
+            }
             if is_real:
                 env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
-            (provider,) = load_settings(env).config.providers.values()
-            recorded = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
-            judge = f"{provider.model} at {provider.base_url}" if is_real else recorded
-            console.print(f"  judge: {judge}")
-            env |= {"SCORING_API_PORT": str(free_port())}
+            console.print(f"  judge: {_describe_judge(env) if is_real else RECORDED}")
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
             async with program("api", env, logs) as api:
@@ -107,10 +108,9 @@ async def run_demo(
                     _fill_history(env) if has_history else asyncio.sleep(0),
                     _wait_until_ready(address, api),
                 )
-                if filled is not None:
-                    await _load_sessions(source, filled.sessions)
                 console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
                 if filled is not None:
+                    await _load_sessions(source, filled.sessions)
                     console.print(
                         f"  {filled.scores:,} scores of three months are example data (chains example-...)"
                     )
@@ -129,6 +129,11 @@ async def run_demo(
                         _print_environment(console, address, env)
                         await stopping.wait()
     return status
+
+
+def _describe_judge(env: Mapping[str, str]) -> str:
+    (provider,) = load_settings(env).config.providers.values()
+    return f"{provider.model} at {provider.base_url}"
 
 
 def _print_environment(console: Console, address: str, env: Mapping[str, str]) -> None:
@@ -317,13 +322,16 @@ def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, A
     console.print(f"\n{len(totals)} of {sessions} sessions scored")
     if totals:
         console.print(f"median {median_low(totals)}, lowest {totals[0]}, highest {totals[-1]}")
-    usages = [event["usage"] for event in scored]
-    tokens = sum((usage["input_tokens"] or 0) + (usage["output_tokens"] or 0) for usage in usages)
-    costs = [usage["cost_usd"] for usage in usages if usage["cost_usd"] is not None]
-    cost = f"{sum(costs):.4f} USD" if costs else "cost unknown (no prices are configured)"
-    console.print(f"{tokens} tokens, {cost}")
+    console.print(_tokens_and_cost([event["usage"] for event in scored]))
     if not is_real:
         console.print(
             "the judgements were recorded: a language model wrote them earlier about these example sessions"
         )
     return 0 if len(totals) == sessions else 1
+
+
+def _tokens_and_cost(usages: Collection[Mapping[str, Any]]) -> str:
+    tokens = sum((usage["input_tokens"] or 0) + (usage["output_tokens"] or 0) for usage in usages)
+    costs = [usage["cost_usd"] for usage in usages if usage["cost_usd"] is not None]
+    cost = f"{sum(costs):.4f} USD" if costs else "cost unknown (no prices are configured)"
+    return f"{tokens} tokens, {cost}"

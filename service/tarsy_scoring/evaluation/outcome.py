@@ -88,9 +88,7 @@ def decide_outcome(
     reasons = [_failed_gates(failed)] if (failed := [g for g in gates if not g.passed]) else []
     judge_passed: bool | None = None
     if total_score is not None and threshold.value is not None:
-        exact: float = total_score
-        if threshold.is_of_criteria and weighted_score is not None:
-            exact = round(100 * weighted_score, _SIGNIFICANT_DECIMALS)
+        exact = _exact_total(total_score, threshold, weighted_score)
         judge_passed = exact >= threshold.value
         if not judge_passed:
             reasons.append(_below(total_score, exact, threshold.value))
@@ -122,6 +120,13 @@ def _distinguishable(low: float, high: float) -> tuple[str, str]:
     return shown, needed
 
 
+def _exact_total(total_score: int, threshold: Threshold, weighted_score: float | None) -> float:
+    """The value to compare with the threshold: a rubric's own threshold applies to the unrounded score."""
+    if threshold.is_of_criteria and weighted_score is not None:
+        return round(100 * weighted_score, _SIGNIFICANT_DECIMALS)
+    return total_score
+
+
 def composite_score(
     weights: Mapping[str, float],
     gates: Sequence[GateResult],
@@ -142,18 +147,16 @@ def composite_score(
         parts["gate_weight"] = sum(gate.passed for gate in gates) / len(gates)
     if total_score is not None:
         parts["judge_weight"] = total_score / 100
-    if (
-        interaction is not None and interaction.error_rate is not None
-    ):  # the rates are known or unknown together
-        rates = (
-            1 - interaction.error_rate,
-            interaction.first_try_success_rate or 0,
-            interaction.iteration_ratio or 0,
-        )
-        parts["interaction_weight"] = math.fsum(rates) / len(rates)
+    if interaction is not None and (rate := _interaction_rate(interaction)) is not None:
+        parts["interaction_weight"] = rate
     weight = math.fsum(weights.get(name, 0) for name in parts)
-    return (
-        100 * math.fsum(weights.get(name, 0) * part for name, part in parts.items()) / weight
-        if weight
-        else None
-    )
+    if not weight:
+        return None
+    return 100 * math.fsum(weights.get(name, 0) * part for name, part in parts.items()) / weight
+
+
+def _interaction_rate(counts: Counts) -> float | None:
+    if counts.error_rate is None:  # the rates are known or unknown together
+        return None
+    rates = (1 - counts.error_rate, counts.first_try_success_rate or 0, counts.iteration_ratio or 0)
+    return math.fsum(rates) / len(rates)

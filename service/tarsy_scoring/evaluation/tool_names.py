@@ -7,7 +7,7 @@ Merging is cautious: a wrong merge hides a missing tool, while a missed merge on
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -82,6 +82,15 @@ def merge_spellings(
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for spelling, used in counts.items():
         groups[root_of(normalise(spelling), tool_of)][spelling] += used
+    used_names = ((name, _by_use(group)) for name, group in _merge_similar(groups, named, apart))
+    tools = [Tool(name or spellings[0][0], tuple(spellings)) for name, spellings in used_names if spellings]
+    return sorted(tools, key=lambda tool: (-sum(used for _, used in tool.spellings), tool.name))
+
+
+def _merge_similar(
+    groups: Mapping[str, Counter[str]], named: Mapping[str, str], apart: Container[str]
+) -> list[tuple[str | None, Counter[str]]]:
+    """Merge each group of equal names into the most used group that it resembles; named ones stay."""
     leaders: list[tuple[str | None, Counter[str]]] = []
     by_block: defaultdict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
     for key, group in sorted(
@@ -96,9 +105,7 @@ def merge_spellings(
         else:
             known[len(leaders)] = words
             leaders.append((named.get(key), group))
-    used_names = ((name, _by_use(group)) for name, group in leaders)
-    tools = [Tool(name or spellings[0][0], tuple(spellings)) for name, spellings in used_names if spellings]
-    return sorted(tools, key=lambda tool: (-sum(used for _, used in tool.spellings), tool.name))
+    return leaders
 
 
 def _visible(name: str) -> str:

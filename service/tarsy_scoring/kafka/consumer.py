@@ -11,7 +11,7 @@ the stop of one partition. The library works in tasks of its own and goes on wit
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -148,6 +148,12 @@ class Consumer:
                 self._watching = asyncio.create_task(self._watch())
                 return
 
+    async def _start_again(self) -> None:
+        try:
+            await self.start()
+        except StartRefused as error:  # it was allowed before, so the permission may come back
+            raise BrokerAway(str(error)) from error
+
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
         Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are
@@ -161,14 +167,9 @@ class Consumer:
         if self._is_stuck:
             await self._discard("brokers let us in, and the client gets no answer")
         if self._consumer is None:
-            try:
-                await self.start()
-            except StartRefused as error:  # it was allowed before, so the permission may come back
-                raise BrokerAway(str(error)) from error
+            await self._start_again()
         assert self._reader is not None
-        now_s = time.monotonic()
-        stopped = {partition for partition, retry_at_s in self._retry_at_s.items() if now_s < retry_at_s}
-        stopped |= self._partitions_of_stopped_topics()
+        stopped = self._stopped_partitions() | self._partitions_of_stopped_topics()
         try:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
         except KafkaError as error:
@@ -178,7 +179,7 @@ class Consumer:
             raise BrokerAway(f"cannot fetch: {error!r}") from error
         for found in unreadable:
             self._stop_partition(found)
-        self._forget_readable({TopicPartition(r.topic, r.partition) for r in read})
+        self._forget_readable(read)
         self._found_nothing = self._found_nothing or not (read or unreadable)
         return [Record.of(r) for r in read]
 
@@ -198,10 +199,11 @@ class Consumer:
             )
         self._retry_at_s[partition] = time.monotonic() + UNREADABLE_RETRY_S
 
-    def _forget_readable(self, read: Collection[TopicPartition]) -> None:
+    def _forget_readable(self, records: Iterable[Any]) -> None:
         """
         Forget partitions that were read, that were asked for a while without an error, or that are not ours.
         """
+        read = {TopicPartition(r.topic, r.partition) for r in records}
         now_s, ours = time.monotonic(), self._partitions()
         for partition, retry_at_s in list(self._retry_at_s.items()):
             if partition in read or now_s > retry_at_s + CHECK_EVERY_S or partition not in ours:
@@ -210,6 +212,11 @@ class Consumer:
     def stop_topic(self, topic: str) -> None:
         """Take no more records of this topic, until the process ends."""
         self._stopped_topics.add(topic)
+
+    def _stopped_partitions(self) -> set[TopicPartition]:
+        """Partitions with an unreadable batch that it is too early to read again."""
+        now_s = time.monotonic()
+        return {partition for partition, retry_at_s in self._retry_at_s.items() if now_s < retry_at_s}
 
     def _partitions_of_stopped_topics(self) -> set[TopicPartition]:
         return {partition for partition in self._partitions() if partition.topic in self._stopped_topics}

@@ -5,7 +5,7 @@ Nothing is written and no group is joined.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -65,12 +65,7 @@ async def read_topics(options: Mapping[str, Any], names: Collection[str]) -> lis
         found = [topic for topic in await admin.describe_topics() if topic["topic"] in names]
         wanted = [ConfigResource(ConfigResourceType.TOPIC, topic["topic"]) for topic in found]
         answers = await admin.describe_configs(wanted) if wanted else []
-    configs = {
-        name: {entry[0]: entry[1] or "" for entry in entries}
-        for answer in answers
-        for code, _, _, name, entries in answer.resources
-        if code == 0
-    }
+    configs = _configs(answers)
     facts = {topic["topic"]: _facts(topic, configs.get(topic["topic"])) for topic in found}
     return [facts[name] for name in names if name in facts]
 
@@ -119,3 +114,13 @@ async def may_use_group(options: Mapping[str, Any], group: str) -> bool:
 def has_codecs() -> bool:
     """Whether this installation can read batches of every codec of Kafka."""
     return find_spec("cramjam") is not None  # for snappy, lz4 and zstd; gzip needs nothing
+
+
+def _configs(answers: Iterable[Any]) -> dict[str, dict[str, str]]:
+    """Settings by topic, where the broker gave them."""
+    return {
+        name: {entry[0]: entry[1] or "" for entry in entries}
+        for answer in answers
+        for code, _, _, name, entries in answer.resources
+        if code == 0
+    }

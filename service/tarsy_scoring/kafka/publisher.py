@@ -1,6 +1,7 @@
 """Sends records to brokers and waits for their acknowledgement."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -138,6 +139,24 @@ class Publisher:
             BrokerAway: Nothing was sent: the brokers cannot be reached, or did not answer earlier messages.
         """
         await self.start(timeout_s)
+        futures = await self._send_all(topic, messages, timeout_s)
+        errors = list(map(_error_of, futures))
+        if any(errors) and not self._unanswered:
+            # All were answered, some with an error: the producer may have failed for good. After a refused
+            # batch an idempotent one has: it numbers the records behind the batch as if that had been stored.
+            await self.stop()
+        not_sent = [False] * (len(messages) - len(futures))
+        acknowledged = [f.done() and e is None for f, e in zip(futures, errors, strict=True)] + not_sent
+        refused = [isinstance(e, _TOO_LARGE) for e in errors] + not_sent
+        if any(refused):
+            sizes = [len(m[1] or b"") for m in itertools.compress(messages, refused)]
+            raise TooLarge(self._explain_refusal(topic, sizes), acknowledged, refused)
+        return acknowledged
+
+    async def _send_all(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[asyncio.Future[Any]]:
+        """Send as many messages as time allows, in order, and wait for answers; `_unanswered` has the rest."""
         futures: list[asyncio.Future[Any]] = []
         try:
             async with asyncio.timeout(timeout_s):
@@ -151,27 +170,16 @@ class Publisher:
             self._unanswered = {f for f in futures if not f.done()}
             for future in self._unanswered:
                 future.add_done_callback(_take_error)
-        not_sent = [False] * (len(messages) - len(futures))
-        errors = [f.exception() if f.done() else None for f in futures]
-        if any(errors) and not self._unanswered:
-            # All were answered, some with an error: the producer may have failed for good. After a refused
-            # batch an idempotent one has: it numbers the records behind the batch as if that had been stored.
-            await self.stop()
-        not_sent = [False] * (len(messages) - len(futures))
-        acknowledged = [f.done() and e is None for f, e in zip(futures, errors, strict=True)] + not_sent
-        refused = [isinstance(e, _TOO_LARGE) for e in errors] + not_sent
-        if any(refused):
-            sizes = [len(m[1] or b"") for m, is_refused in zip(messages, refused, strict=True) if is_refused]
-            if min(sizes) <= self.batch_bytes:
-                self.batch_bytes = 1  # the topic does not take whole batches: from now on one message in each
-            raise TooLarge(
-                f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
-                "the topic "
-                "(max.message.bytes) or the client allows less",
-                acknowledged,
-                refused,
-            )
-        return acknowledged
+        return futures
+
+    def _explain_refusal(self, topic: str, sizes: Sequence[int]) -> str:
+        """Say why messages with these sizes were refused; send single messages if whole batches are refused."""
+        if min(sizes) <= self.batch_bytes:
+            self.batch_bytes = 1
+        return (
+            f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
+            "the topic (max.message.bytes) or the client allows less"
+        )
 
     async def _send(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers
@@ -200,6 +208,10 @@ class Publisher:
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
         await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
+
+
+def _error_of(answer: asyncio.Future[Any]) -> BaseException | None:
+    return answer.exception() if answer.done() else None
 
 
 def _take_error(answer: asyncio.Future[Any]) -> None:

@@ -357,10 +357,14 @@ class Limits:
         for state in locked.changed():
             _log_change(locked.as_locked[state.provider], state)
         self._learn(locked.states.values())
+        self._forget_full(settled)
+        return [None for _ in settled]
+
+    def _forget_full(self, settled: Sequence[tuple[Permit, Result]]) -> None:
+        """Ask providers again whose calls used less than they reserved."""
         for permit, result in settled:
             if (result.tokens or 0) < permit.call.tokens and self._corrects_token_count(permit, result):
-                self._full_until.pop(permit.call.provider, None)  # the call used less than it reserved
-        return [None for _ in settled]
+                self._full_until.pop(permit.call.provider, None)
 
     # --- the last refresh --------------------------------------------------------------------------------
 
@@ -402,8 +406,7 @@ class Limits:
         if spent is not None:
             return Standing("budget", text=f"{spent}: {NEW_BUDGET}")
         standings = [self._provider_standing(chain_id, provider) for provider in chain.providers]
-        ready = next((s for s in standings if s.reason is None), None)
-        return ready or next((s for s in standings if s.may_probe), standings[0])
+        return _best(standings)
 
     def _provider_standing(self, chain_id: str | None, provider: str) -> Standing:
         if pause := self._pause_of(chain_id, provider):
@@ -445,3 +448,9 @@ def _log_change(before: ProviderState, state: ProviderState) -> None:
             cool_down_s=state.cool_down_s,
             reason=state.reason,
         )
+
+
+def _best(standings: Sequence[Standing]) -> Standing:
+    """The standing of a provider that is ready, else of one that may be probed, else of the first."""
+    ready = next((s for s in standings if s.reason is None), None)
+    return ready or next((s for s in standings if s.may_probe), standings[0])

@@ -111,22 +111,26 @@ class LimitTables:
     async def open(self, connection: Connection, permits: Sequence[Permit]) -> LockedState:
         """Lock and read every row that decides about these calls."""
         locked = LockedState(self._settings)
-        as_locked = {p.call.provider for p in permits if p.is_counted or p.is_probe}
+        as_locked = set(_providers(p for p in permits if p.is_counted or p.is_probe))
         if as_locked:
             await self.lock_providers(connection, locked, as_locked)
-        for provider in sorted({p.call.provider for p in permits if p.is_counted}):
+        for provider in _providers(p for p in permits if p.is_counted):
             wanted = [p.call.tokens for p in permits if p.call.provider == provider]
             locked.windows[provider] = await self._window(
                 connection, provider, locked.states[provider].read_at - WINDOW, wanted
             )
-        chains = sorted({p.call.chain_id or "" for p in permits if p.is_charged})
-        if chains:
-            scopes = ["all", *("chain" for _ in chains)]
-            locked.budgets = {
-                (r["scope"], r["chain_id"]): DayBudget.of(dict(r), self._settings)
-                for r in await connection.fetch(self._database.sql(LOCK_TODAY), scopes, ["", *chains])
-            }
+        charged = [p for p in permits if p.is_charged]
+        if charged:
+            locked.budgets = await self._lock_budgets(connection, charged)
         return locked
+
+    async def _lock_budgets(
+        self, connection: Connection, permits: Sequence[Permit]
+    ) -> dict[tuple[str, str], DayBudget]:
+        chains = sorted({p.call.chain_id or "" for p in permits})
+        scopes = ["all", *("chain" for _ in chains)]
+        rows = await connection.fetch(self._database.sql(LOCK_TODAY), scopes, ["", *chains])
+        return {(r["scope"], r["chain_id"]): DayBudget.of(dict(r), self._settings) for r in rows}
 
     async def lock_providers(
         self, connection: Connection, locked: LockedState, providers: Iterable[str]
@@ -195,6 +199,10 @@ class LimitTables:
     ) -> None:
         if rows := [(*key, *change) for key, change in changes.items()]:  # none for calls that cost nothing
             await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
+
+
+def _providers(permits: Iterable[Permit]) -> list[str]:
+    return sorted({p.call.provider for p in permits})
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:

@@ -242,9 +242,7 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     While the circuit is open only the probe counts, because other calls began before it opened. A refused
     probe makes way for the next one. Only an answer closes the circuit or ends a failure series.
     """
-    if result.blocked_s is not None and result.blocked_s > 0:
-        until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
-        state = replace(state, blocked_until=max(state.blocked_until or until, until))
+    state = _blocked(state, result, now)
     is_probe = state.probe_id == call_id
     if state.kind is not None and not is_probe:
         return state
@@ -262,13 +260,26 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     )
     if not (result.failed or result.opens):
         return closed
-    failed = state.failed_calls if call_id in state.failed_calls else (*state.failed_calls, call_id)
+    failed = tuple(dict.fromkeys((*state.failed_calls, call_id)))
     counted = replace(closed, failed_calls=failed[-FAILURES_TO_OPEN:], reason=result.reason)
-    if not (is_probe or result.opens or len(failed) >= FAILURES_TO_OPEN):
-        return counted
-    cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
+    if is_probe:
+        return _opened(counted, result, now, min(2 * state.cool_down_s, MOST_COOL_DOWN_S))
+    if result.opens or len(failed) >= FAILURES_TO_OPEN:
+        return _opened(counted, result, now, COOL_DOWN_S)
+    return counted
+
+
+def _blocked(state: ProviderState, result: Result, now: datetime) -> ProviderState:
+    """The state with the pause that the provider asked for, if it did."""
+    if result.blocked_s is None or result.blocked_s <= 0:
+        return state
+    until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
+    return replace(state, blocked_until=max(state.blocked_until or until, until))
+
+
+def _opened(state: ProviderState, result: Result, now: datetime, cool_down_s: float) -> ProviderState:
     open_until = now + timedelta(seconds=cool_down_s)
-    return replace(counted, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
+    return replace(state, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
 
 
 @dataclass(slots=True)

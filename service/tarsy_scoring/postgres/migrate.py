@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import count
+from itertools import count, takewhile
 from typing import Literal
 
 import asyncpg
@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.postgres.failures import misconfigured, why_away
-from tarsy_scoring.postgres.revisions import migrations_dir, revisions, stored_revision
+from tarsy_scoring.postgres.revisions import Revision, migrations_dir, revisions, stored_revision
 from tarsy_scoring.postgres.url import place_of
 
 Phase = Literal["pre", "post"]
@@ -56,7 +56,7 @@ def migrate(
     """
     known = revisions()
     numbers = [r.number for r in known]
-    if down is not None and down not in {*numbers, "base"}:
+    if down not in {None, "base", *numbers}:
         raise ConfigurationError(f"migrate --down {down}: there is no such revision")
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
@@ -68,14 +68,11 @@ def migrate(
         if down is not None:
             with _watching(config, watch, _height(numbers, before) - _height(numbers, down)):
                 command.downgrade(config, down)
-        elif before is None or before in numbers:
-            pending = known[_height(numbers, before) :]
-            stop = next(
-                (n for n, r in enumerate(pending) if phase == "pre" and r.phase == "post"), len(pending)
-            )
-            if stop:
-                with _watching(config, watch, stop):
-                    command.upgrade(config, pending[stop - 1].number)
+        elif (before is None or before in numbers) and (
+            wanted := _pending(known[_height(numbers, before) :], phase)
+        ):
+            with _watching(config, watch, len(wanted)):
+                command.upgrade(config, wanted[-1].number)
         after = asyncio.run(_read_revision(database_url, schema))
     except asyncpg.ClientConfigurationError as error:
         raise misconfigured(database_url, error) from error
@@ -85,6 +82,11 @@ def migrate(
         raise StartRefused(f"cannot migrate the database at {place}: {error}") from error
     low, high = sorted((_height(numbers, before), _height(numbers, after)))
     return numbers[low:high]
+
+
+def _pending(revisions: list[Revision], phase: Phase | None) -> list[Revision]:
+    """The revisions that this phase applies: `pre` stops before the first `post`."""
+    return list(takewhile(lambda r: not (phase == "pre" and r.phase == "post"), revisions))
 
 
 @contextmanager

@@ -44,10 +44,7 @@ def check_url(url: str, variable: str) -> None:
         raise ConfigurationError(
             f"{variable}: not a URL; write special characters of user and password as %XX, such as %40 for @"
         )
-    for host in parts.netloc.rpartition("@")[2].split(","):
-        port = host.rpartition(":")[2]
-        if ":" in host and port.isdecimal() and not 0 < int(port) < 2**16:
-            raise ConfigurationError(f"{variable}: {port} is no port; give one between 1 and 65535")
+    _check_ports(parts.netloc.rpartition("@")[2], variable)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     # Messages below never quote a value: after a wrong separator it may contain the password.
     for name, allowed in _CHOICES.items():
@@ -55,11 +52,22 @@ def check_url(url: str, variable: str) -> None:
             raise ConfigurationError(f"{variable}: there is no such {name}; give one of {', '.join(allowed)}")
     for name in _FILES:
         if path := options.get(name):
-            try:
-                Path(path).open("rb").close()
-            except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else "not a valid file name"
-                raise ConfigurationError(f"{variable}: cannot read the file of {name}: {why}") from None
+            _check_file(path, name, variable)
+
+
+def _check_ports(hosts: str, variable: str) -> None:
+    for host in hosts.split(","):
+        port = host.rpartition(":")[2]
+        if ":" in host and port.isdecimal() and not 0 < int(port) < 2**16:
+            raise ConfigurationError(f"{variable}: {port} is no port; give one between 1 and 65535")
+
+
+def _check_file(path: str, option: str, variable: str) -> None:
+    try:
+        Path(path).open("rb").close()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a valid file name"
+        raise ConfigurationError(f"{variable}: cannot read the file of {option}: {why}") from None
 
 
 def place_of(url: str) -> str:

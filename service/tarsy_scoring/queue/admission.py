@@ -249,22 +249,15 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     """
     chain_id = request.chain_id or state.chain_id
     if request.is_automatic:
-        if request.is_stale:
-            return Decision("stale")
-        if (reason := policy.certain_rejection(request, chain_id)) is not None:
+        reason = "stale" if request.is_stale else policy.certain_rejection(request, chain_id)
+        if reason is not None:
             return Decision(reason)
     name, wanted_hash = policy.resolve_criteria(chain_id, request.criteria)
     if request.purpose != "production":
         return Decision("accepted", uuid.uuid4(), chain_id, name, wanted_hash)
     reference_id = wanted_reference(request, state)
     if state.open is not None:
-        # If the criteria of the open score are known, its session was read. A chain that is still unknown
-        # then means that the session has none, so the default criteria apply.
-        wanted = policy.resolve_criteria(
-            chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name
-        )
-        is_same = has_same_criteria(state.open, *wanted) and state.open.reference_id == reference_id
-        if request.is_automatic or is_same:
+        if request.is_automatic or _answers(state.open, policy, chain_id, name, reference_id):
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
@@ -274,6 +267,17 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
             return Decision("already_scored", scored)
     state.open = OpenScore(uuid.uuid4(), name, wanted_hash, reference_id)
     return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash, reference_id=reference_id)
+
+
+def _answers(
+    score: OpenScore, policy: Policy, chain_id: str | None, name: str | None, reference_id: uuid.UUID | None
+) -> bool:
+    """Whether the open score has the criteria and the reference that a request wants."""
+    # If the criteria of the open score are known, its session was read. A chain that is still unknown then
+    # means that the session has none, so the default criteria apply.
+    wanted = name or policy.chain(chain_id).criteria if score.criteria else name
+    is_same = has_same_criteria(score, *policy.resolve_criteria(chain_id, wanted))
+    return is_same and score.reference_id == reference_id
 
 
 def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:

@@ -6,7 +6,7 @@ transaction that accepts requests or ends scores first locks the rows in `sessio
 ids. So transactions do not deadlock, and a deferred request is promoted exactly once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from uuid import UUID, uuid5
@@ -285,11 +285,7 @@ class Inbox:
             await self._add_references(connection, fresh)
             await self._add(connection, decisions)
             await self._add_requests(connection, fresh, decisions, arrivals)
-            repeats = {i: n for i, n in arrivals.items() if i in known}
-            if repeats:
-                await connection.execute(
-                    self.database.sql(COUNT_ARRIVALS), sorted(repeats), [repeats[i] for i in sorted(repeats)]
-                )
+            await self._count_repeats(connection, {i: n for i, n in arrivals.items() if i in known})
             return decisions
 
         try:
@@ -571,6 +567,11 @@ class Inbox:
             map(_stored, await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id))
         )
 
+    async def _count_repeats(self, connection: Connection, repeats: Mapping[UUID, int]) -> None:
+        if repeats:
+            numbers = [repeats[i] for i in sorted(repeats)]
+            await connection.execute(self.database.sql(COUNT_ARRIVALS), sorted(repeats), numbers)
+
     async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None
     ) -> None:
@@ -583,6 +584,11 @@ class Inbox:
             lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit)
         )
         return [dict(r) for r in rows]
+
+
+def production_sessions(rows: Iterable[asyncpg.Record]) -> set[str]:
+    """Sessions of the production scores among these rows."""
+    return {r["session_id"] for r in rows if r["purpose"] == "production"}
 
 
 def _stored(row: asyncpg.Record) -> Request:

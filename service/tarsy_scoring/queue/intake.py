@@ -201,6 +201,12 @@ class Intake:
         )
         return False
 
+    def _is_stale(self, record: Record) -> bool:
+        limit_s = self._settings.config.max_event_age_s
+        if limit_s is None or record.timestamp_ms <= 0:
+            return False
+        return self._clock() - record.timestamp_ms / 1000 > limit_s
+
     def decode(self, record: Record, *, replayed_from: Origin | None = None) -> Request:
         """
         Decode the request in a record.
@@ -214,11 +220,6 @@ class Intake:
         origin = replayed_from or dead_letters.position_of(record)
         if record.topic == self._settings.topic_session_completed:
             event = decode_session_completed(record.value)
-            age_s = self._clock() - record.timestamp_ms / 1000
-            limit_s = self._settings.config.max_event_age_s
-            is_stale = (
-                limit_s is not None and age_s > limit_s and record.timestamp_ms > 0 and replayed_from is None
-            )
             return Request(
                 request_id=_request_id("session.completed", event, origin, record.value),
                 session_id=event.session_id,
@@ -229,7 +230,7 @@ class Intake:
                 labels=event.labels or {},
                 session_status=event.status or "completed",
                 completed_at=_aware(event.completed_at),
-                is_stale=is_stale,
+                is_stale=replayed_from is None and self._is_stale(record),
                 traceparent=traceparent_of(record.headers),
             )
         asked = decode_rescore_requested(record.value)

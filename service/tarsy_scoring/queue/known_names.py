@@ -12,7 +12,7 @@ from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
-from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.inbox import Inbox, production_sessions
 from tarsy_scoring.queue.leases import TRACE, USAGE, Lost
 from tarsy_scoring.scores.known_names import KNOWN, by_kind
 
@@ -134,9 +134,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         # An automatic request does not name the criteria of the score that it joined.
         misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
         await inbox.defer_joined(connection, misnamed)
-        await inbox.promote(
-            connection, chains, {r["session_id"] for r in rows if r["purpose"] == "production"}
-        )
+        await inbox.promote(connection, chains, production_sessions(rows))
         return [
             Lost(r["score_id"], r["session_id"], chains[r["session_id"]], "failed", r["error_kind"])
             for r in rows

@@ -8,7 +8,7 @@ leases and due times. A transaction that ends a score also promotes the deferred
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tarsy_scoring.audit import audit
@@ -25,7 +25,7 @@ from tarsy_scoring.queue.claims import (
     begun_events,
     progress,
 )
-from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.inbox import Inbox, production_sessions
 
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 # Idempotent: after a commit whose reply was lost it finds the attempt begun, and returns false.
@@ -341,19 +341,8 @@ class Leases:
             chains = await self.inbox.lock_sessions(connection, expired, skip_locked=True)
             ids = [r["score_id"] for r in found if r["session_id"] in chains]
             rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
-            events = []
-            for r in rows:
-                event = NewEvent(
-                    r["score_id"], "scoring.progress", {"phase": "waiting_retry"}, r["traceparent"]
-                )
-                if r["status"] != "pending":
-                    extra = {name: r[name] for name in ("status", "error_kind", "error_message")}
-                    event = replace(event, type="scoring.failed", extra=extra)
-                events.append(event)
-            await outbox.emit(self.database, connection, events)
-            ended = {
-                r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"
-            }
+            await outbox.emit(self.database, connection, [_event_after(r) for r in rows])
+            ended = production_sessions(r for r in rows if r["status"] != "pending")
             await self.inbox.promote(connection, chains, ended)
             return [
                 Lost(r["score_id"], r["session_id"], chains[r["session_id"]], r["status"], r["error_kind"])
@@ -440,3 +429,11 @@ class Leases:
         self.database.notify("scores")  # a deferred request may have become one
         self.database.notify("events")
         return cancelled
+
+
+def _event_after(row: Any) -> NewEvent:
+    """The event of a score that lost the lease: it waits for another attempt, or has ended."""
+    if row["status"] == "pending":
+        return NewEvent(row["score_id"], "scoring.progress", {"phase": "waiting_retry"}, row["traceparent"])
+    extra = {name: row[name] for name in ("status", "error_kind", "error_message")}
+    return NewEvent(row["score_id"], "scoring.failed", extra, row["traceparent"])

@@ -61,8 +61,7 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
         return Answer("running", running, Decision("in_progress", running))
     completed = state.latest_completed
     if request.criteria is not None:
-        under_these = [found for (its_hash, _), found in state.completed.items() if its_hash == wanted_hash]
-        completed = under_these[-1] if under_these else None
+        completed = _latest_under(state, wanted_hash)
     if completed is not None and not request.force:
         return Answer("completed", completed, Decision("already_scored", completed))
     new = uuid4()
@@ -70,3 +69,9 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
     return Answer(
         "new", new, Decision("accepted", new, state.chain_id, name, wanted_hash, reference_id=reference_id)
     )
+
+
+def _latest_under(state: SessionState, criteria_hash: str | None) -> UUID | None:
+    """The latest completed score under criteria with this hash."""
+    scores = [found for (hash_, _), found in state.completed.items() if hash_ == criteria_hash]
+    return scores[-1] if scores else None

@@ -22,7 +22,7 @@ from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection, Database, insert_of
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.claims import ClaimedScore, progress
-from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.inbox import Inbox, production_sessions
 from tarsy_scoring.scores.fields import SET_AT_END
 
 # Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
@@ -256,24 +256,12 @@ class Store:
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
         async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
-            rows = await connection.fetch(
-                self.database.sql(RECORD_PHASES),
-                [s.claimed.score_id for s in steps],
-                [s.claimed.lease_token for s in steps],
-                [s.phase for s in steps],
-            )
-            # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
-            stages = {r["lease_token"]: r["current_stage"] for r in rows}
+            stages = await self._record_phases(connection, steps)
             ours = [s for s in steps if s.claimed.lease_token in stages]
             turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
             if turns:
                 await connection.execute(self.database.sql(ADD_TURNS), turns)
-            events = []
-            for s in ours:
-                if s.phase is not None and s.phase != stages[s.claimed.lease_token]:
-                    stages[s.claimed.lease_token] = s.phase
-                    events.append(progress(s.claimed, s.phase))
-            await outbox.emit(self.database, connection, events)
+            await outbox.emit(self.database, connection, _new_phases(ours, stages))
             return set(stages), await self._locked(connection, [s.claimed for s in steps], set(stages))
 
         written, locked = await self.database.persist(work)
@@ -301,6 +289,17 @@ class Store:
             )
             for r in rows
         ]
+
+    async def _record_phases(self, connection: Connection, steps: Sequence[Step]) -> dict[UUID, str | None]:
+        """Store the phases of steps whose leases are held; gives each lease's phase before."""
+        rows = await connection.fetch(
+            self.database.sql(RECORD_PHASES),
+            [s.claimed.score_id for s in steps],
+            [s.claimed.lease_token for s in steps],
+            [s.phase for s in steps],
+        )
+        # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
+        return {r["lease_token"]: r["current_stage"] for r in rows}
 
     async def bind(
         self,
@@ -348,18 +347,12 @@ class Store:
             if survivor is not None:  # it wants the criteria of the score, else it had not joined
                 priority = min(bound.priority, survivor.priority)
                 ours = replace(bound, score_triggered_by=survivor.requested_by, priority=priority)
-            is_named = chain_id in self.inbox.policy.chains
-            row = (chain_id, criteria, criteria_hash, ours.score_triggered_by, ours.priority, is_named)
-            lease = (claimed.score_id, claimed.lease_token)
-            is_held = await connection.fetchval(self.database.sql(BIND), *lease, *row) is not None
-            is_declined = False
+            is_held, is_declined = await self._write_binding(connection, ours), False
             if declined is not None and survivor is None:
                 ended, is_due = await self._end_in(connection, [declined], tried)
                 is_held = is_declined = bool(ended)
             if not is_held:
-                raise LeaseLost(
-                    f"score {claimed.score_id}: the lease was lost before its criteria were bound"
-                )
+                raise LeaseLost(f"score {claimed.score_id}: the lease was lost before criteria were bound")
             return ours, is_declined
 
         ours, is_declined = await self.database.persist(work)
@@ -404,6 +397,13 @@ class Store:
             for token in [e.claimed.lease_token]
         ]
 
+    async def _write_binding(self, connection: Connection, bound: ClaimedScore) -> bool:
+        """Store chain and criteria under the lease. Returns whether the lease is held."""
+        is_named = bound.chain_id in self.inbox.policy.chains
+        row = (bound.chain_id, bound.criteria, bound.criteria_hash, bound.score_triggered_by, bound.priority)
+        lease = (bound.score_id, bound.lease_token)
+        return await connection.fetchval(self.database.sql(BIND), *lease, *row, is_named) is not None
+
     async def _end_in(
         self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]
     ) -> tuple[set[UUID], bool]:
@@ -420,35 +420,31 @@ class Store:
         """
         sessions = {e.claimed.session_id for e in endings}
         chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
-        by_token = {e.claimed.lease_token: e for e in endings}
-        ends = [
-            {**e.columns, "score_id": e.claimed.score_id, "attempt": e.claimed.attempt, "lease_token": token}
-            for token, e in by_token.items()
-        ]
-        free = [end for end in ends if by_token[end["lease_token"]].claimed.session_id in chains]
+        free = [e for e in endings if e.claimed.session_id in chains]
         # Before the scores end, which marks the days on which their sessions ended.
-        ours = [by_token[end["lease_token"]] for end in free]
-        if facts := [_facts_row(e.claimed, e.facts) for e in ours if e.facts is not None]:
-            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
-        rows = await connection.fetch(self.database.sql(END), free)
+        await self._learn_facts(connection, free)
+        rows = await connection.fetch(self.database.sql(END), list(map(_end_row, free)))
         ended = {r["lease_token"] for r in rows}
         # An earlier try ended these, and may have been committed although its reply was lost.
-        unsure = [end for end in ends if end["lease_token"] in tried - ended]
+        unsure = [_end_row(e) for e in endings if e.claimed.lease_token in tried - ended]
         tried.update(ended)
-        await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
-        production = {r["session_id"] for r in rows if r["purpose"] == "production"}
-        is_due = await self.inbox.promote(connection, chains, production)
-        standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
-        return ended | {r["lease_token"] for r in standing}, is_due
+        await self._write_ends(connection, [e for e in endings if e.claimed.lease_token in ended])
+        is_due = await self.inbox.promote(connection, chains, production_sessions(rows))
+        return ended | await self._standing_ends(connection, unsure), is_due
+
+    async def _standing_ends(self, connection: Connection, ends: Sequence[dict[str, Any]]) -> set[UUID]:
+        """The leases among these under which a score has ended already."""
+        rows = await connection.fetch(self.database.sql(STANDING_ENDS), ends) if ends else []
+        return {r["lease_token"] for r in rows}
+
+    async def _learn_facts(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        """Store what the source says about the sessions."""
+        if facts := [_facts_row(e.claimed, e.facts) for e in endings if e.facts is not None]:
+            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""
-        children = {
-            ADD_MISSING_TOOLS: [row for e in endings for row in _missing_tool_rows(e)],
-            ADD_APPROACHES: [row for e in endings for row in _approach_rows(e)],
-            ADD_TURNS: [_turn_row(e.claimed, turn) for e in endings for turn in e.turns],
-        }
-        for statement, rows in children.items():
+        for statement, rows in _child_rows(endings).items():
             if rows:
                 await connection.execute(self.database.sql(statement), rows)
         events: list[NewEvent] = []
@@ -499,6 +495,31 @@ def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
         named = {"name": approach.name, "description": approach.description}
         rows.append({"score_id": ending.claimed.score_id, "ordinal": n, "steps": steps} | named)
     return rows
+
+
+def _child_rows(endings: Sequence[Ending]) -> dict[str, list[dict[str, Any]]]:
+    """Child rows by the statement that stores them."""
+    return {
+        ADD_MISSING_TOOLS: [row for e in endings for row in _missing_tool_rows(e)],
+        ADD_APPROACHES: [row for e in endings for row in _approach_rows(e)],
+        ADD_TURNS: [_turn_row(e.claimed, turn) for e in endings for turn in e.turns],
+    }
+
+
+def _end_row(ending: Ending) -> dict[str, Any]:
+    claimed = ending.claimed
+    key = {"score_id": claimed.score_id, "attempt": claimed.attempt, "lease_token": claimed.lease_token}
+    return {**ending.columns, **key}
+
+
+def _new_phases(steps: Sequence[Step], stages: dict[UUID, str | None]) -> list[NewEvent]:
+    """The events of steps that begin another phase. `stages`, the last phase by lease, is updated."""
+    events = []
+    for s in steps:
+        if s.phase is not None and s.phase != stages[s.claimed.lease_token]:
+            stages[s.claimed.lease_token] = s.phase
+            events.append(progress(s.claimed, s.phase))
+    return events
 
 
 def _facts_row(claimed: ClaimedScore, facts: SessionFacts) -> dict[str, Any]:

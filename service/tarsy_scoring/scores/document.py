@@ -37,8 +37,7 @@ def document(
         row["criteria_hash"] is not None
         and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
     )
-    totals = [sample["total_score"] for sample in row["samples"]]
-    shown["spread"] = max(totals) - min(totals) if totals else None
+    shown["spread"] = _spread([sample["total_score"] for sample in row["samples"]])
     is_checked = bool(row["gates"]) or row["status"] == "completed"
     passed, total = sum(gate["passed"] for gate in row["gates"]), len(row["gates"])
     shown["gates_passed"], shown["gates_total"] = (passed, total) if is_checked else (None, None)
@@ -74,3 +73,7 @@ def unstored_row(
         "criteria": criteria,
         "criteria_hash": criteria_hash,
     }
+
+
+def _spread(totals: Sequence[int]) -> int | None:
+    return max(totals) - min(totals) if totals else None

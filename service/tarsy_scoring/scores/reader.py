@@ -262,21 +262,22 @@ class Reader:
                 `chain_id`, `criteria` and `chain_is_named`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
-        # A score that waits for its source is not claimed when it is due, but when a worker's source answers.
-        own = [r for r in pending if not r["is_due"] or r["waiting_reason"] == "source"]
         waits = {
             r["score_id"]: Wait(r["waiting_reason"], r["waiting_for_text"])
-            for r in own
-            if r["waiting_reason"]
+            for r in pending
+            if r["waiting_reason"] and _waits_by_itself(r)
         }
         due = [r for r in pending if r["score_id"] not in waits]
         if due and self._waiting is not None:
-            holds = await self._waiting()
-            waits |= {r["score_id"]: Wait(*hold) for r in due if (hold := holds.hold(r["chain_id"]))}
-            left = [r for r in due if r["score_id"] not in waits]
-            if left:
-                known = await self._known()
-                waits |= {r["score_id"]: UNKNOWN_NAMES for r in left if known.lack(r)}
+            waits |= await self._waits_of_due(due, await self._waiting())
+        return waits
+
+    async def _waits_of_due(self, due: Sequence[Mapping[str, Any]], holds: Holds) -> dict[UUID, Wait]:
+        waits = {r["score_id"]: Wait(*hold) for r in due if (hold := holds.hold(r["chain_id"]))}
+        left = [r for r in due if r["score_id"] not in waits]
+        if left:
+            known = await self._known()
+            waits |= {r["score_id"]: UNKNOWN_NAMES for r in left if known.lack(r)}
         return waits
 
     async def holds(self) -> Holds | None:
@@ -296,6 +297,11 @@ class Reader:
         """Ids of sessions with a production score created since `since`; None: ever."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
         return [r["session_id"] for r in rows]
+
+
+def _waits_by_itself(row: Mapping[str, Any]) -> bool:
+    """Not due, or due but not claimed: it waits until a worker's source answers."""
+    return not row["is_due"] or row["waiting_reason"] == "source"
 
 
 def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:

@@ -262,15 +262,11 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(row: Mapping[str, Any], current_hash: CurrentHash, waits: Mapping[UUID, Wait]) -> ListedSession:
-    score = latest = None
-    if row["score_id"] is not None:
-        current = current_hash(row["criteria"], row["score_chain_id"])
-        is_current = row["criteria_hash"] is not None and current == row["criteria_hash"]
-        shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
-        score = ListedScore(**shown, is_current_criteria=is_current)
+    score = None if row["score_id"] is None else _listed_score(row, current_hash)
+    latest = None
     if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:
         wait = waits.get(row["newest_id"], (None, None))
-        shown = dict(zip(("waiting_for", "waiting_for_text"), wait, strict=True))
+        shown: dict[str, Any] = dict(zip(("waiting_for", "waiting_for_text"), wait, strict=True))
         shown |= {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", *shown}}
         latest = NewestAttempt(score_id=row["newest_id"], **shown)
     known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
@@ -278,6 +274,13 @@ def _listed(row: Mapping[str, Any], current_hash: CurrentHash, waits: Mapping[UU
     return ListedSession(
         **{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest
     )
+
+
+def _listed_score(row: Mapping[str, Any], current_hash: CurrentHash) -> ListedScore:
+    current = current_hash(row["criteria"], row["score_chain_id"])
+    is_current = row["criteria_hash"] is not None and current == row["criteria_hash"]
+    shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
+    return ListedScore(**shown, is_current_criteria=is_current)
 
 
 async def chains_of_sessions(database: Database, limit: int) -> list[str]:

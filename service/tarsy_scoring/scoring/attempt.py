@@ -39,7 +39,7 @@ from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
-from tarsy_scoring.judge.verdict import IsFinal, Verdict
+from tarsy_scoring.judge.verdict import IsFinal, Turn, Verdict
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.queue.claims import ClaimedScore
@@ -348,10 +348,8 @@ class Scorer:
         self, attempt: Attempt, verdict: Verdict | None, criteria: Criteria
     ) -> dict[str, Any]:
         claimed, columns = attempt.claimed, self._columns(attempt, "completed")
-        shown = attempt.context.context_hash if attempt.context else None
-        turns = [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
         columns |= judgement_columns(
-            verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config
+            verdict, _turns_behind(attempt), attempt.timeline, attempt.context, criteria, self.settings.config
         )
         if attempt.context is not None and attempt.context.has_reference:
             columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
@@ -468,6 +466,12 @@ class Scorer:
 
 
 # --- decisions -----------------------------------------------------------------------------------------
+
+
+def _turns_behind(attempt: Attempt) -> list[Turn]:
+    """The turns behind the total: those that saw the last context, without a second opinion."""
+    shown = attempt.context.context_hash if attempt.context else None
+    return [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
 
 
 def facts_of(timeline: Timeline) -> SessionFacts:

@@ -23,7 +23,7 @@ from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, meas
 from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
 from tarsy_scoring.events import InteractionTotals
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.verdict import Turn, Verdict
+from tarsy_scoring.judge.verdict import RubricReading, SecondOpinion, Turn, Verdict
 from tarsy_scoring.scores.shapes import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
@@ -53,6 +53,15 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
     }
 
 
+def _models_of(turns: Iterable[Turn]) -> set[str | None]:
+    """The models that were requested, and those that answered."""
+    return {model for t in turns for model in (t.model_requested, t.model_served)}
+
+
+def _as_dict(part: SecondOpinion | RubricReading | None) -> dict[str, Any] | None:
+    return None if part is None else asdict(part)
+
+
 def judgement_columns(
     verdict: Verdict | None,
     turns: Sequence[Turn],
@@ -63,17 +72,16 @@ def judgement_columns(
 ) -> dict[str, Any]:
     """Columns in a completed score that the judge decides; without a judge, the total is null."""
     flags = set(context.flags) if context else set()
-    judges = {model for t in turns for model in (t.model_requested, t.model_served)}
-    if timeline is not None and is_self_judged(judges, timeline.agent_models):
+    if timeline is not None and is_self_judged(_models_of(turns), timeline.agent_models):
         flags.add("self_judged")
     if verdict is None:
         return {"total_score": None, "judge_fingerprint": None, "flags": sorted(flags)}
     who = verdict.total_turn
-    grounding, rubric = verdict.grounding, verdict.rubric
+    grounding = verdict.grounding
     if context is not None:
         flags |= flags_of(turns, context, criteria)
     return {name: getattr(verdict, name) for name in _AS_STATED} | {
-        "second_opinion": asdict(verdict.second_opinion) if verdict.second_opinion else None,
+        "second_opinion": _as_dict(verdict.second_opinion),
         "judge_fingerprint": judge_fingerprint(
             criteria.criteria_hash,
             config.providers[who.provider],
@@ -81,7 +89,7 @@ def judgement_columns(
             masking_of(config.masking.extra_patterns).policy,
             has_reference=context is not None and context.has_reference,
         ),
-        "rubric": asdict(rubric) if rubric else None,
+        "rubric": _as_dict(verdict.rubric),
         "failure_tags": verdict.failure_tags,
         "samples": [{"total_score": total} for total in verdict.samples],
         "grounding": asdict(grounding) | {"share": grounding.share} if grounding else None,

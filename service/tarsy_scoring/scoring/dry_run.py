@@ -87,9 +87,13 @@ def plan_judgement(
         asked.append(settings.config.providers[second])
     # Call by call: a token's price may rise with the prompt's length.
     costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
+    return DryRun(messages, tokens, len(planned), _sum(costs), context.coverage, sorted(context.flags))
+
+
+def _sum(costs: Sequence[float | None]) -> float | None:
+    """The sum in USD; None if a cost is unknown."""
     known = [cost for cost in costs if cost is not None]
-    cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
-    return DryRun(messages, tokens, len(planned), cost, context.coverage, sorted(context.flags))
+    return round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
 
 
 def _tokens(messages: Sequence[Message]) -> int:

@@ -91,9 +91,13 @@ async def score_offline(
         **ended,
     }
     shown_turns = [{name: getattr(turn, name) for name in TurnPart.model_fields} for turn in turns]
-    tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
-    approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
+    tools, approaches = _lists_in(verdict) if verdict else ([], [])
     return document(row, tools, approaches, shown_turns, lambda _name, _chain: criteria.criteria_hash)
+
+
+def _lists_in(verdict: Verdict) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Missing tools and alternative approaches, as rows."""
+    return [asdict(t) for t in verdict.missing_tools], [asdict(a) for a in verdict.alternative_approaches]
 
 
 def _recording(

@@ -254,10 +254,15 @@ def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) 
     read = [t.input_tokens for t in turns if t.input_tokens is not None and t.provider == turns[-1].provider]
     if estimate >= TRUNCATED_FROM_TOKENS and any(r < TRUNCATED_SHARE * estimate for r in read):
         flags.add("input_truncated_by_provider")
+    if _has_model_changed(turns):
+        flags.add("model_changed")
+    return flags
+
+
+def _has_model_changed(turns: Sequence[Turn]) -> bool:
+    """Whether a provider served several models."""
     served: dict[str, set[str]] = {}
     for turn in turns:
         if turn.model_served:
             served.setdefault(turn.provider, set()).add(turn.model_served)
-    if any(len(models) > 1 for models in served.values()):
-        flags.add("model_changed")
-    return flags
+    return any(len(models) > 1 for models in served.values())

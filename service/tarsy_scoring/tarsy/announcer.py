@@ -6,7 +6,7 @@ event id is derived from session, status and time of the end, so a repeated even
 """
 
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -98,18 +98,8 @@ class Announcer:
             BrokerAway: Not all were acknowledged. Those that were are not published again.
             DatabaseAway: Acknowledged events may be published again.
         """
-        wanted = [
-            s
-            for s in sessions
-            if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
-        ]
-        if not wanted:
-            return
-        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in wanted])
-        known = {r["session_id"]: r["event_id"] for r in rows}
-        new = await self._announceable(
-            {s.session_id: s for s in wanted if known.get(s.session_id) != event_id_of(s)}
-        )
+        wanted = _wanted(sessions, bookmark, seen_open)
+        new = await self._announceable(await self._not_announced(wanted)) if wanted else []
         if not new:
             return
         acknowledged = await self._publish(new)
@@ -125,6 +115,12 @@ class Announcer:
                 "acknowledged in time; "
                 "check whether its brokers are up and enough replicas are in sync"
             )
+
+    async def _not_announced(self, sessions: Sequence[EndedSession]) -> dict[str, EndedSession]:
+        """By id: the sessions with an end that was not announced."""
+        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in sessions])
+        known = {r["session_id"]: r["event_id"] for r in rows}
+        return {s.session_id: s for s in sessions if known.get(s.session_id) != event_id_of(s)}
 
     async def _announceable(self, new: dict[str, EndedSession]) -> list[EndedSession]:
         """These sessions without those whose id no event may carry and those that were erased."""
@@ -186,3 +182,14 @@ def message_of(session: EndedSession, now: datetime) -> tuple[bytes, bytes, Head
         "timestamp": now.isoformat(),
     }
     return session.session_id.encode(), to_json(event), cloudevents_headers(event)
+
+
+def _wanted(
+    sessions: Iterable[EndedSession], bookmark: Bookmark, seen_open: Container[str]
+) -> list[EndedSession]:
+    """The sessions that are not deleted, and ended after the bookmark or were seen while open."""
+    return [
+        s
+        for s in sessions
+        if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
+    ]

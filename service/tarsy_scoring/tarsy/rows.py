@@ -6,7 +6,7 @@ A row is any mapping from TARSy's column names to values; a column that a deploy
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,14 +72,7 @@ def assemble(
             events_of[row["execution_id"]].append(_event(row, metadata, unread_calls))
         elif row["stage_id"] is not None:
             loose_of[row["stage_id"]].append(_event(row, metadata, unread_calls))
-    models_calls: dict[str, list[Any]] = defaultdict(list)
-    for row in llm_interactions:
-        models_calls[row["execution_id"]].append(row)
-    executions_of: dict[str, list[Execution]] = defaultdict(list)
-    for row in agent_executions:
-        made = models_calls[row["execution_id"]]
-        tokens = _total([c["input_tokens"] for c in made]), _total([c["output_tokens"] for c in made])
-        executions_of[row["stage_id"]].append(execution_of(row, events_of[row["execution_id"]], tokens))
+    executions_of = _executions_by_stage(agent_executions, llm_interactions, events_of)
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
     evidence = take_stock(
@@ -175,14 +168,23 @@ def _total(counts: list[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
+def _executions_by_stage(
+    rows: Iterable[Any], model_calls: Iterable[Any], events_of: Mapping[str, list[Event]]
+) -> dict[str, list[Execution]]:
+    calls_of: dict[str, list[Any]] = defaultdict(list)
+    for row in model_calls:
+        calls_of[row["execution_id"]].append(row)
+    executions_of: dict[str, list[Execution]] = defaultdict(list)
+    for row in rows:
+        made = calls_of[row["execution_id"]]
+        tokens = _total([c["input_tokens"] for c in made]), _total([c["output_tokens"] for c in made])
+        executions_of[row["stage_id"]].append(execution_of(row, events_of[row["execution_id"]], tokens))
+    return executions_of
+
+
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
     """The tools that agents in shown stages had, each once: replicas list the same tools again."""
-    agents = {
-        e.execution_id: e.agent_name
-        for s in stages
-        if s.stage_type in SHOWN_STAGE_TYPES
-        for e in s.executions
-    }
+    agents = _shown_agents(stages)
     tools = []
     for row in interactions:
         if row["interaction_type"] != "tool_list" or row["execution_id"] not in agents:
@@ -196,3 +198,9 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
             if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
                 tools.append(available_tool(tool, name, row["server_name"], agents[row["execution_id"]]))
     return tuple(dict.fromkeys(tools))
+
+
+def _shown_agents(stages: Iterable[Stage]) -> dict[str, str]:
+    """Agents in shown stages, by execution id."""
+    shown = (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES)
+    return {e.execution_id: e.agent_name for s in shown for e in s.executions}

@@ -5,7 +5,7 @@ TARSy owns the schema and changes it. Columns are therefore selected by name, af
 catalogue: a column that only some deployments have is read as null where it does not exist.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,15 +104,23 @@ class Table:
         for privilege, may, wanted in (("SELECT", "may_read", read), ("INSERT", "may_write", self.written)):
             refused = [c for c in wanted if c in found and not found[c][may]]
             if refused:
-                only = "" if len(refused) == len(wanted) else f" ({', '.join(refused)})"
-                lacking.append(f"{privilege}{only} on {name}")
-        if self.written:
-            unknown = [c for c, row in found.items() if row["must_be_given"] and c not in self.written]
-            lacking += [f"a default for {name}.{c}, which this version does not know" for c in unknown]
-        return lacking
+                lacking.append(_refusal(privilege, name, refused, is_whole=len(refused) == len(wanted)))
+        return lacking + self._unfilled(name, found)
+
+    def _unfilled(self, name: str, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Columns without a default that a written table has and this version does not know, in words."""
+        if not self.written:
+            return []
+        unknown = [c for c, row in found.items() if row["must_be_given"] and c not in self.written]
+        return [f"a default for {name}.{c}, which this version does not know" for c in unknown]
 
     def _is_used(self, column: str, found: Mapping[str, Mapping[str, Any]]) -> bool:
         return column in found and (not self.may_lack_privileges or found[column]["may_read"])
+
+
+def _refusal(privilege: str, table: str, columns: Iterable[str], *, is_whole: bool) -> str:
+    only = "" if is_whole else f" ({', '.join(columns)})"
+    return f"{privilege}{only} on {table}"
 
 
 async def inspect(connection: Connection, needs: Mapping[str, Table]) -> tuple[SelectLists, list[str]]:

@@ -6,11 +6,11 @@ that an agent did not take is not missing: the judge has to see that the agent d
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tarsy_scoring.errors import EvidenceIncomplete, NothingToJudge
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Stage, Timeline
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Execution, Stage, Timeline
 
 # In a stage with such a status, some declared agents may never have started.
 _MAY_LACK_AGENTS = frozenset({"pending", "cancelled"})
@@ -52,47 +52,74 @@ def take_stock(
             the tool-call events, events are missing.
     """
     shown = [s for s in stages if s.stage_type in SHOWN_STAGE_TYPES]
-    expected, read = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
-    missing: list[str] = []
-
-    def count(kind: str, problem: str | None = None, number: int = 1) -> None:
-        """Count declared things: as missing where there is a problem, else as read."""
-        expected[kind] += number
-        if problem is None:
-            read[kind] += number
-        else:
-            missing.append(problem)
-
+    stock = _Stock(unread_calls, unread_results, declared_calls or {})
     for loss in losses:
-        count(loss.kind, loss.words)
+        stock.count(loss.kind, loss.words)
     for stage in shown:
-        count("stages")
+        stock.count_stage(stage)
+    if analyses := _analyses(shown, final_analysis):
+        is_empty = not any(text.strip() for text in analyses)
+        stock.count("final_analysis", "final analysis: written, but empty" if is_empty else None)
+    return Evidence(dict(stock.expected), dict(stock.read), tuple(stock.missing))
+
+
+@dataclass(slots=True)
+class _Stock:
+    """Counts of declared and read things by kind, and descriptions of those missing."""
+
+    unread_calls: Container[str]
+    unread_results: Container[str]
+    declared_calls: Mapping[str, int]
+    expected: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, 0)))
+    read: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, 0)))
+    missing: list[str] = field(default_factory=list)
+
+    def count(self, kind: str, problem: str | None = None, number: int = 1) -> None:
+        """Count declared things: as missing where there is a problem, else as read."""
+        self.expected[kind] += number
+        if problem is None:
+            self.read[kind] += number
+        else:
+            self.missing.append(problem)
+
+    def count_stage(self, stage: Stage) -> None:
+        self.count("stages")
         name = f"stage {stage.stage_index} ({stage.stage_name})"
         if lacking := _lacking_agents(stage):
             declared = stage.expected_agent_count or 0
-            count(
-                "executions",
-                f"{name}: declares {declared} agents, {declared - lacking} could be read",
-                lacking,
-            )
+            problem = f"{name}: declares {declared} agents, {declared - lacking} could be read"
+            self.count("executions", problem, lacking)
         ids = {e.execution_id for e in stage.executions}
         for execution in stage.executions:
             where = f"{name}, {execution.agent_name}"
-            count("executions")
+            self.count("executions")
             parent = execution.parent_execution_id
             if parent and parent not in ids:
-                count("executions", f"{where}: its parent execution {parent} could not be read")
-            for event in execution.events:
-                _count_event(event, where, unread_calls, unread_results, count)
-            calls = sum(e.event_type == "llm_tool_call" for e in execution.events)
-            unseen = (declared_calls or {}).get(execution.execution_id, 0) - calls
-            if unseen > 0:
-                count("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
-                expected["results"] += unseen
-    if analyses := _analyses(shown, final_analysis):
-        is_empty = not any(text.strip() for text in analyses)
-        count("final_analysis", "final analysis: written, but empty" if is_empty else None)
-    return Evidence(dict(expected), dict(read), tuple(missing))
+                self.count("executions", f"{where}: its parent execution {parent} could not be read")
+            self._count_events(execution, where)
+
+    def _count_events(self, execution: Execution, where: str) -> None:
+        for event in execution.events:
+            self._count_event(event, where)
+        calls = sum(e.event_type == "llm_tool_call" for e in execution.events)
+        unseen = self.declared_calls.get(execution.execution_id, 0) - calls
+        if unseen > 0:
+            self.count("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
+            self.expected["results"] += unseen
+
+    def _count_event(self, event: Event, where: str) -> None:
+        is_cut = event.status == "streaming"
+        problem = (
+            f"{where}: {event.event_type} {event.event_id} was not written to its end" if is_cut else None
+        )
+        if event.event_id in self.unread_calls:
+            problem = f"{where}: call {event.event_id} could not be read"
+        self.count("events", problem)
+        if event.event_type == "llm_tool_call":
+            tool = event.tool.name if event.tool else "tool call"
+            is_unread = is_cut or event.event_id in self.unread_results
+            problem = f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None
+            self.count("results", problem)
 
 
 def _analyses(shown: Iterable[Stage], final_analysis: str | None) -> list[str]:
@@ -100,27 +127,6 @@ def _analyses(shown: Iterable[Stage], final_analysis: str | None) -> list[str]:
     events = (event for stage in shown for execution in stage.executions for event in execution.events)
     written = [event.content for event in events if event.event_type == "final_analysis"]
     return [final_analysis, *written] if final_analysis else written
-
-
-def _count_event(
-    event: Event,
-    where: str,
-    unread_calls: Container[str],
-    unread_results: Container[str],
-    count: Callable[[str, str | None], None],
-) -> None:
-    is_cut = event.status == "streaming"
-    problem = f"{where}: {event.event_type} {event.event_id} was not written to its end" if is_cut else None
-    if event.event_id in unread_calls:
-        problem = f"{where}: call {event.event_id} could not be read"
-    count("events", problem)
-    if event.event_type == "llm_tool_call":
-        tool = event.tool.name if event.tool else "tool call"
-        is_unread = is_cut or event.event_id in unread_results
-        count(
-            "results",
-            f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None,
-        )
 
 
 def require_events(timeline: Timeline) -> None:

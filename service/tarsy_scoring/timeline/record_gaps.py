@@ -6,7 +6,7 @@ A whole result that is called cut misleads the judge, so the rules rather miss a
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tarsy_scoring.timeline.model import Event, Timeline
@@ -78,7 +78,7 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     calls = [event for event in events if event.event_type == "llm_tool_call"]
     length = _common_length(calls)
     # Lists: hashing an event reads all its text each time.
-    are_of_length = [len(e.content) == length and not _asks_for(e, len(e.content)) for e in calls]
+    are_of_length = [_is_at_length(e, length) for e in calls]
     cut = [
         e
         for e, is_of_length in zip(calls, are_of_length, strict=True)
@@ -106,14 +106,33 @@ def _common_length(calls: Sequence[Event]) -> int | None:
 
     Two of them suffice where a person would have chosen the number.
     """
-    length = max((len(e.content) for e in calls if not (e.tool and e.tool.is_error)), default=0)
+    length = max((len(e.content) for e in calls if not _is_error(e)), default=0)
     if length < _SHORTEST_CUT:
         return None
-    texts = {e.content for e in calls if len(e.content) == length and not _asks_for(e, length)}
-    open_ends = [text[-_ENDING:] for text in texts if text[-1].isalnum() or text[-1] in _OPEN_ENDS]
-    forms = {_DIGITS_AND_LETTERS.sub(lambda found: "0" if found[1] else "a", ending) for ending in open_ends}
+    texts = {e.content for e in calls if _is_at_length(e, length)}
+    open_ends = _open_endings(texts)
+    forms = set(map(_form, open_ends))
     is_chosen = length % 100 == 0 or length & (length - 1) == 0
     return length if 2 * len(open_ends) > len(texts) and len(forms) >= (2 if is_chosen else 3) else None
+
+
+def _is_error(call: Event) -> bool:
+    return call.tool is not None and bool(call.tool.is_error)
+
+
+def _is_at_length(call: Event, length: int | None) -> bool:
+    """Whether the result has this length and the agent did not ask for it."""
+    return len(call.content) == length and not _asks_for(call, len(call.content))
+
+
+def _open_endings(texts: Iterable[str]) -> list[str]:
+    """The last characters of texts that end inside a word or a clause."""
+    return [text[-_ENDING:] for text in texts if text[-1].isalnum() or text[-1] in _OPEN_ENDS]
+
+
+def _form(ending: str) -> str:
+    """The ending with each digit and each letter alike."""
+    return _DIGITS_AND_LETTERS.sub(lambda found: "0" if found[1] else "a", ending)
 
 
 def _asks_for(event: Event, length: int) -> bool:

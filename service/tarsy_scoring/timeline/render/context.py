@@ -140,13 +140,7 @@ def build_context(
         cut = _shorten_oldest(parts, cost + fixed - budget_tokens * 100, budget_tokens)
         cost = _cost("".join(p.text for p in parts))
     closing = _not_shown_section(rendering.not_shown, cut)
-    spans: dict[str, tuple[int, int]] = {}
-    offset = len(fence("", nonce).partition("\n")[0]) + 1
-    alert = fence(_join(rendering.alert, offset, spans), nonce)
-    conversation = fence(_join(rendering.conversation, offset, spans) + closing, nonce)
-    if rendering.reference:
-        conversation += f"\n{REFERENCE_NOTICE}\n"
-        conversation += fence(_join(rendering.reference, len(conversation) + offset, spans), nonce)
+    alert, conversation, spans = _fenced(rendering, closing, nonce)
     flags = {"context_shortened"} if cut else set()
     if sanitizer.injections:
         flags.add("injection_suspected")
@@ -166,6 +160,18 @@ def build_context(
         final_analysis=rendering.final_analysis,
         answers=frozenset(rendering.answers),
     )
+
+
+def _fenced(rendering: Rendering, closing: str, nonce: str) -> tuple[str, str, dict[str, tuple[int, int]]]:
+    """The fenced alert, the fenced conversation with a reference, and start and end of each entry in them."""
+    spans: dict[str, tuple[int, int]] = {}
+    offset = len(fence("", nonce).partition("\n")[0]) + 1
+    alert = fence(_join(rendering.alert, offset, spans), nonce)
+    conversation = fence(_join(rendering.conversation, offset, spans) + closing, nonce)
+    if rendering.reference:
+        conversation += f"\n{REFERENCE_NOTICE}\n"
+        conversation += fence(_join(rendering.reference, len(conversation) + offset, spans), nonce)
+    return alert, conversation, spans
 
 
 _CUT_LIST = "Shortened to fit, beginning with the oldest: "

@@ -12,7 +12,15 @@ from datetime import datetime
 from enum import IntEnum
 
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer, imitates_fence
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    AvailableTool,
+    Event,
+    Execution,
+    Stage,
+    Timeline,
+    ToolCall,
+)
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.fence import prefix_lines
 
@@ -367,14 +375,20 @@ class Rendering:
     def _render_event(self, event: Event) -> None:
         known = _LABELS.get(event.event_type)
         label, rank = known or (self._label(event.event_type).replace("_", " "), Rank.REASONING)
-        if event.skill_name:
-            label += f" ({self._label(event.skill_name)})"
-        if event.status != "completed" and event.event_type != "error":
-            label += f" ({self._label(event.status)})"
+        label += self._label_details(event)
         failed = event.event_type == "error" or event.status in _FAILED
         entry = self._open(label, failed=failed, at=event.created_at)
-        if event.event_type == "provider_fallback":
-            return  # its text names providers and models
+        if event.event_type != "provider_fallback":  # its text names providers and models
+            self._render_text(entry, event, rank)
+
+    def _label_details(self, event: Event) -> str:
+        details = f" ({self._label(event.skill_name)})" if event.skill_name else ""
+        if event.status != "completed" and event.event_type != "error":
+            details += f" ({self._label(event.status)})"
+        return details
+
+    def _render_text(self, entry: str, event: Event, rank: Rank) -> None:
+        """Render the text of an event, or refer to the entry that shows the same conclusion."""
         text = event.content.strip()
         if text and event.event_type == "final_analysis":
             self._note_answer(entry)
@@ -384,9 +398,13 @@ class Rendering:
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the session's final analysis is this answer
         self._body(entry, event.content, rank, absent="(empty)")
-        if event.event_type == "executive_summary" or self._states_answer(event.event_type, text):
+        self._note_conclusion(entry, event.event_type, text, rank)
+
+    def _note_conclusion(self, entry: str, event_type: str, text: str, rank: Rank) -> None:
+        """Remember an entry that states the answer, or a conclusion to which later entries may refer."""
+        if event_type == "executive_summary" or self._states_answer(event_type, text):
             self.answers.add(entry)
-        concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
+        concludes = rank is Rank.KEPT or event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
             self._places[entry] = self._place
@@ -406,13 +424,13 @@ class Rendering:
         """Render a call, summaries and the raw result as one entry. Failed summaries are left out."""
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
-        failed = tool is not None and bool(tool.is_error or tool.exit_code)
+        failed = _has_failed(tool)
         is_failure = failed or event.status in _FAILED
         entry = self._open(f"Tool call {name}", tool=name, failed=is_failure, at=event.created_at)
         if tool is not None:
             self._out.append(Part(entry, "Arguments: "))
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
-        useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
+        useful = _useful(summaries)
         for summary in useful:
             self._out.append(Part(entry, "Summary that the agent was given:\n"))
             self._body(entry, summary, Rank.RESULT)
@@ -440,6 +458,15 @@ class Rendering:
         if event.status != "completed" and not (failed and event.status == "failed"):
             label += f", the step is {self._label(event.status)}"
         return label + ":"
+
+
+def _has_failed(tool: ToolCall | None) -> bool:
+    return tool is not None and bool(tool.is_error or tool.exit_code)
+
+
+def _useful(summaries: Iterable[Event]) -> list[str]:
+    """Texts of complete summaries."""
+    return [s.content for s in summaries if s.status == "completed" and s.content.strip()]
 
 
 def _not_recorded(tools: list[AvailableTool]) -> str:
