@@ -2,9 +2,9 @@
 
 import pytest
 
-from tarsy_scoring.queue.selection import Amount, Usage, add_up
+from tarsy_scoring.queue.selection import Amount, ScoreUsage, add_up
 
-KNOWN, AVERAGE = Usage(1000, 0.02), Usage(3000, 0.04)
+KNOWN, AVERAGE = ScoreUsage(1000, 0.02), ScoreUsage(3000, 0.04)
 
 
 def test_own_scores_precede_the_average_of_the_chain() -> None:
@@ -20,12 +20,12 @@ def test_own_scores_precede_the_average_of_the_chain() -> None:
 @pytest.mark.parametrize(
     ("own", "average", "cost"),
     [
-        pytest.param(Usage(1000, None), None, Amount(None, 0, 0, 1), id="prices-unknown"),
-        pytest.param(Usage(1000, None), Usage(9, 0.04), Amount(0.04, 0, 1, 0), id="prices-known-by-now"),
-        pytest.param(Usage(1000, 0.0), Usage(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
+        pytest.param(ScoreUsage(1000, None), None, Amount(None, 0, 0, 1), id="prices-unknown"),
+        pytest.param(ScoreUsage(1000, None), ScoreUsage(9, 0.04), Amount(0.04, 0, 1, 0), id="prices-known-by-now"),
+        pytest.param(ScoreUsage(1000, 0.0), ScoreUsage(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
     ],
 )
-def test_tokens_and_cost_are_estimated_separately(own: Usage, average: Usage | None, cost: Amount) -> None:
+def test_tokens_and_cost_are_estimated_separately(own: ScoreUsage, average: ScoreUsage | None, cost: Amount) -> None:
     estimate = add_up({"a": "kubernetes"}, {"a": own}, {"kubernetes": average} if average else {})
 
     assert estimate.tokens == Amount(1000, 1, 0, 0)

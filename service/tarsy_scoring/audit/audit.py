@@ -51,7 +51,7 @@ UPDATE {schema}.changes SET session_id = NULL, score_id = NULL, request_id = NUL
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ChangeOrigin:
     """
     Where a change comes from.
 
@@ -64,11 +64,11 @@ class Origin:
     address: str | None = None
 
 
-_origin: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 - frozen
+_origin: ContextVar[ChangeOrigin] = ContextVar("origin", default=ChangeOrigin())  # noqa: B039 - frozen
 
 
 @contextmanager
-def coming_from(origin: Origin) -> Iterator[None]:
+def coming_from(origin: ChangeOrigin) -> Iterator[None]:
     """Record the changes inside as coming from there."""
     before = _origin.set(origin)
     try:

@@ -75,7 +75,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     from tarsy_scoring.audit import audit
 
-    with audit.coming_from(audit.Origin("cli", socket.gethostname())):
+    with audit.coming_from(audit.ChangeOrigin("cli", socket.gethostname())):
         return uvloop.run(work)
 
 

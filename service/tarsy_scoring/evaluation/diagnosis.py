@@ -32,7 +32,7 @@ _NAMED = 3  # tools that one rule names, the worst first
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnosedPattern:
     """One finding: a fixed short phrase, its likely cause, and the numbers."""
 
     pattern: str
@@ -44,12 +44,12 @@ CAUSES: Mapping[str, str] = packaged_yaml(__package__, "causes.yaml")
 """The likely cause by pattern, in the order of the findings. `{name}` stands for the tools that a finding names."""
 
 
-def diagnose(interaction: Interaction) -> list[Finding]:
+def diagnose(interaction: Interaction) -> list[DiagnosedPattern]:
     """The findings in the order of `CAUSES`; none for a session of very few commands. Deterministic."""
     if interaction.total_commands < MIN_COMMANDS:
         return []
     return [
-        Finding(pattern, CAUSES[pattern].format(name=name), evidence)
+        DiagnosedPattern(pattern, CAUSES[pattern].format(name=name), evidence)
         for find in (_errors_and_help, _retries, _long_way, _loops, _ignored_failures)
         for pattern, name, evidence in find(interaction)
     ]

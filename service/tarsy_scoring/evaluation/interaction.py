@@ -66,7 +66,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class CommandCycle:
     """The same sequence of commands `repetitions` times in a row; `tools` are those of one round."""
 
     tools: tuple[str, ...]
@@ -94,7 +94,7 @@ class Interaction(Counts):
     completed: bool
     error_basis: Mapping[str, int]
     longest_identical_run: Run | None
-    cycles: tuple[Cycle, ...]
+    cycles: tuple[CommandCycle, ...]
     duration_s: float | None
     tool_duration_ms: int | None
     agent_tokens: Tokens | None
@@ -398,7 +398,7 @@ def _longest_run(lines: Sequence[_Line]) -> Run | None:
     return Run(tool, length) if length else None
 
 
-def _cycles(line: _Line) -> Iterator[Cycle]:
+def _cycles(line: _Line) -> Iterator[CommandCycle]:
     """
     Find the longest stretches in which a round of 2-8 commands occurs three times or more in a row.
 
@@ -417,7 +417,7 @@ def _cycles(line: _Line) -> Iterator[Cycle]:
             round_ = identities[start : start + period]
             if all(round_ != round_[:part] * (period // part) for part in range(1, period)):
                 tools = tuple(kind.tool for kind in line.kinds[start : start + period])
-                yield Cycle(tools, (end - start) // period + 1)
+                yield CommandCycle(tools, (end - start) // period + 1)
 
 
 def printable(name: str, longest: int) -> str:

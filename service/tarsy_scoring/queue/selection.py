@@ -76,7 +76,7 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ScoreUsage:
     """Tokens and cost for a score, or averages; None if unknown."""
 
     tokens: float | None = None
@@ -181,15 +181,15 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
         DatabaseAway: See `Database.once`.
     """
     rows = await _look_up(database, USAGE_OF_SESSIONS, list(sessions))
-    own = {r["session_id"]: Usage(r["tokens"], r["cost_usd"]) for r in rows}
+    own = {r["session_id"]: ScoreUsage(r["tokens"], r["cost_usd"]) for r in rows}
     chains = {r["session_id"]: sessions[r["session_id"]] or r["chain_id"] for r in rows}
     lacking = {chains[s] for s, usage in own.items() if usage.tokens is None or usage.cost_usd is None}
     averages = await database.once(lambda c: c.fetch(database.sql(USAGE_OF_CHAINS), list(lacking)))
-    return add_up(chains, own, {r["chain_id"]: Usage(r["tokens"], r["cost_usd"]) for r in averages})
+    return add_up(chains, own, {r["chain_id"]: ScoreUsage(r["tokens"], r["cost_usd"]) for r in averages})
 
 
 def add_up(
-    chains: Mapping[str, str | None], own: Mapping[str, Usage], averages: Mapping[str | None, Usage]
+    chains: Mapping[str, str | None], own: Mapping[str, ScoreUsage], averages: Mapping[str | None, ScoreUsage]
 ) -> CostEstimate:
     """
     Sum up an estimate: a session's own usage, else the chain's average, else unknown.
@@ -200,12 +200,12 @@ def add_up(
         averages: Average usage by chain.
     """
 
-    def amount(of: Callable[[Usage], float | None]) -> Amount:
+    def amount(of: Callable[[ScoreUsage], float | None]) -> Amount:
         about, own_scores, averaged = 0.0, 0, 0
         for session, chain in chains.items():
-            if (used := of(own.get(session, Usage()))) is not None:
+            if (used := of(own.get(session, ScoreUsage()))) is not None:
                 own_scores += 1
-            elif (used := of(averages.get(chain, Usage()))) is not None:
+            elif (used := of(averages.get(chain, ScoreUsage()))) is not None:
                 averaged += 1
             about += used or 0
         known = own_scores + averaged

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tables import table
 from tarsy_scoring.evaluation import diagnosis
-from tarsy_scoring.evaluation.diagnosis import CAUSES, LONGEST_SHOWN_NAME, Finding, diagnose
+from tarsy_scoring.evaluation.diagnosis import CAUSES, LONGEST_SHOWN_NAME, DiagnosedPattern, diagnose
 from tarsy_scoring.evaluation.interaction import EVERY_CALL, CommandRules, Interaction, measure_interaction
 from tarsy_scoring.timeline.model import Event, ToolCall
 from unit.timeline.sessions import event, of_events
@@ -96,7 +96,7 @@ def test_many_commands_are_a_finding_only_in_some_statuses(count: int, status: s
 def test_finding_names_the_worst_tool_and_its_numbers() -> None:
     [finding] = diagnose(measured(*calls(6, "get", failed=1), *calls(6, "list", failed=4)))
 
-    assert finding == Finding(
+    assert finding == DiagnosedPattern(
         "many errors, little help-seeking",
         "The agents think that they know the syntax of `shell.list`: examples of it in the prompt or the tool's "
         "description may be wrong or missing.",

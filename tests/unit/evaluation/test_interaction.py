@@ -14,8 +14,8 @@ from tables import table
 from tarsy_scoring.evaluation.interaction import (
     EVERY_CALL,
     LONGEST_NAME,
+    CommandCycle,
     CommandRules,
-    Cycle,
     Interaction,
     Run,
     Tokens,
@@ -231,7 +231,7 @@ def test_order_of_keys_does_not_change_a_cycle() -> None:
 
     found = measured(call(one), call(other), call(one), rules=MY_TOOL)
 
-    assert found.cycles == (Cycle(("shell.run", "shell.run"), 3),)
+    assert found.cycles == (CommandCycle(("shell.run", "shell.run"), 3),)
 
 
 def test_pattern_and_shell_tools_select_the_calls() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.ask.client import JudgeClient
-from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion, Outcome
+from tarsy_scoring.judge.ask.endpoint import CallOutcome, Endpoint, FittedQuestion
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
 from tarsy_scoring.timeline.render.context import estimate_tokens
@@ -62,7 +62,7 @@ async def endpoint(server: Server) -> AsyncIterator[Endpoint]:
     await endpoint.close()
 
 
-async def call(endpoint: Endpoint, request: dict[str, Any] | None = None) -> Outcome:
+async def call(endpoint: Endpoint, request: dict[str, Any] | None = None) -> CallOutcome:
     return await endpoint.call(QUESTION, request or endpoint.prepare(QUESTION), float("inf"))
 
 

@@ -63,7 +63,7 @@ class FittedQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """
     What a call led to.
 
@@ -183,7 +183,7 @@ class Endpoint:
 
     # --- the outcome -------------------------------------------------------------------------------
 
-    async def call(self, fitted: FittedQuestion, request: dict[str, Any], ends_at: float) -> Outcome:
+    async def call(self, fitted: FittedQuestion, request: dict[str, Any], ends_at: float) -> CallOutcome:
         """
         Call once, for at most `timeout_s`. A cancellation closes the connection.
 
@@ -204,14 +204,14 @@ class Endpoint:
         except TimeoutError:
             return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
         except UnreadableReply as error:
-            return Outcome(_NO_ANSWER, self._unavailable(str(error)))
+            return CallOutcome(_NO_ANSWER, self._unavailable(str(error)))
         except APIStatusError as error:
             return self._refused(fitted, request, key, error)
         except APIConnectionError as error:
             reason = f"could not be reached, or broke off ({type(_cause_of(error)).__name__})"
-            return Outcome(_NO_ANSWER, self._unavailable(reason))
+            return CallOutcome(_NO_ANSWER, self._unavailable(reason))
         except (OpenAIError, ValueError, RecursionError):  # not JSON, not text, or nested too deeply
-            return Outcome(_NO_ANSWER, self._no_completion())
+            return CallOutcome(_NO_ANSWER, self._no_completion())
         if reported := getattr(completion, "error", None):
             answered = ErrorReply(
                 reply.status_code, reply.headers, reported, fitted.tokens + fitted.reply_limit
@@ -221,27 +221,29 @@ class Endpoint:
 
     def _refused(
         self, fitted: FittedQuestion, request: dict[str, Any], key: str | None, error: APIStatusError
-    ) -> Outcome:
+    ) -> CallOutcome:
         secret = self._api_key
         is_key_refused = error.status_code == HTTPStatus.UNAUTHORIZED
         if is_key_refused and isinstance(secret, WatchedSecret) and secret.read_again() != key:
-            return Outcome(_NOTHING_BILLED, None)
+            return CallOutcome(_NOTHING_BILLED, None)
         needed_tokens = fitted.tokens + fitted.reply_limit
         reply = ErrorReply(error.status_code, error.response.headers, error.body, needed_tokens)
         usage = error.body.get("usage") if isinstance(error.body, dict) else None
         return self._react(request, reply, usage, key)
 
-    def _react(self, request: dict[str, Any], error: ErrorReply, usage: object, key: str | None) -> Outcome:
+    def _react(
+        self, request: dict[str, Any], error: ErrorReply, usage: object, key: str | None
+    ) -> CallOutcome:
         used = usage_of(usage)
         is_billed = used.total is not None or error.may_be_billed()
         costs = {"tokens": used.total, "cost_usd": self.prices.cost_usd(*used)}
         billed = costs if is_billed else _NOTHING_BILLED
         account, failure = error.reaction(self.who, key)
-        return Outcome({**account, **billed}, None if self._adapt(request, error) else failure)
+        return CallOutcome({**account, **billed}, None if self._adapt(request, error) else failure)
 
     def _read(
         self, fitted: FittedQuestion, completion: ChatCompletion, headers: httpx2.Headers, latency_ms: int
-    ) -> Outcome:
+    ) -> CallOutcome:
         usage = usage_of(getattr(completion, "usage", None))
         cost_usd = self.prices.cost_usd(*usage)
         billed = {"tokens": usage.total, "cost_usd": cost_usd}
@@ -249,17 +251,17 @@ class Endpoint:
             completion, self._provider, self.settings.model, fitted.question.kind, latency_ms, usage, cost_usd
         )
         if turn is None:
-            return Outcome({**_NO_ANSWER, **billed}, self._no_completion())
+            return CallOutcome({**_NO_ANSWER, **billed}, self._no_completion())
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         blocked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
-        return Outcome({**billed, **learned, "blocked_s": blocked_s}, turn)
+        return CallOutcome({**billed, **learned, "blocked_s": blocked_s}, turn)
 
-    def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
+    def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> CallOutcome:
         """For a call without an answer in time; a short wait is not held against the provider."""
         if is_attempt_over:
-            return Outcome(_NO_ANSWER if waited_s >= SILENCE_S else None, TimeoutError())
+            return CallOutcome(_NO_ANSWER if waited_s >= SILENCE_S else None, TimeoutError())
         reason = f"gave no answer within {self.settings.timeout_s:g} s"
-        return Outcome(_NO_ANSWER, JudgeUnavailable(f"{self.who} {reason}"))
+        return CallOutcome(_NO_ANSWER, JudgeUnavailable(f"{self.who} {reason}"))
 
     def _no_completion(self) -> TransientError:
         return self._unavailable("answered something that is no chat completion")

@@ -43,7 +43,7 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
     if not _TERM.search(text):
         return []
     asserted = set[str]()
-    for sentence, following in pairwise([*_sentences(text), _Sentence("")]):
+    for sentence, following in pairwise([*_sentences(text), _TermSentence("")]):
         answer = "" if following.is_item or following.text.endswith(":") else following.text
         for run in _RUN.finditer(sentence.text):
             named = set(_TERM.findall(run[0]))
@@ -78,7 +78,7 @@ def _mark_terms(analysis: str, marks: dict[str, str]) -> str:
     return _QUOTED.sub(lambda m: _TERM.sub(" ", m[0]) if _OTHER_WORD.search(m[0]) else m[0], text)
 
 
-class _Sentence(NamedTuple):
+class _TermSentence(NamedTuple):
     """A sentence, and the line that introduces its list (`Not observed:`)."""
 
     text: str
@@ -86,8 +86,8 @@ class _Sentence(NamedTuple):
     is_item: bool = False
 
 
-def _sentences(text: str) -> list[_Sentence]:
-    found: list[_Sentence] = []
+def _sentences(text: str) -> list[_TermSentence]:
+    found: list[_TermSentence] = []
     lead, lead_depth = "", 0
     for line in _BROKEN_LINE.sub(r"\1 ", text).split("\n"):
         item = _ITEM.match(line)
@@ -102,17 +102,17 @@ def _sentences(text: str) -> list[_Sentence]:
         if lead and depth <= lead_depth and (item or _OTHER_WORD.search(plain)):
             lead = ""
         first, *others = _SENTENCE_END.split(plain)
-        found += [_Sentence(first, lead, item is not None), *map(_Sentence, others)]
+        found += [_TermSentence(first, lead, item is not None), *map(_TermSentence, others)]
         if plain.endswith(":") or is_heading:
             lead, lead_depth = plain, depth
     return found
 
 
-def _cells(row: str) -> Iterator[_Sentence]:
+def _cells(row: str) -> Iterator[_TermSentence]:
     """Terms in a table row, each with the row's answer: `| X | E12 | no |` is read as `X: no`."""
     cells = [cell.strip() for cell in row.split("|") if cell.strip()]
     answer = next((cell for cell in cells if _YES_OR_NO.fullmatch(cell)), "")
-    return (_Sentence(f"{cell}: {answer}", is_item=True) for cell in cells if _TERM.search(cell))
+    return (_TermSentence(f"{cell}: {answer}", is_item=True) for cell in cells if _TERM.search(cell))
 
 
 # --- cues ----------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ _NO_NEXT = re.compile(
 _YES_NEXT = re.compile(r"\W*(?:yes|indeed|definitely|certainly|clearly|it (?:does|did|was)|there was)\b")
 
 
-def _is_asserted(sentence: _Sentence, run: re.Match[str], answer: str) -> bool:
+def _is_asserted(sentence: _TermSentence, run: re.Match[str], answer: str) -> bool:
     """
     Whether a sentence asserts the terms in a run.
 

@@ -16,7 +16,7 @@ from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import ReplyFormat, RubricReading, TurnKind, Verdict
 
 
-class Rubric(Strategy):
+class RubricStrategy(Strategy):
     """The judge gives the values, the criteria file gives the weights, and code computes the weighted sum."""
 
     name = "rubric"
@@ -70,7 +70,7 @@ Value = Annotated[float, Field(ge=0, le=1, strict=True)]
 Remarks = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
-class _Answer(BaseModel):
+class _RubricAnswer(BaseModel):
     """Fields in every answer; the values are added per rubric."""
 
     # Deferred: answers are read by models made from this one.
@@ -82,7 +82,7 @@ class _Answer(BaseModel):
     highlights: Remarks = ()
 
 
-def _scores_of(answer: _Answer) -> dict[str, float]:
+def _scores_of(answer: _RubricAnswer) -> dict[str, float]:
     scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
     return scores
 
@@ -120,8 +120,8 @@ def _as_text(reading: RubricReading) -> str:
     )
 
 
-def _model_of(definition: Definition) -> type[_Answer]:
+def _model_of(definition: Definition) -> type[_RubricAnswer]:
     # A TypedDict, because an id may be any word, even one that is reserved in pydantic models.
     scores = TypedDict("Scores", {item.id: Value for item in definition.rubric})  # type: ignore[misc]
-    model: type[_Answer] = create_model("RubricAnswer", __base__=_Answer, scores=(scores, ...))
+    model: type[_RubricAnswer] = create_model("RubricAnswer", __base__=_RubricAnswer, scores=(scores, ...))
     return model

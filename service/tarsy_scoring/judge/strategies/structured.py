@@ -48,7 +48,7 @@ class Structured(Strategy):
         verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
         verdict.alternative_approaches = answer.alternative_approaches
 
-        def take_numbers(answer: _Answer, turn: Turn) -> None:
+        def take_numbers(answer: _StructuredAnswer, turn: Turn) -> None:
             verdict.total_score, verdict.total_turn = answer.total_score, turn
             stated: dict[str, float] | None = getattr(answer, "score_breakdown", None)
             verdict.score_breakdown = stated and {
@@ -74,7 +74,7 @@ nothing else."""
 MOST_APPROACHES = 3
 
 
-class _Answer(BaseModel):
+class _StructuredAnswer(BaseModel):
     """Fields in every structured answer; breakdown and outcome are added per definition."""
 
     # Deferred: answers are read by models made from this one.
@@ -86,7 +86,7 @@ class _Answer(BaseModel):
     alternative_approaches: Annotated[list[AlternativeApproach], Field(max_length=MOST_APPROACHES)] = []
 
 
-def _total_of(answer: _Answer) -> int:
+def _total_of(answer: _StructuredAnswer) -> int:
     return answer.total_score
 
 
@@ -136,7 +136,7 @@ def _as_text(tools: list[MissingTool]) -> str:
     return "\n".join(lines) or "No critical missing tools identified."
 
 
-def _model_of(definition: Definition) -> type[_Answer]:
+def _model_of(definition: Definition) -> type[_StructuredAnswer]:
     """The model of an answer under this definition."""
     fields: dict[str, Any] = {}
     if definition.categories:
@@ -149,5 +149,5 @@ def _model_of(definition: Definition) -> type[_Answer]:
     if definition.bands:
         pattern = "^(?:" + "|".join(definition.bands) + ")$"
         fields["outcome"] = (Annotated[str, Field(pattern=pattern)], ...)
-    model: type[_Answer] = create_model("Answer", __base__=_Answer, **fields)
+    model: type[_StructuredAnswer] = create_model("Answer", __base__=_StructuredAnswer, **fields)
     return model

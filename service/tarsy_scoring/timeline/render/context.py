@@ -13,7 +13,7 @@ from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.clean.sanitizer import Injection, Sanitizer
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence, prefix_lines
-from tarsy_scoring.timeline.render.rendering import Part, Rank, Rendering
+from tarsy_scoring.timeline.render.rendering import Rank, RenderedPart, Rendering
 from tarsy_scoring.timeline.text import encode
 
 CONTEXT_POLICY = "4"
@@ -204,7 +204,7 @@ def _cost_of_lines(text: str) -> int:
     return _cost(text) + _PREFIX_COST * text.count("\n")
 
 
-def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> str:
+def _join(parts: list[RenderedPart], offset: int, spans: dict[str, tuple[int, int]]) -> str:
     """Concatenate the parts, and add start and end of each entry to `spans`; the text starts at `offset`."""
     for part in parts:
         end = offset + len(part.text)
@@ -216,7 +216,7 @@ def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> 
     return "".join(p.text for p in parts)
 
 
-def _shown_share(parts: list[Part]) -> float:
+def _shown_share(parts: list[RenderedPart]) -> float:
     removed = sum(p.removed for p in parts)
     whole = sum(len(p.quoted or p.text) for p in parts)  # without markers and prefixes
     return 1 - removed / whole if whole else 1.0
@@ -225,7 +225,7 @@ def _shown_share(parts: list[Part]) -> float:
 # --- fitting -------------------------------------------------------------------------------------------
 
 
-def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple[str, ...]:
+def _shorten_oldest(parts: list[RenderedPart], excess: int, budget_tokens: int) -> tuple[str, ...]:
     """
     Shorten parts in place until `excess` hundredths of a token are saved.
 
@@ -257,7 +257,7 @@ def _marker(removed: int) -> str:
     return f"\n[... {removed} characters not shown ...]\n"
 
 
-def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int:
+def _shorten(part: RenderedPart, kept_characters: int, excess: int, listing: int) -> int:
     """
     Keep a part's head and tail: as much as the excess allows, at least `kept_characters`.
 

@@ -36,7 +36,7 @@ class Rank(IntEnum):
 
 
 @dataclass(slots=True)
-class Part:
+class RenderedPart:
     """
     A piece of the context; all parts joined are the context.
 
@@ -123,9 +123,9 @@ class Rendering:
     """
 
     def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
-        self.alert: list[Part] = []
-        self.conversation: list[Part] = []
-        self.reference: list[Part] = []
+        self.alert: list[RenderedPart] = []
+        self.conversation: list[RenderedPart] = []
+        self.reference: list[RenderedPart] = []
         self.not_shown: list[str] = []
         self._timeline = timeline
         self._sanitizer = sanitizer
@@ -146,7 +146,7 @@ class Rendering:
         """Entries that state the answer or a part of it, and summaries of it."""
         self.final_analysis = ""
         """The entry with the final analysis of the session; empty without one."""
-        self._bodies: list[tuple[Part, str]] = []  # parts that are still empty, with their raw texts
+        self._bodies: list[tuple[RenderedPart, str]] = []  # parts that are still empty, with their raw texts
         self._render_alert()
         self._out = self.conversation
         self._render_session()
@@ -170,7 +170,7 @@ class Rendering:
 
     def _heading(self, text: str) -> None:
         """Add a heading; `text` must consist of safe names."""
-        self._out.append(Part("", f"\n{text}\n"))
+        self._out.append(RenderedPart("", f"\n{text}\n"))
 
     def _open(self, label: str, *, tool: str = "", failed: bool = False, at: datetime | None = None) -> str:
         """Begin an entry; `label` and `tool` must consist of safe names."""
@@ -178,14 +178,14 @@ class Rendering:
         entry = f"E{self._count}"
         here = self._here
         self.facts[entry] = EntryFacts(here.stage, here.execution, here.agent, tool, failed, at)
-        self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
+        self._out.append(RenderedPart(entry, f"\n[{entry}] {label}\n"))
         if self._summarises:
             self.answers.add(entry)
         return entry
 
     def _body(self, entry: str, text: str, rank: Rank, *, absent: str = "", inline: bool = False) -> None:
         """Add session text; `absent` stands in place of an empty text."""
-        part = Part(entry, f"{absent}\n" if absent else "", rank, inline=inline)
+        part = RenderedPart(entry, f"{absent}\n" if absent else "", rank, inline=inline)
         self._out.append(part)
         if text or not absent:
             self._bodies.append((part, text))
@@ -201,7 +201,7 @@ class Rendering:
         if not imitates_fence(together.encode()):
             return
         self.not_shown = [self._sanitizer.composed("not shown", line) for line in self.not_shown]
-        line: list[Part] = []
+        line: list[RenderedPart] = []
         entry = "E0"
         for part in (p for p in parts if p.text):
             line.append(part)
@@ -227,7 +227,7 @@ class Rendering:
 
     def _render_session(self) -> None:
         timeline = self._timeline
-        self._out.append(Part("", f"The session ended as: {self._label(timeline.status)}\n"))
+        self._out.append(RenderedPart("", f"The session ended as: {self._label(timeline.status)}\n"))
         if timeline.error_message:
             self._body(self._open("Error of the session", failed=True), timeline.error_message, Rank.REST)
         if timeline.runbook:
@@ -240,7 +240,7 @@ class Rendering:
         for tool in dict.fromkeys(self._timeline.available_tools):
             agents.setdefault(tool.agent_name, []).append(tool)
         if not agents:
-            self._out.append(Part("", "(the record lists none)\n"))
+            self._out.append(RenderedPart("", "(the record lists none)\n"))
         for agent, tools in agents.items():
             entry = self._open(f"Tools of agent {self._label(agent)}" if agent else "Tools of the agents")
             for tool in tools:
@@ -250,13 +250,13 @@ class Rendering:
                 described = self._sanitizer.line(entry, tool.description)
                 parameters = self._sanitizer.line(entry, tool.parameters)
                 if text := " ".join(filter(None, (described, parameters and f"Parameters: {parameters}"))):
-                    self._out.append(Part(entry, f"- {name}: "))
-                    self._out.append(Part(entry, "", Rank.REST, inline=True))
+                    self._out.append(RenderedPart(entry, f"- {name}: "))
+                    self._out.append(RenderedPart(entry, "", Rank.REST, inline=True))
                     self._out[-1].quote(text)
                 else:
-                    self._out.append(Part(entry, f"- {name}\n"))
+                    self._out.append(RenderedPart(entry, f"- {name}\n"))
             if unknown := _not_recorded(tools):
-                self._out.append(Part(entry, f"(not recorded: {unknown})\n"))
+                self._out.append(RenderedPart(entry, f"(not recorded: {unknown})\n"))
 
     def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> str:
         """
@@ -267,15 +267,15 @@ class Rendering:
         """
         self._heading(f"## {label}")
         if not text or not text.strip():
-            self._out.append(Part("", "(the session holds none)\n"))
+            self._out.append(RenderedPart("", "(the session holds none)\n"))
             return ""
         answer = " It is the final answer by default." if rank is Rank.KEPT else ""
         if shown := self._shown_in(text.strip(), rank):
             place = f", of {self._places[shown]}" if shown in self._places else ""
-            self._out.append(Part("", f"The same as [{shown}]{place}.{answer}\n"))
+            self._out.append(RenderedPart("", f"The same as [{shown}]{place}.{answer}\n"))
             return shown
         if answer:
-            self._out.append(Part("", f"{answer.strip()}\n"))
+            self._out.append(RenderedPart("", f"{answer.strip()}\n"))
         entry = self._open(f"{label} of the session")
         self._body(entry, text, rank)
         self._conclusions[text.strip()] = (entry, rank)
@@ -294,7 +294,7 @@ class Rendering:
             else "It is the final answer by default, as there is no final analysis."
         )
         self._heading("## Last submission")
-        self._out.append(Part("", f"In [{last}], of {self._places[last]}. {answer}\n"))
+        self._out.append(RenderedPart("", f"In [{last}], of {self._places[last]}. {answer}\n"))
 
     def _shown_in(self, text: str, rank: Rank) -> str | None:
         """The entry with the same text; where this text is `KEPT`, only an entry that is `KEPT` as well."""
@@ -393,7 +393,7 @@ class Rendering:
         if text and event.event_type == "final_analysis":
             self._note_answer(entry)
         if rank is Rank.KEPT and (shown := self._shown_in(text, rank)):
-            self._out.append(Part(entry, f"The same as [{shown}].\n"))
+            self._out.append(RenderedPart(entry, f"The same as [{shown}].\n"))
             return
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the session's final analysis is this answer
@@ -428,17 +428,17 @@ class Rendering:
         is_failure = failed or event.status in _FAILED
         entry = self._open(f"Tool call {name}", tool=name, failed=is_failure, at=event.created_at)
         if tool is not None:
-            self._out.append(Part(entry, "Arguments: "))
+            self._out.append(RenderedPart(entry, "Arguments: "))
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
         useful = _useful(summaries)
         for summary in useful:
-            self._out.append(Part(entry, "Summary that the agent was given:\n"))
+            self._out.append(RenderedPart(entry, "Summary that the agent was given:\n"))
             self._body(entry, summary, Rank.RESULT)
-        self._out.append(Part(entry, f"{self._result_label(event, failed=failed)}\n"))
+        self._out.append(RenderedPart(entry, f"{self._result_label(event, failed=failed)}\n"))
         rank = Rank.SUMMARISED_RESULT if useful else Rank.RESULT
         self._body(entry, event.content, rank, absent="(empty)")
         if self._gaps.cut and event in self._gaps.cut:
-            self._out.append(Part(entry, CUT_MARK))
+            self._out.append(RenderedPart(entry, CUT_MARK))
         if tool is not None and not failed and _SUBMITS.fullmatch(tool.tool_name):
             self._note_answer(entry)
             self.answers.add(entry)

@@ -15,7 +15,7 @@ import structlog
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from tarsy_scoring.audit.audit import Origin
+from tarsy_scoring.audit.audit import ChangeOrigin
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.context import context_of
@@ -162,12 +162,12 @@ class Access:
         if self._tokens is not None:
             return self._token_caller(connection, self._tokens, forwarded)
         if forwarded is not None and forwarded.user is not None:
-            return Caller(forwarded.user, forwarded.scopes, origin=Origin("proxy"))
+            return Caller(forwarded.user, forwarded.scopes, origin=ChangeOrigin("proxy"))
         # Also on loopback: a proxy on this machine may let every client through to some paths.
         if forwarded is not None or not (self._is_open or (self._is_local and not is_from_proxy)):
             raise unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
         # Anonymous callers are distinguished by their address.
-        return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)), Origin("open"))
+        return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)), ChangeOrigin("open"))
 
     def _token_caller(
         self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None
@@ -176,9 +176,9 @@ class Access:
         token = None if forwarded and forwarded.is_bearer_used else bearer_token(connection.headers)
         if token is None and forwarded is not None and user is not None:
             # Signed in at the proxy; a browser has no token.
-            return Caller(user, forwarded.scopes, origin=Origin("proxy"))
+            return Caller(user, forwarded.scopes, origin=ChangeOrigin("proxy"))
         entry = self._find_entry(tokens, token)
-        origin = Origin(f"token {entry.name}")
+        origin = ChangeOrigin(f"token {entry.name}")
         if forwarded is None or user is None:
             return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential)
         return Caller(user, entry.scopes & forwarded.scopes, origin=origin, credential=entry.credential)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tarsy_scoring.audit.audit import Origin
+from tarsy_scoring.audit.audit import ChangeOrigin
 
 Scope = Literal["read", "score"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
@@ -26,7 +26,7 @@ class Caller:
     name: str
     scopes: frozenset[Scope]
     address: str | None = None
-    origin: Origin = field(default=Origin(), compare=False)
+    origin: ChangeOrigin = field(default=ChangeOrigin(), compare=False)
     credential: tuple[str, str] | None = field(default=None, compare=False, repr=False)
 
     @property

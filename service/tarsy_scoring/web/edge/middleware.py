@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.audit import audit
-from tarsy_scoring.audit.audit import Origin
+from tarsy_scoring.audit.audit import ChangeOrigin
 from tarsy_scoring.telemetry.http_server import MAX_HEAD_BYTES
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.edge.access import Access
@@ -180,7 +180,7 @@ class RequestMiddleware:
             await _send(exchange, failed())
 
     async def _call_app(self, exchange: "_Exchange") -> None:
-        origin = exchange.caller.origin if exchange.caller else Origin()
+        origin = exchange.caller.origin if exchange.caller else ChangeOrigin()
         with audit.coming_from(origin):
             await self._app(exchange.scope, exchange.receive, exchange.send)
 
