@@ -45,7 +45,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 def main() -> NoReturn:
-    """Run a command and end the process with its status."""
+    """Run a command and end the process with the exit status."""
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -83,7 +83,7 @@ def _complain(message: str, status: int) -> int:
 
 def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
     """
-    Report the first foreseeable error of a task group; re-raise an unforeseeable one with its traceback.
+    Report the first foreseeable error of a task group; re-raise an unforeseeable one with the traceback.
     """
     foreseen, rest = group.split(_foreseeable())
     if rest is not None:
@@ -103,7 +103,7 @@ class CommandsOnDemand(click.Group):
         return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands under their headings, each with its whole summary."""
+        """The commands under their headings, each with the whole summary."""
         for heading, names in HEADINGS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(12), _summary(name)) for name in names])
@@ -124,7 +124,7 @@ def _module_of(command: str) -> str:
 
 
 def _summary(command: str) -> str:
-    """First sentence of the command's docstring, read from its file: importing all commands would take a second."""
+    """First sentence of the command's docstring, read from the file: importing all takes a second."""
     if command in LAB:
         return LAB_SUMMARIES[command]
     package, _, module = _module_of(command).rpartition(".")

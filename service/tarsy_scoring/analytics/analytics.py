@@ -1,7 +1,7 @@
 """
 Analytics over many scores: trends, distribution, failure tags.
 
-A session counts once, by its latest completed score. Filters apply to that score, so a session that was
+A session counts once, by the latest completed score. Filters apply to that score, so a session that was
 scored again under other criteria no longer counts for the former ones. Numbers come from the daily counts.
 """
 
@@ -105,7 +105,7 @@ async def trends(database: Database, selection: Selection, day_of: DayOf = "scor
 
     Args:
         day_of: `scored` counts a score on the day on which it was made, so a rescored session moves to the
-            day of its new score; `ended` counts it on the day on which its session ended. `since` and `until`
+            day of the new score; `ended` counts it on the day on which the session ended. `since` and `until`
             of the selection apply to the same time.
 
     Raises:
@@ -236,7 +236,7 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
     total = sum(scores.values())
     found = []
     for tag, counts in by_tag.items():
-        # A score may end between the two statements, so a count may exceed its total; a share is at most 1.
+        # A score may end between the two statements, so a count may exceed the total; a share is at most 1.
         chains = [ChainShare(c, n, min(1.0, n / scores.get(c, n))) for c, n in counts.items()]
         chains.sort(key=lambda chain: (-chain.count, chain.chain_id or ""))
         count = counts.total()

@@ -1,9 +1,8 @@
 """
 Better ways to investigate that judges named, grouped over many sessions by the similarity of name and steps.
 
-A session counts once, by its latest completed score. Texts are those of a model that read hostile sessions:
-they are
-bounded here, and whatever shows them must escape them.
+A session counts once, by the latest completed score. A model that read hostile sessions wrote the texts:
+they are bounded here, and whatever shows them must escape them.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ NAMES_ALIKE, ALIKE = 0.5, 0.7
 
 _WORDS = re.compile(r"\w+")
 
-# The newest approaches, at most $5. A step is compared by its tool, and by its words where it names none.
+# The newest approaches, at most $5. Steps are compared by tool, and by words where they name none.
 APPROACHES = f"""
 SELECT s.score_id, s.session_id, s.chain_id, s.total_score, s.completed_at,
        left(a.name, {LONGEST_NAME}) AS name, left(a.description, {LONGEST_TEXT}) AS description, p.steps, p.tools
@@ -55,7 +54,7 @@ ORDER BY s.completed_at DESC, s.score_id, a.ordinal LIMIT $5
 
 @dataclass(frozen=True, slots=True)
 class PoorerSession:
-    """A session for which a judge named the better approach, and its score."""
+    """A session for which a judge named the better approach, with the score."""
 
     session_id: str
     score_id: UUID
@@ -65,7 +64,7 @@ class PoorerSession:
 
 @dataclass(frozen=True, slots=True)
 class Approach:
-    """A better way to investigate: the words of the newest of the judges that named it, and its sessions."""
+    """A better way to investigate: the words of the newest judge that named it, and the sessions."""
 
     name: Annotated[str, Field(description="Its most used name.")]
     other_names: Annotated[list[str], Field(description=f"At most {MOST_NAMES}, the most used ones first.")]

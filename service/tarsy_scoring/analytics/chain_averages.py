@@ -1,7 +1,7 @@
 """
 Figures for every chain at once: totals, outcomes, judging cost, and what the investigations took.
 
-A session counts once, by its latest completed score, as in `analytics.analytics`.
+A session counts once, by the latest completed score, as in `analytics.analytics`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tarsy_scoring.postgres.database import Database
 MOST_CHAINS = 500  # in one answer
 STEPS = 30  # in a trend line, about
 
-# A row for each chain, with its days in about $10 steps: arrays with one element for each step, criteria and
+# A row for each chain, with days in about $10 steps: arrays with one element for each step, criteria and
 # judge. Only the first $11 chains; `chains` counts all. $9: by the day on which the sessions ended.
 CHAINS = f"""
 WITH counted AS MATERIALIZED (SELECT * FROM {SUMS} s WHERE by_end = $9),

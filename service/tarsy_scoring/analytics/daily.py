@@ -1,10 +1,10 @@
 """
 Daily counts: how scores are counted by day, and how readers use the counts.
 
-A session counts once for each kind (with or without a reference), by its latest completed production score:
+A session counts once for each kind (with or without a reference), by the latest completed production score:
 on the day when it was scored, and (`by_end`) on the day when it ended. Days are in UTC. A changed score marks
-its days in `dirty_days`. Readers take clean days from the tables, and the newest `MOST_DIRTY` dirty ones from the
-scores, with the statement that also fills the tables. So today, which is dirty, is always exact.
+these days in `dirty_days`. Readers take clean days from the tables, and the newest `MOST_DIRTY` dirty ones
+from the scores, with the statement that also fills the tables. So today, which is dirty, is always exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -190,7 +190,7 @@ async def read_counts(
     database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]
 ) -> list[list[Any]]:
     """
-    Run statements that read `TOTALS`, `SUMS` or `NAMES`, each with its arguments from $9 on.
+    Run statements that read `TOTALS`, `SUMS` or `NAMES`, each with arguments from $9 on.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -1,7 +1,7 @@
 """
 Sessions without a score that may need a person: those whose score failed, and those whose due score waits.
 
-Each is read from its own index, up to a limit.
+Each list is read from an index, up to a limit.
 """
 
 from collections.abc import Mapping

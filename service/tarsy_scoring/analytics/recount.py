@@ -1,7 +1,7 @@
 """
 Counts dirty days again from the scores, one day in a transaction, and in one process at a time.
 
-Today stays dirty, because each score would have it counted again. Its marks are merged into one.
+Today stays dirty, because each score would have it counted again. The marks of today are merged into one.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ async def _recount_newest(database: Database, connection: Connection) -> date | 
         The day; None: there is none, or another process counts.
     """
     sql = database.sql
-    # Two counts of a day at once would both insert its rows.
+    # Two counts of a day at once would both insert the rows.
     if not await RECOUNT_LOCK.try_acquire(connection, database.schema):
         return None
     day: date | None = await connection.fetchval(sql(NEWEST_DIRTY))
@@ -101,7 +101,7 @@ async def _recount_newest(database: Database, connection: Connection) -> date | 
         await connection.execute(sql(MERGE_MARKS_OF_TODAY))
         return None
     # Exact, because each statement in a READ COMMITTED transaction sees what was committed before it. Later
-    # counts see a change whose mark this statement deletes; a change that commits after it leaves its mark,
+    # counts see a change whose mark this statement deletes; a change that commits after it leaves a mark,
     # and the day is counted again.
     await connection.execute(sql(UNMARK), day)
     for remove in REMOVE:

@@ -33,7 +33,7 @@ def bridge(since: datetime | None) -> None:
     """
     Announce ended sessions of a TARSy database, until SIGTERM.
 
-    Reads SCORING_TIMELINE_DATABASE_URL, never writes to it, and keeps its place in SCORING_DATABASE_URL. It
+    Reads SCORING_TIMELINE_DATABASE_URL, never writes to it, and keeps a position in SCORING_DATABASE_URL. It
     can be stopped at any time without missing a session. Of several bridges one works and the others stand
     by. A new value of --since starts over from there; sessions announced before are not scored again. Serves
     /metrics, /healthz and /readyz on SCORING_METRICS_PORT.

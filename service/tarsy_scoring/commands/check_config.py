@@ -68,7 +68,7 @@ def check_config(shows_all: bool, as_json: bool) -> None:
 
 def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     """
-    Make the checks of every process, and log its warnings.
+    Make the checks that every process makes, and log warnings.
 
     Returns:
         A line for each setting that a worker needs and that is not set.
@@ -114,7 +114,7 @@ def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any
 
 
 def _changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from the usual ones; of a mapping, only its values that differ."""
+    """The values that differ from the usual ones; of a mapping, only the values that differ."""
     return {
         key: _changes(value, usual[key])
         if isinstance(value, dict) and isinstance(usual.get(key), dict)

@@ -143,7 +143,7 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     """
     Check criteria files before a worker reads them.
 
-    Needs no settings. Prints every error with its file, line and reason. Errors between keys (weights that do
+    Needs no settings. Prints every error with file, line and reason. Errors between keys (weights that do
     not add up) appear once each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
     """
     documents = [_validated(file) for file in files]

@@ -80,7 +80,7 @@ def list_dead_letters(as_json: bool) -> None:
 @click.argument("place")
 @json_option
 def show_dead_letter(place: str, as_json: bool) -> None:
-    """Show one dead letter and the beginning of its message."""
+    """Show one dead letter and the beginning of the message."""
     _require_places([place])
     settings = settings_of_environment()
 

@@ -31,8 +31,8 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
     """
     Remove sessions from every table, with scores and requests.
 
-    Replies and events are removed, too. A running score is cancelled first, and its worker writes nothing
-    more. An old event that Kafka redelivers does not bring a session back, because the hash of its identity
+    Replies and events are removed, too. A running score is cancelled first, and the worker writes nothing
+    more. An old event that Kafka redelivers does not bring a session back, because the hash of the identity
     stays. A new request does, if the source still has the session. The erasure itself is recorded: when, by
     whom, and the SHA-256 of the session id.
 

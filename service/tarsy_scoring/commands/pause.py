@@ -43,7 +43,7 @@ def pause(
     Stop judging: everything, or the chain or provider named.
 
     Requests are still stored. Running scores return to the queue after their current call, and no attempt is
-    burned. A chain continues with its other providers. An existing pause stays unchanged. `tarsy-scoring
+    burned. A chain continues with the other providers. An existing pause stays unchanged. `tarsy-scoring
     resume` lifts pauses.
     """
     settings = settings_of_environment()

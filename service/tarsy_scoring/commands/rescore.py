@@ -1,7 +1,7 @@
 """
 `rescore` and `backfill`: request scores of sessions, again or for the first time.
 
-A selection is shown first, with its estimated cost, and is sent only with --yes.
+A selection is shown first, with the estimated cost, and is sent only with --yes.
 """
 
 import uuid
@@ -83,13 +83,13 @@ def rescore(
     """
     Request new scores of sessions, by name or by selection.
 
-    A session with a reference is judged against its newest one, which its scores in trends are not: with
-    --without-reference these are renewed.
+    A session with references is judged against the newest. Trends count scores without a reference: renew
+    these with --without-reference.
 
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
     selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores.
 
-    Sessions are not looked up in the timeline source: the score of one that it does not have fails as
+    Sessions are not looked up in the timeline source. If one is missing there, the score fails as
     session_not_found.
     """
     settings = settings_of_environment()
@@ -241,11 +241,11 @@ async def _show_or_send(
     left_out: Mapping[str, int] | None = None,
 ) -> None:
     """
-    Show the estimated cost of a selection, and send its requests only if `yes` is set.
+    Show the estimated cost of a selection, and send the requests only if `yes` is set.
 
     Args:
         left_out: Number of sessions that the selection leaves out, by reason; None: it comes from stored
-            scores, and the source may have lost some of its sessions.
+            scores, and the source may have lost some of these sessions.
     """
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:

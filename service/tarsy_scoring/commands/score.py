@@ -115,7 +115,7 @@ def _read_reference(path: Path | None, *, no_judge: bool) -> GivenReference | No
 def _with_reference(
     timeline: Timeline, given: GivenReference, settings: Settings
 ) -> tuple[Timeline, dict[str, Any]]:
-    """The session with its reference, and the reference as a score document shows it."""
+    """The session with the reference, and the reference as a score document shows it."""
     from tarsy_scoring.references.model import reference_of
     from tarsy_scoring.scores.shapes import Reference
 

@@ -70,7 +70,7 @@ def calm_garbage_collector() -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a new event loop of uvloop."""
+    """Run a coroutine to the end in a new event loop of uvloop."""
     import uvloop
 
     from tarsy_scoring.audit import audit
@@ -110,7 +110,7 @@ async def audited(database: "Database", change: "Change", **details: Any) -> Non
 @contextmanager
 def collected_warnings() -> Iterator[list[dict[str, Any]]]:
     """
-    Collect log lines in place of writing them, for a command that prints warnings in its own form.
+    Collect log lines in place of writing them, for a command that prints warnings in another form.
 
     The list has the warnings when the block has ended: `event` and the fields of each.
     """
@@ -127,7 +127,7 @@ def collected_warnings() -> Iterator[list[dict[str, Any]]]:
 
 
 def in_words(warning: Mapping[str, Any]) -> str:
-    """A warning on one line: its event, which docs/log-events.md explains, its fields and its advice."""
+    """A warning on one line: event (docs/log-events.md explains it), fields and advice."""
     said = dict(warning)
     event = said.pop("event")
     last = [str(said.pop(name)) for name in ("reason", "effect", "advice") if name in said]
@@ -281,7 +281,7 @@ def not_blank(text: str) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number with its noun, such as `1 session` or `2 sessions`."""
+    """A number and a noun, such as `1 session` or `2 sessions`."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 

@@ -50,11 +50,11 @@ log = structlog.get_logger()
 BACKLOG_EVERY_S = 5.0
 READY_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 1.0  # at the database, however many probes ask
-FLUSH_S = 20.0  # a batch under way in the relay, and its flush
+FLUSH_S = 20.0  # a batch under way in the relay, and the flush
 # Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
 # both pools close.
 END_S = FLUSH_S + STOP_TIMEOUT_S + 2 * CLOSE_S
-# Longest stop of a worker that judges, beyond its drain: judging with its timeline source, and the rest. The
+# Longest stop of a worker that judges, beyond the drain: judging with the timeline source, and the rest. The
 # chart and compose file give more.
 JUDGED_S = scoring_worker.STOP_S + CLOSE_S
 STOP_S = JUDGED_S + END_S
@@ -127,7 +127,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
 
     A stop goes in order: intake and judging end at `stopping`, attempts drain, then the relay and the loops
     beside it flush. Each step has a limit, and together they take at most the drain and `STOP_S`. A loop that
-    dies ends the process: a worker without one of its loops would look healthy.
+    dies ends the process: a worker that lacks a loop would look healthy.
     """
     intake = _open_intake(parts) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
@@ -190,7 +190,7 @@ async def _run_kafka_roles(
 # --- loops beside the relay ----------------------------------------------------------------------------
 
 
-# Runs until shortly after its event is set; what it leaves is done by another process.
+# Runs until shortly after the event is set; another process does the rest.
 BackgroundLoop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
@@ -336,7 +336,7 @@ async def _watch_backlog(parts: Parts) -> None:
 
 def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
     """
-    Add the conditions of readiness: the database answers, and intake has joined its consumer group once.
+    Add the conditions of readiness: the database answers, and intake has joined the consumer group once.
 
     A broker outage does not end readiness; it shows in the metrics.
     """

@@ -161,7 +161,7 @@ class ChainSettings(Frozen):
 
     def next_provider(self, answered: str) -> str | None:
         """
-        The provider after the one that answered, in their order and around its end; None without another.
+        The provider after the one that answered; the first follows the last. None without another.
         """
         place = self.providers.index(answered) + 1 if answered in self.providers else 0
         return next((p for p in (*self.providers[place:], *self.providers[:place]) if p != answered), None)
@@ -209,7 +209,7 @@ class MaskingSettings(Frozen):
 
 
 class Config(Frozen):
-    """The contents of the YAML file; each section that the file omits has its defaults."""
+    """The contents of the YAML file; each section that the file omits has the defaults."""
 
     providers: dict[str, ProviderSettings] = Field(default_factory=dict)
     """Judges by name."""

@@ -39,7 +39,7 @@ class _Environment(JSONPathEnvironment):
 
 def compile_path(path: str) -> JSONPathQuery:
     """
-    Compile a JSONPath of RFC 9535; its `match` and `search` use RE2.
+    Compile a JSONPath of RFC 9535; `match` and `search` in it use RE2.
 
     Raises:
         ValueError: Not a JSONPath; with the reason and the position.

@@ -35,7 +35,7 @@ class WebhookTarget(_Notified):
 
 
 class AppriseTarget(_Notified):
-    """Slack, Teams, mail or another service that apprise knows, by its URL."""
+    """Slack, Teams, mail or another service that apprise knows, by URL."""
 
     type: Literal["apprise"]
 

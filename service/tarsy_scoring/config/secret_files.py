@@ -52,7 +52,7 @@ def require_unreadable(
     Check that commands of gates can read none of the files with secrets.
 
     Args:
-        readable: Folders and files that every command may read, beside its work directory.
+        readable: Folders and files that every command may read, beside the work directory.
 
     Raises:
         ConfigurationError: Naming the file and the folder that holds it.

@@ -49,7 +49,7 @@ def read_api_key(
     settings: Settings, provider: str, environ: Mapping[str, str] | None = None
 ) -> Secret | None:
     """
-    The API key of a provider, watched where it is in a file; None: its endpoint needs none.
+    The API key of a provider, watched where it is in a file; None: the endpoint needs none.
 
     Raises:
         SettingMissing: The variable is not set.

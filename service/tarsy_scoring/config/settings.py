@@ -36,7 +36,7 @@ LEAST_CONNECTIONS = 4  # of one process to our database
 
 
 class Settings(BaseSettings):
-    """All settings: each field from `SCORING_` + its name in capitals, and the YAML as `config`."""
+    """All settings: each field from `SCORING_` + the name in capitals, and the YAML as `config`."""
 
     model_config = SettingsConfigDict(
         env_prefix="SCORING_",

@@ -1,7 +1,7 @@
 """
 Loads modules of `studies`, the room that nothing imports by name.
 
-The extra `studies` installs its libraries (numpy, scipy). Without them its verbs, pages and tasks are not
+The extra `studies` installs numpy and scipy. Without them the room's verbs, pages and tasks are not
 listed.
 """
 

@@ -20,7 +20,7 @@ class RegisteredSource:
         factory: `package.module:function`. The function takes the settings and returns a `TimelineSource`
             that has connected to nothing yet; it raises `ConfigurationError` where the settings can never
             work.
-        requires: Fields of the settings that must be set, each with what its value has to be.
+        requires: Fields of the settings that must be set, each with a description of valid values.
     """
 
     # A path and not the function itself: settings must not import the layers above them, nor a client library

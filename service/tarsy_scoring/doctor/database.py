@@ -1,5 +1,5 @@
 """
-Checks of the service's own PostgreSQL, as the service uses it: through its pool and in its transactions.
+Checks of the service's own PostgreSQL, as the service uses it: through the pool and in transactions.
 """
 
 import re
@@ -31,7 +31,7 @@ LEAST_LIMITS_S = {
     "statement_timeout": COMMAND_TIMEOUT_S,
     "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S,
     "transaction_timeout": TRANSACTION_S,
-    "idle_session_timeout": 300.0,  # the pool closes its idle connections after this time
+    "idle_session_timeout": 300.0,  # the pool closes idle connections after this time
 }
 
 SERVER = """

@@ -178,7 +178,7 @@ def _difference(score: LabelledScore, labels: Iterable[Label]) -> list[float]:
 
 def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     """
-    The band of a label: the one it names, else the one its word means, else the one of its number.
+    The band that a label names, else the one that the word means, else the one that holds the number.
 
     None without a match: for an undecided label, or for a word for the middle band when there are not three
     bands.

@@ -35,13 +35,13 @@ SELECT s.score_id, s.session_id, s.status, s.total_score, s.judge_outcome, c.con
 FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash) WHERE s.score_id = $1
 """
 
-# The session is locked before its scores, in the order in which an erasure locks them.
+# Locks the session before the scores, in the order in which an erasure locks them.
 LOCK_SESSION = """
 SELECT session_id FROM {schema}.sessions
 WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_id = $1) FOR KEY SHARE
 """
 
-# A score is random if few scores of its day have a smaller digest, as in the review list.
+# A score is random if few scores of the day have a smaller digest, as in the review list.
 ADD = """
 INSERT INTO {schema}.score_labels (score_id, session_id, labelled_by, agrees, outcome, number, reason, is_random)
 SELECT s.score_id, s.session_id, $2, $3, $4, $5, $6, $7 > (
@@ -122,7 +122,7 @@ class NewLabel:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A score to be labelled, with the bands of its criteria, lowest first."""
+    """A score to be labelled, with the bands of the criteria, lowest first."""
 
     score_id: UUID
     session_id: str
@@ -151,7 +151,7 @@ def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, .
     The band that the outcome names, if the number lies outside of it; None: no contradiction.
 
     Criteria without bands of their own do not define where `correct` begins, so only a number at the other
-    end of the scale contradicts the word. The trust card counts such a label by its word.
+    end of the scale contradicts the word. The trust card counts such a label by the word.
     """
     if outcome is None or number is None:
         return None

@@ -156,8 +156,8 @@ class Client:
     A connected client. The methods that send are synchronous and never wait.
 
     Attributes:
-        channels: Its subscriptions.
-        requests: Its requests that were not answered yet, the oldest first.
+        channels: Channels that the client subscribed to.
+        requests: Requests that were not answered yet, the oldest first.
         closing: A future that holds the reason once the gateway closes the connection.
     """
 
@@ -232,7 +232,7 @@ class Client:
         Wait until at most half the queue is in use.
 
         The gateway waits for this before it reads the client's next message. So a client that does not read
-        its answers is not served further, and cannot overflow the queue with many requests.
+        answers is not served further, and cannot overflow the queue with many requests.
         """
         while (
             2 * self._queued_events > self._limits.queue_events

@@ -86,7 +86,7 @@ def decode(value: bytes | None) -> LiveEvent | None:
 
 def event_of(payload: Mapping[str, Any], text: bytes) -> LiveEvent:
     """
-    Build an event with its channels from its payload.
+    Build an event from the payload, and decide the channels.
 
     Args:
         text: The payload as JSON.

@@ -287,7 +287,7 @@ class Gateway:
         """
         Confirm a subscription, send stored events, and go on with live ones.
 
-        The channel of a session starts at its beginning unless the client gives a position. The channel of
+        The channel of a session starts at the beginning unless the client gives a position. The channel of
         all sessions starts with live events unless it does. Insights have no positions and are sent as they
         stand.
         """

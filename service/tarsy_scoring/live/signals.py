@@ -1,7 +1,7 @@
 """
 The channel `insights`: the newest message of each chain and the last drift findings.
 
-A new subscriber gets a snapshot, then live messages. Each process reads the compacted topic from its
+A new subscriber gets a snapshot, then live messages. Each process reads the compacted topic from the
 beginning and keeps the newest messages, so clients need no position and no catch-up. Without a broker or the
 topic the channel is silent; the other channels do not depend on it.
 """
@@ -48,7 +48,7 @@ class Insight:
 
 
 def decode(key: bytes | None, value: bytes) -> Insight | None:
-    """The message in a record; None: it is of another kind, too large, or under a key that is not its own."""
+    """The message in a record; None: it is of another kind, too large, or under a wrong key."""
     if len(value) > LONGEST_BYTES:
         return None
     try:
@@ -76,7 +76,7 @@ class Newest:
 
     def take(self, records: Sequence[Record], now_us: int) -> list[bytes]:
         """
-        Keep the newest message per key; a tombstone removes its key, and other records are skipped.
+        Keep the newest message per key; a tombstone removes the key, and other records are skipped.
 
         Returns:
             The texts that are new, the last one per key. A message that is read again is not new.
@@ -167,7 +167,7 @@ class LiveInsights:
 
     def _log_silence(self, reason: str) -> None:
         """Log that no message comes, once until the next message."""
-        # An installation without rolling signals must not fill its log.
+        # An installation without rolling signals must not fill the log.
         if not self._is_silence_logged:
             log.warning("gateway.insights_away", reason=reason, effect="clients get no rolling signals")
         self._is_silence_logged = True

@@ -67,7 +67,7 @@ async def catch_up(database: Database, channel: str, since: int, until: int) -> 
     Read the events on a channel after `since`, up to `until`, as JSON; the oldest ones if there are too many.
 
     Returns:
-        The texts, and whether the client misses events beyond them. It also misses events if its position is
+        The texts, and whether the client misses events beyond them. It also misses events if `since` is
         ahead of the stream (another database assigned it), or in a range from which events were removed.
 
     Raises:
@@ -86,7 +86,7 @@ async def catch_up(database: Database, channel: str, since: int, until: int) -> 
 
     end, rows, forgotten = await _read(database, work)
     texts, has_more = _fitting([r["text"].encode() for r in rows])
-    # A session read from its beginning is sent as far as it is stored: a reload would bring no more.
+    # A session read from the beginning is sent as far as it is stored: a reload would bring no more.
     has_lost = since < forgotten and (is_of_all or since > 0)
     return texts, has_more or since > end or has_lost
 

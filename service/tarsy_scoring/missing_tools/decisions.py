@@ -149,7 +149,7 @@ async def set_state(
     Record the state of a tool.
 
     Args:
-        name: Any of its names.
+        name: Any name of the tool.
         since: Start of the state; None: now.
 
     Raises:
@@ -168,7 +168,7 @@ async def set_state(
 
 async def merge_name(database: Database, name: str, tool: str | None, *, by: str) -> Merge:
     """
-    Record that a name, in all its spellings, belongs to a tool.
+    Record that a name, in all spellings, belongs to a tool.
 
     Args:
         tool: Any of the tool's names; None: keep the name apart from now on.

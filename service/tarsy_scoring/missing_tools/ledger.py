@@ -1,4 +1,4 @@
-"""The ledger of missing tools: which names are one tool, how often it was missed, and its state."""
+"""Merges missing tools: which names are one tool, how often judges missed it, what people decided."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ class ToolChain:
 
 @dataclass(frozen=True, slots=True)
 class WantedTool:
-    """A tool that judges missed, with its state."""
+    """A tool that judges missed, and what people decided about it."""
 
     tool_name: Annotated[str, Field(description="Its most used spelling.")]
     spellings: list[Spelling]
@@ -103,7 +103,7 @@ def _decided(decisions: Decisions, found: set[str]) -> list[Tool]:
 
 
 def _wanted(tool: Tool, demand: Demand, decisions: Decisions, called: set[str]) -> WantedTool:
-    """A tool with the demand for all its names."""
+    """A tool with the demand for all names that it has."""
     sessions, points = Counter[str | None](), 0
     for one in demand.of_names(name for name, _ in tool.spellings):
         sessions[one.chain_id] += one.sessions

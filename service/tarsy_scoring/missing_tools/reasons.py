@@ -1,8 +1,8 @@
 """
 Why judges missed tools: for each tool the reasons of a few scores.
 
-They come from the newest scores of the selection, the lowest totals first. For a tool that these do not name,
-some requests by its most used names are looked up. A tool may have reasons that are not found.
+They come from the selection's newest scores, the lowest totals first. If these do not name a tool, the most
+used names are looked up in some requests. A tool may have reasons that are not found.
 """
 
 from collections import defaultdict
@@ -76,7 +76,7 @@ async def read_reasons(
     database: Database, selection: Selection, tools: Sequence[WantedTool]
 ) -> list[list[Reason]]:
     """
-    Read reasons of the tools of a ledger, in its order; at most `REASONS` with different texts for each tool.
+    Read reasons for the tools in a ledger, in the same order; at most `REASONS` different texts per tool.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -1,5 +1,5 @@
 """
-Sends notifications about scoring events, each target on its own.
+Sends notifications about scoring events, to each target independently.
 
 Laws. Each target has a consumer group, whose offsets are the only state: they are committed after the target
 took the message, so a crash repeats one message and loses none. A target that is away is asked again, and
@@ -105,7 +105,7 @@ class _Sending:
             "sent",
             "refused",
             "outdated",
-        ):  # a series that begins with its first count has no increase
+        ):  # a series that begins with the first count has no increase
             metrics.notifications.labels(name, result)
 
     async def send(self, record: Record) -> None:

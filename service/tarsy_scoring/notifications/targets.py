@@ -2,7 +2,7 @@
 Notification targets: what each gets for a completed score, and how it is sent.
 
 A message has ids, numbers, configured names and flags. It never holds text from a session or a
-judge. Errors name the target and never its address, which may be a secret. The functions that send block:
+judge. Errors name the target and never the address, which may be a secret. The functions that send block:
 `loop` calls them in a thread.
 """
 
@@ -44,7 +44,7 @@ _FIELDS = (
     "has_reference",
 )
 _UNUSUAL = re.compile(r"[^\w .:/=+-]")  # anything that a chat may read as markup, a link or a mention
-logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its errors quote addresses, which may be secrets
+logging.getLogger("apprise").setLevel(logging.CRITICAL)  # errors quote addresses, which may be secrets
 
 
 class TargetAway(Exception):

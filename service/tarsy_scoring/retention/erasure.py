@@ -1,12 +1,11 @@
 """
 Erases a session from every table, on request or because it was deleted upstream.
 
-Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes
-nothing afterwards, and the relay publishes nothing about the session afterwards: events that are not
-published
-by then are deleted, because an erasure is an order and does not wait for brokers. Of its requests, only the
-hashes of their identities stay: without them an event that Kafka delivers again, or a repeated request, would
-score the session again. Copies in Kafka, logs and backups are outside of this service.
+Laws. All rows are deleted in one transaction. A worker that judges the session loses the lease and writes
+nothing afterwards, and the relay publishes nothing about the session afterwards: the transaction deletes
+unpublished events, because an erasure is an order and does not wait for brokers. Requests leave only hashes
+that identify them: without these an event that Kafka delivers again, or a repeated request, would score the
+session again. Copies in Kafka, logs and backups are outside this service.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ def _count(tables: str, where: str) -> str:
 _OF_SESSION = "WHERE session_id = $1"
 _OF_SCORES = "JOIN mine USING (score_id)"
 
-# Rows of a session by table; $2: the bodies of its dead letters.
+# Rows of a session by table; $2: the bodies of the dead letters.
 INVENTORY = f"""
 WITH mine AS (SELECT score_id FROM {{schema}}.session_scores WHERE session_id = $1)
 SELECT {_count("sessions session_references session_scores scoring_events scoring_requests changes", _OF_SESSION)},
@@ -84,8 +83,8 @@ UPDATE {schema}.scoring_requests SET
 WHERE session_id = ANY($1::text[])
 """
 
-# Charges stay without the score, because budgets count them. A call in progress is still settled, by the id
-# of its charge.
+# Charges stay without the score, because budgets count them. A call in progress is still settled, by the
+# charge's id.
 KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
@@ -115,7 +114,7 @@ INSERT INTO {schema}.erasures (erased_by, why, session_hash, scores) VALUES ($1,
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Rows of a session by table, and the number of its open scores."""
+    """Rows of a session by table, and the number of open scores."""
 
     rows: Mapping[str, int]
     open_scores: int
@@ -141,9 +140,9 @@ async def erase(
     relay_wait_s: float = RELAY_WAIT_S,
 ) -> Inventory:
     """
-    Delete a session from every table, after cancelling its open scores.
+    Delete a session from every table, after cancelling open scores.
 
-    What stays: hashes of the identities of its requests, charges and rows of `changes` without the score, and
+    What stays: hashes that identify requests, charges and rows of `changes` without the score, and
     a row in `erasures` with the SHA-256 of the session id. A request with a new identity scores the session
     again, where the source still has it. An unknown session leaves no row in `erasures`.
 

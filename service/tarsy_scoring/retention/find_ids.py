@@ -1,9 +1,8 @@
 """
 Finds session ids in messages that cannot be decoded, whatever the encoding and the spelling.
 
-Session ids are ASCII, so a text without its NUL bytes reads the same in UTF-8, UTF-16 and UTF-32. JSON may
-write any
-character as an escape, also in JSON text within JSON. Compressed or base64 content is not read.
+Session ids are ASCII, so a text without NUL bytes reads the same in UTF-8, UTF-16 and UTF-32. JSON may
+write any character as an escape, also in JSON text within JSON. Compressed or base64 content is not read.
 """
 
 import re
@@ -41,7 +40,7 @@ def session_ids(parts: Iterable[bytes]) -> set[str]:
 
 
 def _readings(data: bytes) -> Iterator[str]:
-    """The texts that the bytes may stand for, each with its escapes undone level by level."""
+    """The texts that the bytes may stand for, each with escapes undone level by level."""
     for content in {data, data.replace(b"\0", b"")}:
         text = content.decode("utf-8", "replace")
         yield text

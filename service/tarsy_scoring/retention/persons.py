@@ -1,11 +1,9 @@
 """
 Replaces a person's name by a pseudonym in every table, so that what the person did stays without the person.
 
-Laws. A table is read and changed in pages of its key, each in a transaction of its own; a page locks the rows
-that it
-changes in the order of their keys. A repeat finds the rest. The pseudonym is random and recorded nowhere
-beside the
-name. Texts that people wrote, and copies outside of this database, stay as they are.
+Laws. Each table is read and changed page by page, ordered by key, each page in a separate transaction that
+locks the rows to change in key order. A repeat finds the rest. The pseudonym is random and recorded nowhere
+beside the name. Texts that people wrote, and copies outside this database, stay as they are.
 """
 
 import secrets

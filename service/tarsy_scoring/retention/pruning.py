@@ -2,12 +2,12 @@
 Deletes expired rows in small batches, without blocking workers.
 
 Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch
-takes. An open score and all its rows stay. So do a session and a score with an event that no broker has
-acknowledged, so that their end is announced however long the brokers are away. The latest completed score of
-a session with a reference, and that without one, stay as long as the session. A session is deleted as a
-whole, when nothing has happened to it for as long as scores are kept. An anchor session and its judgements
-stay while it is an anchor: a new judge is compared with what former judges said of it. Locked rows are
-skipped, so several clean-ups at once, and a crash in the middle of one, do no harm.
+takes. An open score stays with all rows. So do a session and a score with an event that no broker has
+acknowledged, so that their end is announced however long the brokers are away. A session keeps two latest
+completed scores, one with a reference and one without. A session is deleted as a whole, when nothing has
+happened to it for as long as scores are kept. An anchor session stays with all judgements while it is an
+anchor: a new judge is compared with what former judges said about it. Locked rows are skipped, so several
+clean-ups at once, and a crash in the middle of one, do no harm.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class ExpiringRows:
     A kind of rows with an expiry.
 
     Args:
-        kept_as: The field of `Keep` with its number of days.
+        kept_as: The field of `Keep` with the number of days.
         table: The SQL of the other fields calls it `s`.
         key: Columns that identify a row.
         at: SQL of the time from which the days count.
@@ -91,7 +91,7 @@ _HAS_NO_OPEN_SCORE = (
 
 _UNPUBLISHED = f"SELECT FROM {{schema}}.scoring_events e WHERE {IS_UNPUBLISHED}"
 
-# Nothing has happened to the session since the cutoff, all of its events are published, and it is no anchor.
+# Nothing has happened to the session since the cutoff, all events are published, and it is no anchor.
 _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o WHERE o.session_id = s.session_id
                   AND (o.{_IS_OPEN} OR coalesce(o.completed_at, o.created_at) >= {_CUTOFF}))
@@ -101,8 +101,8 @@ _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
 """
 
-# The score may be deleted: it ended before the cutoff, its events are published, it is not the latest
-# completed score of its session and kind, which the daily counts hold, and is no judgement of an anchor.
+# The score may be deleted: it ended before the cutoff, the events are published, it is not the latest
+# completed score for the session and kind, which the daily counts hold, and is no judgement of an anchor.
 _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
   AND NOT EXISTS ({_UNPUBLISHED} AND e.score_id = s.score_id)
   AND NOT ({is_completed("s")} AND {has_no_later("s", of_its_kind=True)})
@@ -135,8 +135,8 @@ SCORES = ExpiringRows(
 _POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
 # sessions deletes their events. Requests come before sessions, and replies after sessions and scores, so that
-# no row is rewritten and then deleted: a session that goes leaves its requests without its id. A session
-# costs a third less in batches of 500 than of 100: a batch has ten statements whatever its size.
+# no row is rewritten and then deleted: a deleted session leaves requests without a session id. A session
+# costs a third less in batches of 500 than 100: a batch has ten statements whatever the size.
 PARTS = (
     EVENTS,
     ExpiringRows("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
@@ -166,7 +166,7 @@ PARTS = (
     ExpiringRows("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
-# Sessions that ended before the cutoff, after a place ($2 its time, $3 its session), and at most $4 of them.
+# Sessions that ended before the cutoff, after a place ($2 time, $3 session), and at most $4 of them.
 # A batch looks at these alone, however many stay because something has happened to them since.
 OLD_SESSIONS = f"""
 SELECT s.session_id, {_ENDED} AS at FROM {{schema}}.sessions s

@@ -2,9 +2,9 @@
 Consumes scoring events from Kafka with Faust, to report which chains changed.
 
 An event only says that the figures of a chain may have changed; the figures come from the database. A record
-that is read twice therefore changes nothing, and a lost one delays its figures by up to a minute (see
-`publisher`). So Faust's own commits, assignments and restarts suffice, and none of its tables, changelogs or
-offsets is used.
+that is read twice therefore changes nothing, and a lost one delays the figures by up to a minute (see
+`publisher`). So Faust's own commits, assignments and restarts suffice, and Faust tables, changelogs and
+offsets are not used.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def read_ended_chain(value: bytes | None) -> str | None:
 
 
 def app_id(settings: Settings) -> str:
-    """Name of the Faust app, which is also its consumer group."""
+    """Name of the Faust app, which is also the consumer group."""
     return f"{settings.kafka_group}-insights"
 
 
@@ -98,7 +98,7 @@ async def _run_app(
         if app is not None:
             stopping = asyncio.ensure_future(app.stop())
             # A join that has begun is not interrupted. It lasts until the brokers give up a member that left
-            # without a word; a thread that is left behind before fails at its end.
+            # without a word; a thread that is left behind before fails at the end.
             # The wait is bounded: when brokers are away, Faust's consumer thread dies unnoticed by the app,
             # which then waits for it forever. `wait` does not cancel, as a timeout would: a cancel interrupts
             # an orderly stop and may not end a stuck one.

@@ -1,7 +1,7 @@
 """
 Publishes rolling figures per chain, in one process at a time.
 
-A chain is published when events report a change, at most once a second, and whenever its windows moved. Every
+A chain is published when events report a change, at most once a second, and whenever the windows moved. Every
 minute all figures are read again, because windows lose scores as time passes and events may be
 lost.
 
@@ -177,7 +177,7 @@ class RollingSignals:
         return [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
 
     def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
-        """Whether the windows of the chain differ from its last acknowledged message."""
+        """Whether the windows of the chain differ from the last acknowledged message."""
         if DRIFT_KEY.fullmatch(chain):
             return False
         last = self._published.get(chain)

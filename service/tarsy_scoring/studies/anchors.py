@@ -1,9 +1,9 @@
 """
 Anchors: sessions that every judge judges, which separate a change of the judge from a change of the agents.
 
-A judgement of an anchor is never the score of its session. An anchor is requested while it lacks judgements
-by the current judge of its chain and none is under way. After repeated failures it is given up for that
-judge; if its source no longer has the session, it is not requested at all.
+A judgement of an anchor is never the score of the session. An anchor is requested while it lacks judgements
+by the chain's current judge and none is under way. After repeated failures it is given up for that
+judge; if the source no longer has the session, it is not requested at all.
 """
 
 from collections import Counter, defaultdict
@@ -261,7 +261,7 @@ async def standing(database: Database, policy: Policy) -> AnchorStanding:
 
 
 def judges_of(rows: Sequence[Any]) -> list[Judge]:
-    """The current judge of each chain: that of most of its newest scores; with a tie, that of the newest."""
+    """The judge that made most of the newest scores of each chain; with a tie, the newest."""
     newest: defaultdict[str, list[Judge]] = defaultdict(list)
     for row in rows:
         newest[row["chain_id"]].append(Judge(**row))

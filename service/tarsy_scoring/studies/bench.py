@@ -63,7 +63,7 @@ class Planned:
     A job before it runs.
 
     Args:
-        key: Names the file of its turns: a hash and the number of the sample. None where the session cannot
+        key: Names the file with the turns: a hash and the number of the sample. None where the session cannot
             be judged, and `reason` says why.
         calls: Calls that are likely still to be made; 0 where the judgement is recorded.
         cost_usd: Cost of these calls with answers of full length; None where a price is unknown.
@@ -146,7 +146,7 @@ class Recordings:
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")  # readable for its owner only
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")  # readable for the owner only
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(recording.model_dump_json(indent=1).encode())
@@ -209,7 +209,7 @@ class LiveJudges:
     """
     Calls the configured providers.
 
-    A client is made at its first question, so that a replay needs no key.
+    A client is made at the first question, so that a replay needs no key.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -173,7 +173,7 @@ def detect(tenure: Tenure, anchors: Collection[AnchorJudgement], look: Look) -> 
     """
     Compare the two groups and name the cause.
 
-    A change is shown if anchors or ordinary sessions changed significantly. A part is named if its interval
+    A change is shown if anchors or ordinary sessions changed significantly. A part is named if the interval
     excludes 0. If neither interval does, the more significant part is named and `is_clear` is False.
     """
     confidence = CONFIDENCE[look]
@@ -243,7 +243,7 @@ def _meaning(
 def counted_anchors(
     judgements: Sequence[AnchorJudgement], chain: str, tenure: Tenure
 ) -> list[AnchorJudgement]:
-    """Judgements that count for a chain: its own anchors, or all where both judges judged few of these."""
+    """Judgements that count for a chain: those for own anchors, or all where both judges judged few."""
     own = [j for j in judgements if j.chain_id == chain]
     if tenure.old is None:
         return own

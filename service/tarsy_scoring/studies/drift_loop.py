@@ -2,7 +2,7 @@
 The drift loop: request judgements of anchors, look for drift and publish events, in one process at a time.
 
 It delays neither judging nor the relay: anchors have the lowest priority, and an unreachable broker delays
-only the events of this loop. An event is stored with its finding and published under the same id until the
+only the events of this loop. An event is stored with the finding and published under the same id until the
 broker acknowledges it (at least once).
 """
 

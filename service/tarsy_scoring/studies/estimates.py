@@ -1,7 +1,7 @@
 """
 Estimate how a mean changed, with Student's t: within strata, in pairs, and one change less another.
 
-A change keeps its variance components, so that another change can be subtracted.
+A change keeps the variance components, so that another change can be subtracted.
 
 Source:
     Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E. Satterthwaite,
@@ -144,7 +144,7 @@ def less(whole: Change, part: Change, confidence: float) -> Change:
 
 
 def change_of(value: float, components: Sequence[Component], n: int, confidence: float) -> Change:
-    """The change with the t interval and the two-sided p-value that its variance gives."""
+    """The change with the t interval and the two-sided p-value that the variance gives."""
     variance = math.fsum(v for v, _ in components)
     freedom = variance**2 / math.fsum(v * v / f for v, f in components)
     error = math.sqrt(variance)
@@ -154,7 +154,7 @@ def change_of(value: float, components: Sequence[Component], n: int, confidence:
 
 
 def in_points(estimate: Estimate) -> str:
-    """Format a change in points with its interval."""
+    """Format a change in points with the interval."""
     if estimate.value is None:
         return "unknown"
     if estimate.low is None or estimate.high is None:

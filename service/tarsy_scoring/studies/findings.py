@@ -1,7 +1,7 @@
 """
 Look for drift in each chain and store what each look found.
 
-A look and its finding are one transaction, so no look is made twice. `detection` decides when a look is due.
+A look and the finding are one transaction, so no look is made twice. `detection` decides when a look is due.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MOST_SHOWN = 100
 FLAPPING = timedelta(days=30)
 
 # The first total without a reference of each session of a chain, newest first. Later ones say nothing new
-# about its agents.
+# about the agents.
 SCORES = """
 SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
@@ -123,7 +123,7 @@ async def situation(
     judgements: Sequence[AnchorJudgement],
 ) -> Situation | None:
     """
-    Read what detection needs about a chain under its criteria; None: too few scores to tell the judge.
+    Read what detection needs about a chain under the criteria; None: too few scores to tell the judge.
 
     Args:
         standing: All anchors, as `anchors.standing` returns them.
@@ -145,7 +145,7 @@ async def situation(
 
 async def look_at(database: Database, found: Situation, now: datetime) -> Look | None:
     """
-    Make the look at a chain that is due and store its finding; returns the look.
+    Make the look at a chain that is due and store the finding; returns the look.
 
     Concurrent calls for a chain run one after the other; only the first finds a look due. A watch that finds
     nothing is not stored, and one that finds a change leaves out the scores before it from then on.

@@ -133,7 +133,7 @@ class ReportBudget:
     """
     The money of all calls of a report.
 
-    A call is charged at its maximum until it is settled, and afterwards if its cost stays unknown.
+    A call is charged at the maximum until it is settled, and afterwards if the cost stays unknown.
     """
 
     left_usd: float
@@ -247,7 +247,7 @@ def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
     """
     Compute the room for text in a question, in estimated tokens: possibly 0.
 
-    The context window minus the instructions, the answer, its one repetition with twice the limit, and a
+    The context window minus the instructions, the answer, one repetition with twice the limit, and a
     reminder that repeats it.
     """
     tokens = (provider.context_window_tokens - 3 * provider.max_reply_tokens) / token_factor

@@ -117,7 +117,7 @@ class _Connection(asyncio.Protocol):
     """
     Passes everything on to uvicorn's protocol, and ends a peer whose head is late, too long or ambiguous.
 
-    A head has `HEAD_TIMEOUT_S` from the beginning of the connection, later from its first byte; between two
+    A head has `HEAD_TIMEOUT_S` from the beginning of the connection, later from the first byte; between two
     requests uvicorn's keep-alive timeout holds.
     """
 

@@ -36,7 +36,7 @@ async def serve_metrics(
     port 0 takes any free one, and so does a port that was not set explicitly and is taken.
 
     Args:
-        health: Answers `/readyz`; None for the API, which serves the probes beside its routes.
+        health: Answers `/readyz`; None for the API, which serves the probes itself.
 
     Raises:
         StartRefused: The configured address or port cannot be used.

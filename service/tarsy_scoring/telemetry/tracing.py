@@ -154,7 +154,7 @@ def wants_traces(environ: Mapping[str, str]) -> bool:
     """
     Whether to export traces: whether OpenTelemetry's own variables name an endpoint.
 
-    OpenTelemetry's SDK reads and validates other `OTEL_*`, and we log its warnings.
+    OpenTelemetry's SDK reads and validates other `OTEL_*`, and we log the warnings.
 
     Raises:
         ConfigurationError: Traces are wanted, and the SDK is not installed, or another exporter is named.

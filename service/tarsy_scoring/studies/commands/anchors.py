@@ -61,7 +61,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
     """
     Make scored sessions anchors, by name or at random.
 
-    --sample draws from each chain and alert type in proportion to its share, because anchors should resemble
+    --sample draws from each chain and alert type in proportion to the share, because anchors should resemble
     ordinary sessions. 40 anchors of a chain detect a judge that moved by 8 points. Every judge judges each
     anchor once, at the cost of a score. A running worker requests these judgements by itself, within the
     budgets and at lowest priority.
@@ -167,7 +167,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
 
 
 def _scale_amounts(estimate: CostEstimate, factor: float) -> CostEstimate:
-    """The estimate with its tokens and cost multiplied by `factor`."""
+    """The estimate with tokens and cost multiplied by `factor`."""
 
     def amount(of: Amount) -> Amount:
         return replace(of, about=None if of.about is None else of.about * factor)

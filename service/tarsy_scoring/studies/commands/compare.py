@@ -43,7 +43,7 @@ from tarsy_scoring.studies.stored_scores import scores_by_label, session_labels
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
 
-# Options that only one of the two modes has: parameter of `compare`, and its name at the command line.
+# Options that only one of the two modes has: parameter of `compare`, and the option at the command line.
 _LABEL_OPTIONS = {
     "values": "--values",
     "chain": "--chain",
@@ -166,7 +166,7 @@ def _compare_label(
 
 
 def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
-    """Print a comparison of two versions for people: its main metrics and those with a difference, or all."""
+    """Print a comparison of two versions for people: the main metrics and those with a difference, or all."""
     metrics = document["metrics"]
     printed = [
         m

@@ -47,7 +47,7 @@ class _ListsOfNames(click.Command):
     """A command whose options of `_LISTS` take all words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each of its words, as click expects."""
+        """Repeat the option before each word, as click expects."""
         repeated: list[str] = []
         option = None
         for word in args:
@@ -137,7 +137,7 @@ def judge_bench(
     database, and budgets do not apply.
 
     The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
-    1 is perfect, 0.5 is chance. Sessions of one source form pairs. A session without a score loses its pairs.
+    1 is perfect, 0.5 is chance. Sessions of one source form pairs. A session without a score loses all pairs.
     Intervals take sessions of one incident as one observation.
 
     Each judgement is recorded as it is made, so a run that was stopped continues, and the same judgement is

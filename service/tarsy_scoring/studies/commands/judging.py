@@ -1,8 +1,8 @@
 """
 Judgements that a command orders besides the score of a session and follows until they end.
 
-Workers make the judgements. A run of a command has an id; repeating a run orders nothing new and shows the
-state of its judgements.
+Workers make the judgements. A run of a command has an id; repeating a run orders nothing new and shows how
+far the judgements are.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class OrderedJudgement:
 
     @property
     def band(self) -> str | None:
-        """Band of the total under its own criteria; None without a total or between two bands."""
+        """Band of the total under the criteria; None without a total or between two bands."""
         return None if self.total_score is None else band_of(self.total_score, bands_of(self.bands or {}))
 
     def document(self) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def tool_needs(
     Let a model read which tools scores miss, with quotes.
 
     In Markdown. For each chain the first provider with prices gets one question with the analyses that fit
-    its window, within the chain's pauses and budget, the fleet's limits and --max-usd. A statement counts
-    only if its quotation is found in the score it names. Exit status 1: there were analyses, and none was
+    the window, within the chain's pauses and budget, the fleet's limits and --max-usd. A statement counts
+    only if the score that it names contains the quotation. Exit status 1: there were analyses, and none was
     read.
     """
     from tarsy_scoring.missing_tools.report import render_markdown

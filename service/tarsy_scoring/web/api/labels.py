@@ -132,7 +132,7 @@ async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said
     """
     Agree with a score, or give the right outcome and number, with a reason.
 
-    Every label is stored with its author and time. The newest label of each author counts.
+    Every label is stored with author and time. The newest label of each author counts.
     """
     return json_answer(await keep_label(context_of(request), score_id, said, caller.name), 201)
 
@@ -156,7 +156,7 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
     Store a label that came over the API or a form.
 
     Raises:
-        Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the
+        Problem: 404 there is no such score, 409 it has no number, 422 the criteria have no such band, or the
             number lies outside of it.
     """
     database = context.reader.database
@@ -216,9 +216,9 @@ async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQue
 )
 async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery, Query()]) -> TrustCards:
     """
-    The trust card of each judge with labels: how well its scores agree with the labels.
+    The trust card of each judge with labels: how well the scores agree with the labels.
 
-    Kappa is weighted by the square of the distance between bands, with its interval of 95 %. All labels of
+    Kappa is weighted by the square of the distance between bands, with a 95 % interval. All labels of
     people count; `by_source` has the same for scores that were random and for the others.
     """
     database = context_of(request).analytics.database

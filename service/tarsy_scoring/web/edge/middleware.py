@@ -353,7 +353,7 @@ class _Exchange:
 
 def _in_origin_form(scope: Scope) -> Scope:
     """
-    The scope with a path as its target. If the target was an absolute URL, its host replaces the header.
+    The scope with a path as target. If the target was an absolute URL, the host in it replaces the header.
 
     Source: RFC 9112, 3.2.2.
     """
