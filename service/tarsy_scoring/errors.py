@@ -29,7 +29,7 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
 
 Errors that stay within one room, such as `BrokerAway` of `kafka`, are defined there.
 
-A message names the action, its object, the reason and a remedy. It never contains a prompt, a transcript, an
+A message names the action, the object, the reason and a remedy. It never contains a prompt, a transcript, an
 answer of the judge or a secret, because messages are stored, logged and published.
 """
 
@@ -103,7 +103,7 @@ class TimelineUnavailable(RetryLater):
 
 
 class CallerRefused(TimelineUnavailable):
-    """The timeline source refuses this service for now, by its login or its rate; no session is at fault."""
+    """The timeline source refuses this service for now, by login or rate; no session is at fault."""
 
 
 class EvidenceIncomplete(RetryLater):
@@ -124,13 +124,13 @@ class EvidenceIncomplete(RetryLater):
 
 
 class JudgeUnavailable(RetryLater):
-    """The judge could not be reached, answered 5xx, or broke off its reply."""
+    """The judge could not be reached, answered 5xx, or broke off the reply."""
 
     error_kind = "judge_unavailable"
 
 
 class AttemptTimedOut(RetryLater):
-    """The attempt exceeded its time limit; the last attempt ends the score as `timed_out`."""
+    """The attempt exceeded the time limit; the last attempt ends the score as `timed_out`."""
 
     error_kind = "attempt_timed_out"
 
@@ -160,7 +160,7 @@ class SourceAway(WaitFor):
 
 class SessionNotReady(WaitFor):
     """
-    The event arrived before its session: the session is not found yet, not terminal yet, or has no event yet.
+    The event arrived before the session: the session is not found yet, not terminal yet, or has no event yet.
 
     Args:
         error_kind: Kind of the end when the grace period is over: `session_not_found`, `session_not_terminal`
@@ -175,7 +175,7 @@ class SessionNotReady(WaitFor):
 
 
 class RateLimited(WaitFor):
-    """The provider asks for a longer wait than a worker should sleep, or its configured rate is used up."""
+    """The provider asks for a longer wait than a worker should sleep, or the configured rate is used up."""
 
     waiting_for = "rate_limit"
 
@@ -235,7 +235,7 @@ class SessionTooLarge(Unscorable):
     The session has more bytes than may be read into memory; a source raises it before it reads them.
 
     Args:
-        session_id: Its id, or the name of its file.
+        session_id: The id, or the file name.
         size_bytes: Size at the source, or the part of it that is known.
         limit_bytes: `SCORING_MAX_SESSION_BYTES`.
     """
@@ -252,7 +252,7 @@ class SessionTooLarge(Unscorable):
 
 class NothingToJudge(Unscorable):
     """
-    The session has no event of an investigation, and its source declares none: no failure, and no score.
+    The session has no event of an investigation, and the source declares none: no failure, and no score.
     """
 
     error_kind = "nothing_to_judge"
@@ -287,7 +287,7 @@ class UnknownCriteria(Unscorable):
 
 
 class NoScoreInAnswer(Unscorable):
-    """The answer has no total on its last line, even after all reminders."""
+    """The answer has no total on the last line, even after all reminders."""
 
     error_kind = "no_score_in_answer"
 

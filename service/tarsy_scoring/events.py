@@ -276,7 +276,7 @@ class ScoringCompleted(_Outgoing):
 
 
 class ScoringFailed(_Outgoing):
-    """The score ended without a result; its request is not scored again."""
+    """The score ended without a result; the request is not scored again."""
 
     type: Literal["scoring.failed"]
     status: Literal["failed", "timed_out", "cancelled"]
@@ -368,12 +368,12 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def decode_session_completed(value: bytes | None) -> SessionCompleted:
-    """Decode a message. Raises: InvalidMessage: Its `reason` is the value of the header `scoring-error`."""
+    """Decode a message. Raises: InvalidMessage: The `reason` is the value of the header `scoring-error`."""
     return _decode(SessionCompleted, value)
 
 
 def decode_rescore_requested(value: bytes | None) -> RescoreRequested:
-    """Decode a message. Raises: InvalidMessage: Its `reason` is the value of the header `scoring-error`."""
+    """Decode a message. Raises: InvalidMessage: The `reason` is the value of the header `scoring-error`."""
     return _decode(RescoreRequested, value)
 
 
@@ -430,7 +430,7 @@ def request_id_without_event_id(kind: str, session_id: str, origin: Origin, valu
     """
     Request id of a record without an event id.
 
-    It includes timestamp and hash: after a topic was recreated its offsets start again, and new records must
+    It includes timestamp and hash: after a topic was recreated the offsets start again, and new records must
     not look like repeated ones.
     """
     place = (origin.topic, str(origin.partition), str(origin.offset), str(origin.timestamp_ms), value_hash)
@@ -439,7 +439,7 @@ def request_id_without_event_id(kind: str, session_id: str, origin: Origin, valu
 
 def cloudevents_headers(payload: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     """
-    Kafka headers with the CloudEvents 1.0 attributes of an event; the subject is its session, if it has one.
+    Kafka headers with the CloudEvents 1.0 attributes of an event; the subject is the session, if any.
 
     Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2 (binary mode).
     """

@@ -1,7 +1,7 @@
 """
 Brokers without Docker.
 
-Apache Kafka runs where Java and Maven are installed; elsewhere Tansu, which keeps its data in memory.
+Apache Kafka runs where Java and Maven are installed; elsewhere Tansu, which keeps data in memory.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class EmbeddedBroker(EmbeddedServer):
     async def _answers(self) -> bool:
         _, writer = await asyncio.open_connection(HOST, self.port)
         writer.close()
-        # A broker accepts connections before it is a member of its cluster, and then it cannot create topics.
+        # A broker accepts connections before it is a member of the cluster, and then it cannot create topics.
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5_000)
         try:
             await admin.start()
@@ -136,7 +136,7 @@ async def choose_broker(
     """
     Choose the broker for this machine. Returns it, not yet started, and the reason in words.
 
-    `auto` chooses Apache Kafka if it can run on this machine, and fetches its artifacts if they are missing;
+    `auto` chooses Apache Kafka if it can run on this machine, and fetches the artifacts if they are missing;
     else it chooses Tansu.
 
     Raises:

@@ -100,7 +100,7 @@ async def run_demo(
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
             async with program("api", env, logs) as api:
-                # The API takes seconds to start. The worker comes last: its first pass looks for drift in the
+                # The API takes seconds to start. The worker comes last: the first pass looks for drift in the
                 # history.
                 source = env["SCORING_TIMELINE_DATABASE_URL"]
                 _, filled, _ = await asyncio.gather(
@@ -197,7 +197,7 @@ async def program(
     command: str, env: Mapping[str, str], logs: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """
-    Run a command of the service in a process of its own; its output goes to `COMMAND.log`.
+    Run a command of the service in a separate process; the output goes to `COMMAND.log`.
 
     At the end the process gets SIGTERM, and SIGKILL after `STOP_WITHIN_S` or a second signal.
 
@@ -237,7 +237,7 @@ async def _follow(
     stopping: asyncio.Event,
 ) -> dict[str, dict[str, Any]]:
     """
-    Announce the sessions on Kafka, and print each score when its last event arrives.
+    Announce the sessions on Kafka, and print each score when the last event arrives.
 
     Ends when all have ended, after `limit_s`, or at `stopping`.
 

@@ -66,8 +66,8 @@ class Filled:
     What a history holds, for the tour.
 
     Args:
-        beginning: Midnight (UTC) of its first day.
-        sessions: Its sessions with suspicious text, as session files have them; load them into the timeline source.
+        beginning: Midnight (UTC) of the first day.
+        sessions: Those with suspicious text, as session files have them, for the timeline source.
     """
 
     scores: int
@@ -133,7 +133,7 @@ def write(stored: Mapping[str, Any]) -> None:
 
 
 async def _insert(connection: Any, table: str, rows: Sequence[Mapping[str, Any]], shift_days: int) -> None:
-    """Insert rows; a column that a row lacks gets its default."""
+    """Insert rows; a column that a row lacks gets the default."""
     given = {name for row in rows for name in row}
     columns = [(name, kind) for name, kind in await connection.fetch(COLUMNS, table) if name in given]
     shifted = {"timestamp with time zone": " + make_interval(days => $2)", "date": " + $2::int"}

@@ -28,7 +28,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     name = "postgresql"
     stop_signal = signal.SIGINT  # "fast" shutdown: disconnects clients instead of waiting for them
-    kill_signal = signal.SIGQUIT  # "immediate" shutdown: all its processes end at once, without a checkpoint
+    kill_signal = signal.SIGQUIT  # "immediate" shutdown: all processes end at once, without a checkpoint
 
     def __init__(self, directory: Path | None = None, *, max_connections: int = 200) -> None:
         super().__init__(directory)
@@ -37,7 +37,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """URL of the database `postgres`, with the superuser and its password."""
+        """URL of the database `postgres`, with superuser and password."""
         return f"postgresql://postgres:{self._password}@{HOST}:{self.port}/postgres"
 
     async def _prepare(self) -> None:

@@ -1,7 +1,7 @@
 """
 Base class of the embedded servers, PostgreSQL and the brokers.
 
-A server keeps its port and data over restarts and crashes, and ends with this process.
+A server keeps port and data over restarts and crashes, and ends with this process.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ fi
 
 class EmbeddedServer(ABC):
     """
-    One server program on a loopback port, with a directory of its own.
+    One server program on a loopback port, with a separate directory.
 
     `start`, `stop` and `kill` may be called in any order; port and data stay. Leaving the context stops the
     server and removes a temporary directory. If this process dies, even by SIGKILL, a watcher process does
@@ -99,7 +99,7 @@ class EmbeddedServer(ABC):
         is left behind.
 
         Raises:
-            StartRefused: The server cannot be prepared or run, its port is taken, or it does not answer; the
+            StartRefused: The server cannot be prepared or run, the port is taken, or it does not answer; the
                 message has the reason.
         """
         if self.running:
@@ -116,7 +116,7 @@ class EmbeddedServer(ABC):
             undo.pop_all()
 
     async def stop(self) -> None:
-        """Stop the server in an orderly way and keep its data. Does nothing if it is not running."""
+        """Stop the server in an orderly way and keep the data. Does nothing if it is not running."""
         await self._end(self.stop_signal)
 
     async def kill(self) -> None:
@@ -184,7 +184,7 @@ class EmbeddedServer(ABC):
             as_other = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
         with self._log_file.open("ab") as log:
             try:
-                # In a session of its own, Ctrl-C does not reach the server, and `close` can stop it in order.
+                # In a separate session, Ctrl-C does not reach the server, and `close` can stop it in order.
                 return subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -199,7 +199,7 @@ class EmbeddedServer(ABC):
 
     async def _run(self, command: list[str], what: str) -> None:
         """
-        Run a program to its end; a cancel kills it.
+        Run a program to the end; a cancel kills it.
 
         Args:
             what: Name of the step, for the message.

@@ -39,7 +39,7 @@ class _Script(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request for a completion: the bytes of its body, the parsed body, and what they ask for."""
+    """A request for a completion: the bytes of the body, the parsed body, and what they ask for."""
 
     raw: bytes
     body: dict[str, Any]
@@ -55,7 +55,7 @@ class ScriptedJudge:
     `faults_met` the faults of each kind that calls have met.
 
     Args:
-        recorded: Replies that it gives instead of its own where it has one for a session.
+        recorded: Replies that it gives instead of made-up ones where it has one for a session.
         port: 0 takes a free port.
         latency_s: Wait before each answer.
     """
@@ -106,7 +106,7 @@ class ScriptedJudge:
                 web.delete("/script", self._clear_script),
             ]
         )
-        # A call that hangs ends when its client gives up, and at the latest with `stop`.
+        # A call that hangs ends when the client gives up, and at the latest with `stop`.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
@@ -164,7 +164,7 @@ class ScriptedJudge:
         return web.json_response(answer) if fault is None else await send_spoilt(request, answer, fault)
 
     def _take_fault(self, call: _Call) -> Fault | None:
-        """The first fault that matches the call; counts it, and removes it after its last time."""
+        """The first fault that matches the call; counts it, and removes it after the last time."""
         fault = next((f for f in self.faults if _matches(f, call)), None)
         if fault is None:
             return None

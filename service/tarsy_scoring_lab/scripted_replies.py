@@ -25,7 +25,7 @@ Turn = Literal["analysis", "missing_tools", "reminder", "repair"]
 Messages = list[tuple[str, str]]  # role, content
 
 _CATEGORIES = {"Logical Flow": 25, "Consistency": 25, "Tool Relevance": 25, "Synthesis Quality": 25}
-_OFF_BY = 10  # points or hundredths by which a contradictory breakdown misses its total
+_OFF_BY = 10  # points or hundredths by which a contradictory breakdown misses the total
 
 
 # --- the transcript ------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
     where `response_format` holds none.
 
     Raises:
-        KeyError, TypeError: `response_format` differs from OpenAI's, or its schema is not one of an object.
+        KeyError, TypeError: `response_format` differs from OpenAI's, or the schema is not one of an object.
         StopIteration: The conversation has no message of the user.
     """
     transcript = read_transcript(next(content for role, content in messages if role == "user"))
@@ -210,7 +210,7 @@ def turn_of(messages: Messages) -> Turn:
     """
     The kind of the turn that a conversation asks for.
 
-    Without an answer so far it is `analysis`. Later the last message of the user decides, by its words.
+    Without an answer so far it is `analysis`. Later the last message of the user decides, by words in it.
     """
     if not any(role == "assistant" for role, _ in messages):
         return "analysis"
@@ -250,7 +250,7 @@ def _schema_in(text: str) -> dict[str, Any] | None:
 
 
 def write_reply(task: Task, *, contradictory: bool = False) -> str:
-    """The answer to a task; a contradictory one states a breakdown that does not add up to its total."""
+    """The answer to a task; a contradictory one states a breakdown that does not add up to the total."""
     if task.schema is not None:
         return json.dumps(_json_answer(task, task.schema, contradictory), indent=2)
     total = task.transcript.total
@@ -296,7 +296,7 @@ def _analysis(task: Task, limits: Mapping[str, int]) -> str:
 
 
 def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dict[str, Any]:
-    """The answer with all properties of the schema, in its order; a property of no strategy is empty."""
+    """The answer with all properties of the schema, in that order; a property of no strategy is empty."""
     properties: dict[str, Any] = schema["properties"]
     transcript, total = task.transcript, task.transcript.total
     limits = _highest_points(properties.get("score_breakdown", {}).get("properties", {}))
@@ -334,7 +334,7 @@ _EMPTY: dict[Any, Any] = {
 
 
 def _highest_points(categories: Mapping[str, Any]) -> dict[str, int]:
-    """Highest points by category: the range in its description, else an equal share of 100."""
+    """Highest points by category: the range in the description, else an equal share of 100."""
     limits = {}
     for id_, sub in categories.items():
         described = _HIGHEST.search(sub.get("description", ""))

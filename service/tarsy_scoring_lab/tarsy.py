@@ -1,5 +1,5 @@
 """
-A stand-in for TARSy's database: its tables, and sessions written as TARSy writes them.
+A stand-in for TARSy's database: the tables, and sessions written as TARSy writes them.
 
 For demos and tests. The service itself never writes to TARSy's database.
 """
@@ -34,7 +34,7 @@ async def load_session(target: Any, session: Row) -> None:
     Write one session in the neutral JSON shape into the tables, in one transaction.
 
     The available tools become one tool list per server, on the first execution. A tool call becomes an
-    interaction besides its event. The tokens of an execution become one call of a model. NUL, which
+    interaction besides the event. The tokens of an execution become one call of a model. NUL, which
     PostgreSQL cannot store, becomes U+FFFD.
 
     Args:
@@ -69,7 +69,7 @@ async def _connected(target: Any) -> AsyncIterator[Any]:
 
 def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:
     """
-    The rows of a session, each with its table, in the order that foreign keys require.
+    The rows of a session, each with a table, in the order that foreign keys require.
 
     A row may have keys that are no column; `jsonb_populate_recordset` ignores them.
     """

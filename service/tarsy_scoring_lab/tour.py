@@ -18,7 +18,7 @@ from tarsy_scoring_lab.history import (
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An address of the tour, without the host, and what its page shows."""
+    """An address of the tour, without the host, and what the page shows."""
 
     path: str
     look_at: str

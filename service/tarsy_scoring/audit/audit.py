@@ -112,12 +112,12 @@ def arguments_of(
 
 
 async def note(database: Database, change: Change, *, by: str, **details: Any) -> None:
-    """Add a row for a change that follows, in a transaction of its own. Raises: DatabaseAway."""
+    """Add a row for a change that follows, in a separate transaction. Raises: DatabaseAway."""
     await database.once(lambda c: record(database, c, change, by=by, **details))
 
 
 def log_read(what: str, *, by: str, session_id: str | None = None, score_id: UUID | None = None) -> None:
-    """Log that a caller reads evidence: what a session or its judge said."""
+    """Log that a caller reads evidence: what a session or a judge said."""
     origin = _origin.get()
     log.info(
         "audit.read",

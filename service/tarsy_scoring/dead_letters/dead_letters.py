@@ -3,7 +3,7 @@ Messages that cannot be decoded or stored: kept whole with the reason, and repla
 
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
-dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. PostgreSQL
+dead-letter topic, PostgreSQL keeps the body and the dead letter carries `scoring-body-id` instead. PostgreSQL
 keeps the newest bodies up to a bound; the original record stays named by topic, partition and offset. A
 replayed message carries `scoring-original-*`, so that it is the same request as the original. Any producer
 can write these headers, so they count only if PostgreSQL has the hash of this position and content.
@@ -62,7 +62,7 @@ BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_i
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An original message: key, value and the headers of its producer."""
+    """An original message: key, value and the producer's headers."""
 
     key: bytes | None
     value: bytes | None
@@ -70,7 +70,7 @@ class Body:
 
     @property
     def parts(self) -> list[bytes]:
-        """Everything that its producer wrote."""
+        """Everything that the producer wrote."""
         named = (part for name, value in self.headers for part in (name.encode(), value))
         return [self.key or b"", self.value or b"", *named]
 
@@ -78,11 +78,11 @@ class Body:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """
-    A dead letter as read from its topic.
+    A dead letter as read from the topic.
 
     Args:
         place: `partition:offset` in the dead-letter topic.
-        origin: None if its headers lack the original position.
+        origin: None if the headers lack the original position.
         body_id: Set if PostgreSQL keeps the body; not always a UUID, if the letter is not ours.
     """
 
@@ -194,7 +194,7 @@ async def replay(
     is_erased: Callable[[Body], bool],
 ) -> None:
     """
-    Send the original message to its original topic, under its original identity.
+    Send the original message to the original topic, under the original identity.
 
     The replay is recorded before it is sent, so that intake believes the headers of this message alone.
 
@@ -203,7 +203,7 @@ async def replay(
         is_erased: Whether the message is about a session that was erased.
 
     Raises:
-        InvalidMessage: The letter lacks its original position, was in another topic, has no body any more, or
+        InvalidMessage: The letter lacks the original position, was in another topic, has no body any more, or
             is about an erased session.
         BrokerAway, TooLarge: It could not be sent.
         DatabaseAway: Nothing was sent.
@@ -239,7 +239,7 @@ async def find_replays(database: Database, records: Sequence[Record]) -> Mapping
     """
     The origins of replayed records, by their place in `records`. Waits for the database.
 
-    A record counts as replayed if a replay of its content from this position of its own topic was recorded.
+    A record counts as replayed if a replay with this content was recorded for this position and topic.
     Others with the same headers are new records.
     """
     claimed: dict[int, tuple[Origin, bytes]] = {}

@@ -71,7 +71,7 @@ COUNTS = f"SELECT state, count(*) AS number FROM ({_SHOWN}) s GROUP BY 1"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that became a dead letter, by its original position."""
+    """A message that became a dead letter, by the original position."""
 
     original_topic: str
     original_partition: int
@@ -98,7 +98,7 @@ class Letters:
 
 
 def position_in(origin: Origin) -> Position:
-    """The position of a message, without its time."""
+    """The position of a message, without the time."""
     return origin.topic, origin.partition, origin.offset
 
 
@@ -115,7 +115,7 @@ async def allow_replay(
     Store the hash by which intake recognises a replay; returns the time for `note_replay`.
 
     Args:
-        error, error_message: Of its dead letter.
+        error, error_message: From the dead letter.
 
     Raises:
         DatabaseAway: It may have been stored.

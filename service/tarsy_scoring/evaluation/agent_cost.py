@@ -1,4 +1,4 @@
-"""The cost of an investigation: the tokens of its agents at the prices that the operator configured."""
+"""The cost of an investigation: the agents' tokens at the prices that the operator configured."""
 
 from collections.abc import Mapping
 

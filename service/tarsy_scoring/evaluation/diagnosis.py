@@ -14,7 +14,7 @@ from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
 MIN_COMMANDS = 5
 # Two occurrences may be chance in a session of any length.
 MANY = 3
-# A healthy agent fails in up to a tenth of its commands, for example by looking for absent resources. At
+# A healthy agent fails in up to a tenth of all commands, for example by looking for absent resources. At
 # three tenths it mostly corrects itself. Between the two the rate alone is no evidence.
 FEW_ERRORS, MANY_ERRORS = 0.1, 0.3
 # An agent that reads the help of each tool once stays well below; one command in seven is too much.
@@ -33,7 +33,7 @@ _NAMED = 3  # tools that one rule names, the worst first
 
 @dataclass(frozen=True, slots=True)
 class DiagnosedPattern:
-    """One finding: a fixed short phrase, its likely cause, and the numbers."""
+    """One finding: a fixed short phrase, the likely cause, and the numbers."""
 
     pattern: str
     likely_cause: str

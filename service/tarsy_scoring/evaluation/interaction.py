@@ -102,7 +102,7 @@ class Interaction(Counts):
     by_subcommand: Mapping[str, Counts]
 
     def document(self) -> dict[str, Any]:
-        """The JSON of the score document; its keys are in the order of the fields."""
+        """The JSON of the score document; keys are in the order of the fields."""
         document: dict[str, Any] = to_jsonable_python(self)
         return document
 
@@ -374,7 +374,7 @@ def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
 
 
 def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and end of each quoted part, without its quotes."""
+    """Start and end of each quoted part, without the quotes."""
     if b'"' not in data and b"'" not in data:
         return
     for lexeme in _LEXEME.finditer(data):
@@ -403,7 +403,7 @@ def _cycles(line: _Line) -> Iterator[CommandCycle]:
     Find the longest stretches in which a round of 2-8 commands occurs three times or more in a row.
 
     The commands of a round are not all equal; the same command in a row is a `Run`. A stretch has a shorter
-    period as well only if its first round is itself a repetition. It is then reported for the shorter period.
+    period as well only if the first round is itself a repetition. It is then reported for the shorter period.
 
     Source:
         The theorem of Fine and Wilf about two periods of one sequence.

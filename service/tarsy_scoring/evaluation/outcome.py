@@ -1,5 +1,5 @@
 """
-Combines gates and judge into an outcome with its reason, and into a composite score for chains with weights.
+Combines gates and judge into an outcome with a reason, and into a composite score for chains with weights.
 
 Interaction metrics inform; they never decide an outcome.
 """

@@ -36,7 +36,7 @@ SAME_WORD: Mapping[str, str] = packaged_yaml(__package__, "same_words.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool: its most used spelling, and all spellings with their counts, the most used first."""
+    """One tool: the most used spelling, and all spellings with their counts, the most used first."""
 
     name: str
     spellings: tuple[tuple[str, int], ...]
@@ -52,7 +52,7 @@ def normalise(name: str) -> str:
 
 
 def bare(name: str) -> str:
-    """The tool of a name that may begin with its server: `logs` for `loki.logs`."""
+    """The tool of a name that may begin with the server: `logs` for `loki.logs`."""
     return name.rpartition(".")[2] or name
 
 

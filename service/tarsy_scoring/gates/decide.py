@@ -41,7 +41,7 @@ class Observed:
     Args:
         problem: The reason why there is no observation, as the message of the gate. The other fields are then
             ignored.
-        data: Content of the file or output of the command; only its beginning where `is_cut`.
+        data: Content of the file or output of the command; only the beginning where `is_cut`.
         exit_status: Exit status of the command; minus the number of the signal that ended it.
     """
 
@@ -266,7 +266,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _of_script(observed: Observed) -> Decision:
     """
-    Decide by the JSON answer of the script, or else by its exit status.
+    Decide by the JSON answer of the script, or else by the exit status.
 
     An answer never overrules a failing exit status. An answer that cannot be read completely does not pass,
     because it may end with `"passed": false`.

@@ -1,5 +1,5 @@
 """
-Runs gates on a session: observes its work directory, with a deadline for every step and without leaving the
+Runs gates on a session: observes the work directory, with a deadline for every step and without leaving the
 directory.
 
 Commands come only from the operator's configuration. They receive the session id in an environment variable
@@ -43,9 +43,9 @@ THREAD_NAME = "gate"
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
 MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process of a command
-MAX_PROCESSES = 4096  # of the worker's user on its node, above which a command starts no further one
+MAX_PROCESSES = 4096  # of the worker's user on the node, above which a command starts no further one
 _MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
-_KILL_AFTER_S = 10.0  # a sandbox ends its command within milliseconds of SIGTERM, unless the kernel holds it
+_KILL_AFTER_S = 10.0  # a sandbox ends the command within milliseconds of SIGTERM, unless the kernel holds it
 _PLACEHOLDER = "{session_id}"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO or device that replaced a file must not block `open` or become our controlling terminal.
@@ -60,7 +60,7 @@ async def run_gates(
 
     A missing directory, a hanging command and an unreadable file are results that did not pass, with a
     message, and never exceptions. The same command in several gates runs once. A cancellation kills the
-    running command with all its processes; a thread that reads a file or decides a gate finishes alone.
+    running command with all processes; a thread that reads a file or decides a gate finishes alone.
 
     Args:
         settings: `timeout_s` limits each command and each file read.
@@ -170,7 +170,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 
 class _NotUsable(Exception):
-    """A path in the work directory cannot be used. Stays in this module; its text is the gate's message."""
+    """A path in the work directory cannot be used. Stays in this module; the text is the gate's message."""
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def find_work_dir(template: str, session_id: str) -> Path:
 
 def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
     """
-    Check that a path below `root` exists, or read its first `max_bytes`.
+    Check that a path below `root` exists, or read the first `max_bytes`.
 
     Links are followed while they stay below `root`. Their target is then opened part by part without
     following links, so that a link swapped in meanwhile cannot lead out. Only regular files are read; devices
@@ -247,7 +247,7 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
 
 @contextlib.contextmanager
 def _open_parent(root: Path, real: Path) -> Iterator[tuple[int, str]]:
-    """Open the parent of `real` without following links; yields its descriptor and the name in it."""
+    """Open the parent of `real` without following links; yields the descriptor and the name in it."""
     *parents, last = real.relative_to(root).parts or (".",)
     directory = os.open(root, _DIRECTORY)
     try:
@@ -279,11 +279,11 @@ def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
 
 async def run_command(command: str, root: Path, session_id: str, settings: GateSettings) -> Observed:
     """
-    Run a command in a shell in `root` until the shell ends; returns its exit status and its output until
+    Run a command in a shell in `root` until the shell ends; returns exit status and output until
     then.
 
     The command runs in a sandbox (`sandbox.py`), with an empty input, a temporary folder of its own, and
-    `PATH` as the only variable of our environment; its standard error is dropped. The sandbox kills every
+    `PATH` as the only variable of our environment; standard error is dropped. The sandbox kills every
     process of the command when the shell ends, on a cancellation and on a timeout, which arrives as a
     cancellation.
 
@@ -298,7 +298,7 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
     if not hasattr(os, "pidfd_open"):
         raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
     # `asyncio.create_subprocess_exec` was considered and rejected. asyncio and uvloop reap the process before
-    # they report its end, and their `communicate` waits for the end of the output.
+    # they report the end, and their `communicate` waits for the end of the output.
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     with contextlib.ExitStack() as cleanup:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -324,7 +324,7 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
             loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
             watching.callback(loop.remove_reader, pipe)
             await ended.wait()
-        # The rest of the pipe, at most its capacity: a process that the kernel holds may keep the output
+        # The rest of the pipe, at most the capacity: a process that the kernel holds may keep the output
         # open.
         for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
             output.take()
@@ -346,7 +346,7 @@ def _start(
             ("RLIMIT_AS", MAX_MEMORY_BYTES),
             ("RLIMIT_NPROC", MAX_PROCESSES),
             ("RLIMIT_FSIZE", _MAX_FILE_BYTES),
-            # A command with a thread on each core ends by its timeout and not by this limit.
+            # A command with a thread on each core ends by the timeout and not by this limit.
             ("RLIMIT_CPU", math.ceil(settings.timeout_s * (os.cpu_count() or 1)) + 1),
             ("RLIMIT_CORE", 0),
         ],
@@ -383,7 +383,7 @@ def _exit_status(report: bytes | None) -> int:
 
 def _stop(process: subprocess.Popen[bytes], own: str) -> None:
     """
-    Have the sandbox end its command, and remove its folder.
+    Have the sandbox end the command, and remove the folder.
 
     Where that takes time a thread waits: a process may hang in the kernel, on a dead share.
     """
@@ -412,7 +412,7 @@ def _remove(folder: str) -> None:
 
 
 class _Output:
-    """Reads the output of a command without blocking, and keeps its first `max_bytes`."""
+    """Reads the output of a command without blocking, and keeps the first `max_bytes`."""
 
     def __init__(self, pipe: io.FileIO, max_bytes: int) -> None:
         self._pipe = pipe

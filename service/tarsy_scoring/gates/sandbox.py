@@ -1,5 +1,5 @@
 """
-Runs one command where it can read no secret: a program of its own, `python -I -S sandbox.py POLICY
+Runs one command where it can read no secret: a separate program, `python -I -S sandbox.py POLICY
 ARGUMENT...`.
 
 `gates/run.py` starts it for each command. It stays the command's parent and ends every process that the
@@ -90,7 +90,7 @@ def landlock_version() -> int:
 
 def hide_process() -> None:
     """
-    Keep environment and memory of this process from other processes of its user; also turns core dumps off.
+    Hide environment and memory from other processes by the same user; also turns core dumps off.
 
     Raises:
         OSError: The kernel refuses it.
@@ -106,7 +106,7 @@ def main() -> NoReturn:
     # Where memory is short the kernel ends the command and not the worker. The command inherits this.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
-    hide_process()  # its descriptors lead to `status`
+    hide_process()  # the descriptors lead to `status`
     _prctl(_SUBREAPER, 1)
     # SIGTERM asks for the end of the command. Blocked until there is a handler, which must know the child.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -129,7 +129,7 @@ def main() -> NoReturn:
 
 def _end_all(child: int) -> None:
     """
-    Kill the child's group, and then every process that left the group, as its orphans become our children.
+    Kill the child's group, and then every process that left the group, as the orphans become our children.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
@@ -157,7 +157,7 @@ def _children() -> Iterator[int]:
 
 
 def _begin(policy: dict[str, Any], command: list[str], parent: int) -> NoReturn:
-    """Become the command. Reports the reason and ends if one of its restrictions cannot be had."""
+    """Become the command. Reports the reason and ends if a restriction cannot be had."""
     try:
         os.setsid()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and inherited by the command
@@ -202,7 +202,7 @@ def _limit(which: int, limit: int) -> None:
 
 def _restrict_files(directory: int, readable: list[str], writable: list[str]) -> None:
     """
-    Deny all files but these to this process and its descendants, for good; and signals to other processes.
+    Deny all files but these to this process and all descendants, for good; and signals to other processes.
     """
     version = landlock_version()
     if version < 1:

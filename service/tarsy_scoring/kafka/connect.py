@@ -25,9 +25,9 @@ Headers = Sequence[tuple[str, bytes]]
 RETRY_S = 2.0
 CHECK_TIMEOUT_S = 10.0
 ASK_AGAIN_S = 0.2
-# Loop iterations for the fetcher to end its requests: three for each broker that it asks.
+# Loop iterations for the fetcher to end requests: three for each broker that it asks.
 TURNS_TO_UNSUBSCRIBE = 100
-# The library's parser raises these for a login reply that breaks its protocol (RFC 5802, RFC 4616).
+# The library's parser raises these for a login reply that breaks the protocol (RFC 5802, RFC 4616).
 _UNREADABLE_LOGIN = (ValueError, LookupError, ArithmeticError, AssertionError)
 
 
@@ -142,7 +142,7 @@ async def connected(client: Any, options: Mapping[str, Any], purpose: str) -> As
 
 async def end_client(client: Any) -> None:
     """
-    Close the connections of a client that was started; a consumer leaves its group.
+    Close the connections of a client that was started; a consumer leaves the group.
     """
     # Otherwise `stop` of a consumer raises the cancellation of a failing fetch as if it were ours, and leaves
     # a task behind that asks for metadata until the process ends.

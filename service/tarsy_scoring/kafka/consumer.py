@@ -4,7 +4,7 @@ The consumer of a group.
 aiokafka rebalances eagerly and moves positions back to the committed offset; intake is idempotent, so nothing
 has to be drained. A cancelled `getmany` leaves the fetch counter raised, so it is cancelled only when the
 client ends as well. A rebalance forgets `pause()`, so back-pressure means not asking for records, and so does
-the stop of one partition. The library works in tasks of its own and goes on without a task that has failed;
+the stop of one partition. The library works in separate tasks and goes on without a task that has failed;
 `Consumer` notices that from outside and builds a new client.
 """
 
@@ -74,10 +74,10 @@ class Consumer:
     """
     Reads records of some topics as one member of the group. Used by one task.
 
-    A batch that cannot be read stops its partition, and no other. The partition is asked again every
+    A batch that cannot be read stops one partition, and no other. The partition is asked again every
     `UNREADABLE_RETRY_S`, and nothing of it is skipped.
 
-    While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
+    While the brokers are away, `take` waits for partitions and `commit` for an answer, without a limit.
     After a cancellation of either, `stop` is the only call allowed.
 
     Args:
@@ -121,7 +121,7 @@ class Consumer:
         A cancellation leaves the group at once.
 
         Raises:
-            StartRefused: The brokers refuse the group or its topics.
+            StartRefused: The brokers refuse the group or a topic.
         """
         timeout_ms = int(self._settings.kafka_session_timeout_s * 1000)
         while True:
@@ -163,7 +163,7 @@ class Consumer:
             BrokerAway: Try again.
         """
         if self._watching is not None and self._watching.done():
-            self._watching.result()  # without the watch an outage would go unnoticed, so its error ends the process
+            self._watching.result()  # ends the process: outages would go unnoticed without the watch
         if self._is_stuck:
             await self._discard("brokers let us in, and the client gets no answer")
         if self._consumer is None:
@@ -174,7 +174,7 @@ class Consumer:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
         except KafkaError as error:
             # A member whose heartbeat was refused never sends another one. The library reports that at each
-            # call, and expects its user to build a new client.
+            # call, and expects the user to build a new client.
             await self._discard(repr(error))
             raise BrokerAway(f"cannot fetch: {error!r}") from error
         for found in unreadable:

@@ -97,7 +97,7 @@ async def may_read(options: Mapping[str, Any], topic: str) -> bool:
 
 async def may_use_group(options: Mapping[str, Any], group: str) -> bool:
     """
-    Whether this login may see a consumer group. Waits for its coordinator without a limit. Raises:
+    Whether this login may see a consumer group. Waits for the coordinator without a limit. Raises:
     BrokerAway.
     """
     async with connected(AIOKafkaAdminClient(**options), options, f"look at the group {group}") as admin:

@@ -27,7 +27,7 @@ _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 class TooLarge(ScoringError):
     """
-    Some messages were refused, each because it or its batch is larger than the client or the topic allows.
+    Some messages were refused, each because it or the batch is larger than the client or the topic allows.
 
     Args:
         acknowledged: For each message of the call whether it was acknowledged.
@@ -60,7 +60,7 @@ class Publisher:
         self._logged_at_s = 0.0
         self._stopping: set[asyncio.Task[None]] = set()
         self.is_idempotent = True
-        # A larger message is a batch of its own, so that its size can cost no other message. Brokers compare
+        # A larger message forms a batch alone, so that the size can cost no other message. Brokers compare
         # the size of a batch with the limit of the topic.
         self.batch_bytes = MAX_BATCH_BYTES
 
@@ -184,7 +184,7 @@ class Publisher:
     async def _send(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers
     ) -> asyncio.Future[Any]:
-        """Hand a message to the producer; gives the future of its acknowledgement."""
+        """Hand a message to the producer; gives the future with the acknowledgement."""
         assert self._producer is not None
         future: asyncio.Future[Any]
         try:

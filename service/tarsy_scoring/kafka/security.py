@@ -71,7 +71,7 @@ def check_login(settings: Settings) -> None:
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
     """
-    The OAUTHBEARER token, read from its file at each login.
+    The OAUTHBEARER token, read from the file at each login.
 
     The platform keeps the file fresh: Kubernetes for a projected token, or an agent beside the worker.
     """
@@ -109,7 +109,7 @@ class NoToken(KafkaError):  # type: ignore[misc]
 
 class _ReloadingContext(ssl.SSLContext):
     """
-    A TLS context that loads its files again when they have changed, before the next connection.
+    A TLS context that loads the files again when they have changed, before the next connection.
 
     Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate
     whose key is not written yet, change nothing: the files loaded before stay in use.

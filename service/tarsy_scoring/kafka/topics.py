@@ -1,7 +1,7 @@
 """
-Topics outside of a consumer group: create them, look for one, read one to its end, follow one.
+Topics outside of a consumer group: create them, look for one, read one to the end, follow one.
 
-Each function connects for itself and closes the connection with its answer. A `Tail` stays connected.
+Each function connects for itself and closes the connection with the answer. A `Tail` stays connected.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # Kafka compacts closed segments only
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
-SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
+SILENCE_S = 30.0  # longest wait for the next record while a topic is read to the end
 TAKE_LIMIT = 2000
 TAKE_S = 0.5  # longest delay until `Tail.follow` notices that it should stop
 
@@ -106,7 +106,7 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic, from its beginning to the end it has at the start of the call. Leaves out the rest
+    All records of a topic, from the beginning to the end it has at the start of the call. Leaves out the rest
     of a partition behind a batch that cannot be read.
 
     Raises:
@@ -142,7 +142,7 @@ async def _read_partition(
             )
             return
         if not is_end_known:
-            # Tansu reports the start of the last batch as the end of the partition; its fetch answers are
+            # Tansu reports the start of the last batch as the end of the partition; fetch answers are
             # right.
             end, is_end_known = max(end, reader.highwater(partition) or 0), True
         for record in found.get(partition, ()):
@@ -182,7 +182,7 @@ class Tail:
     that are written during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
-        options: The result of `connection_options`, built once for all tails: its files may be missing later.
+        options: The result of `connection_options`, built once for all tails: the files may be missing later.
         since: Where to begin, and where to continue if the position is lost.
     """
 
@@ -236,5 +236,5 @@ class Tail:
             await self.stop()
 
     async def stop(self) -> None:
-        """Close its connections; a tail that was not started is left alone."""
+        """Close the connections; a tail that was not started is left alone."""
         await end_client(self._reader)

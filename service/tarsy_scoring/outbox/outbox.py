@@ -17,9 +17,9 @@ An entry needs a proof, since a smaller one may commit later:
 
 - An event with entry e is placed by a transaction P. A transaction W writes an event with a smaller entry.
 - Entries are assigned in order. W took its entry before e was taken, so before P's snapshot, which shows e.
-- W holds the rows of its scores, so it had its id before it took the entry. P gets its id with its first
+- W holds the scores' rows, so it had an id before it took the entry. P gets an id with the first
   change, after that snapshot. So W's id is smaller than P's.
-- A transaction after P remembers e with its own id, which is larger still. Once no transaction with a smaller
+- A transaction after P remembers e under another id, larger still. Once no transaction with a smaller
   id runs, every such W has ended, and a new snapshot shows what it wrote. If it shows no event up to e
   without a position, there will never be one.
 
@@ -163,7 +163,7 @@ class NewEvent:
     An event to emit.
 
     Args:
-        extra: The fields that its type adds to the common ones.
+        extra: The fields that the type adds to the common ones.
         traceparent: Trace context of the event.
     """
 
@@ -190,7 +190,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class OutboxEvent:
-    """An event with its position, ready to be published under the key of its session."""
+    """An event with a position, ready to be published under the session's key."""
 
     position: int
     session_id: str

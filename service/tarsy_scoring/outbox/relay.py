@@ -5,10 +5,10 @@ Laws. One statement assigns the next positions to committed events. A transactio
 lock,
 publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
 mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
-finds the lock free is the relay, so another process replaces a dead one at its next poll. Notifications are
+finds the lock free is the relay, so another process replaces a dead one at the next poll. Notifications are
 for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass
 only
-if an event waits and no position was assigned since its last look. So relays do not take turns. Positions are
+if an event waits and no position was assigned since the last look. So relays do not take turns. Positions are
 assigned even while a broker is unavailable, because live clients read events by position from the database.
 """
 
@@ -96,7 +96,7 @@ class Relay:
             self._is_at_work = True  # the last process that stops publishes the rest
             with contextlib.suppress(
                 TimeoutError
-            ):  # the pass that is cut off is rolled back and its events repeated
+            ):  # the pass that is cut off is rolled back and the events repeated
                 async with asyncio.timeout(FLUSH_S):
                     while await self._pass() > 0:
                         pass
@@ -185,7 +185,7 @@ class Relay:
             await asyncio.gather(waiting, return_exceptions=True)
 
     async def _publish(self, events: list[OutboxEvent]) -> list[OutboxEvent]:
-        """Send in order; returns the events of each session that are done, up to its first failure."""
+        """Send in order; returns the events of each session that are done, up to the first failure."""
         deadline_s = asyncio.get_running_loop().time() + PUBLISH_TIMEOUT_S
         sent, messages = self._in_order_after_a_refusal(events)
         refused: Sequence[bool] = [False] * len(sent)
@@ -218,7 +218,7 @@ class Relay:
         The events to send now, with their messages.
 
         An event that is a batch of its own may be refused while later ones are accepted. So later events of
-        its session wait for the next pass.
+        that session wait for the next pass.
         """
         sent, messages, waiting = [], [], set()
         for event in events:
@@ -234,7 +234,7 @@ class Relay:
         Publish an event with as much of it as the topic accepts.
 
         Returns:
-            How much that was; `nothing` if the topic refuses it even without its content. None: the brokers
+            How much that was; `nothing` if the topic refuses it even without content. None: the brokers
             did not answer in time, so it has to be sent again.
         """
         for how, payload in _ever_smaller(event.payload):
@@ -284,7 +284,7 @@ def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:
 
 
 def _ever_smaller(payload: dict[str, Any]) -> Iterator[tuple[Extent, dict[str, Any]]]:
-    """The payload whole, then without its large fields, which it names."""
+    """The payload whole, then without the large fields, which it names."""
     yield "whole", payload
     if left_out := [f for f in _LARGE if payload.get(f)]:
         kept = {k: v for k, v in payload.items() if k not in left_out}

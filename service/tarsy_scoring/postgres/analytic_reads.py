@@ -17,12 +17,12 @@ from tarsy_scoring.postgres.url import UrlSource
 T = TypeVar("T")
 
 CONNECTIONS = 6
-READ_S = 20.0  # one read with all its statements, and its wait for a connection
+READ_S = 20.0  # one read with all statements, and the wait for a connection
 _TOO_SLOW = (TimeoutError, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
 
 
 class ReadTooSlow(DatabaseAway):
-    """A read over many scores did not end within its time, or found no free connection in that time."""
+    """A read over many scores did not end in time, or found no free connection in that time."""
 
 
 class AnalyticReads(Database):
@@ -47,7 +47,7 @@ class AnalyticReads(Database):
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
-        Run `work` in a transaction of its own, once. Cancels a statement that is still running after
+        Run `work` in a separate transaction, once. Cancels a statement that is still running after
         `read_s`.
 
         Raises:
@@ -65,7 +65,7 @@ class AnalyticReads(Database):
             raise
 
     async def single(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        """As `fetch`: a read over many scores needs its time limit."""
+        """As `fetch`: a read over many scores needs a time limit."""
         return await self.fetch(statement, *arguments)
 
     def _too_slow(self) -> ReadTooSlow:

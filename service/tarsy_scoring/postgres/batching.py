@@ -18,7 +18,7 @@ class Batcher(Generic[Item, Result]):
     Group the items of concurrent callers into writes.
 
     There is no timer: an idle batcher writes at once, a busy one in larger batches. If a batch fails, each of
-    its items is written alone, so that one bad item cannot fail the others. A cancelled caller leaves its
+    its items is written alone, so that one bad item cannot fail the others. A cancelled caller leaves the
     item in the queue: the item may still be written.
 
     Args:
@@ -36,7 +36,7 @@ class Batcher(Generic[Item, Result]):
 
     async def submit(self, item: Item) -> Result:
         """
-        Write `item` together with others; returns its result after the commit.
+        Write `item` together with others; returns the result after the commit.
 
         Raises:
             Exception: The error of `write`, if it also fails for this item alone.
@@ -44,7 +44,7 @@ class Batcher(Generic[Item, Result]):
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if len(self._writers) < WRITERS:
-            # An empty context: the writer serves many callers, so its log lines must not carry the names of
+            # An empty context: the writer serves many callers, so log lines must not carry the names of
             # the first.
             writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
             self._writers.add(writer)

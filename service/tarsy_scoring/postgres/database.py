@@ -41,7 +41,7 @@ Channel = Literal["scores", "events"]
 
 log = structlog.get_logger()
 
-# Deadline for getting a connection and its first answer, which are quick even under load. Includes the wait
+# Deadline for getting a connection and the first answer, which are quick even under load. Includes the wait
 # for one of PgBouncer's server connections.
 CONTACT_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
@@ -60,7 +60,7 @@ FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
   AND classid = (hashtext('tarsy-scoring judging')::bigint & 4294967295)::oid
   AND objid = (hashtext($1)::bigint & 4294967295)::oid
 """
-# The lock excludes no process. It is the session's, so a process counts while its connection lives.
+# The lock excludes no process. It is the session's, so a process counts while the connection lives.
 JOIN_FLEET = f"""
 SELECT pg_try_advisory_lock_shared(hashtext('tarsy-scoring judging'), hashtext($1))
 WHERE NOT EXISTS (SELECT {_JUDGING} AND pid = pg_backend_pid())
@@ -120,8 +120,8 @@ class Database:
     A notification wakes loops of this process at once, and loops of other processes through NOTIFY. It may be
     lost (NOTIFY is sent at most once, PgBouncer forwards none), so every waiter also polls.
 
-    A large fleet notifies no other process and listens to none. Its workers find a score by their polls, so
-    that they also share the scores evenly, and its relay polls more often.
+    A large fleet notifies no other process and listens to none. The workers find a score by polling, so
+    that they also share the scores evenly, and the relay polls more often.
 
     Attributes:
         judging: Processes that judge, by the last count, which is made every 10 s; 0 before the first.
@@ -202,11 +202,11 @@ class Database:
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
-        Run `work` in a transaction of its own, once.
+        Run `work` in a separate transaction, once.
 
         Raises:
             DatabaseAway: The database cannot be used right now.
-            ConfigurationError: The database was never reached, and its URL can never work.
+            ConfigurationError: The database was never reached, and the URL can never work.
         """
         return await self._contact(self.transaction(), work)
 
@@ -259,7 +259,7 @@ class Database:
 
     async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """
-        The rows of one short statement, run in a transaction of its own; `{schema}` is filled in.
+        The rows of one short statement, run in a separate transaction; `{schema}` is filled in.
 
         Raises:
             DatabaseAway: The database cannot be used right now.
@@ -393,7 +393,7 @@ def together(result: str, **changes: str) -> str:
     """
     One statement that makes several changes and ends with the query `result`.
 
-    No change sees the rows of another one in a table, only what that one returns under its name. The
+    No change sees the rows of another one in a table, only what that one returns by name. The
     arguments of the changes follow one another.
     """
     parts, before = [], 0

@@ -16,7 +16,7 @@ DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg
 
 Reaction = Literal["wait", "retry", "raise"]
 
-# Server errors by SQLSTATE or its class. What may last is looked up first.
+# Server errors by SQLSTATE or class. What may last is looked up first.
 _MAY_LAST = (
     "25P03",  # idle_in_transaction_session_timeout
     "25P04",  # transaction_timeout

@@ -1,7 +1,7 @@
 """
 Advisory locks: one process at a time does a job.
 
-The lock belongs to a transaction. PostgreSQL frees it when that transaction or its connection ends, so a
+The lock belongs to a transaction. PostgreSQL frees it when that transaction or connection ends, so a
 process that dies blocks no other. Unlike a session's lock it works behind a transaction pooler.
 """
 
@@ -52,7 +52,7 @@ class AdvisoryLock:
         A transaction that does nothing else holds the lock, so it holds back no vacuum. A beat beside the
         work keeps it alive. After a failed beat the work is cancelled: another process may hold the lock. So
         two processes work at the same time for `BEAT_S` and a contact at most, or when one was frozen, until
-        its next beat.
+        the next beat.
 
         Raises:
             DatabaseAway: The lock could not be taken, or the beat failed.

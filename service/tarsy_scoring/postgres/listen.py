@@ -1,4 +1,4 @@
-"""LISTEN on a connection of its own, reconnected for ever."""
+"""LISTEN on a separate connection, reconnected for ever."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ async def listen(
         contact_s: Deadline for connecting and for each statement.
         on_connect: Called after every successful LISTEN; something may have happened before it.
         probe: Called on every new connection and then every `PROBE_S`; decides whether to listen until the
-            next call. PostgreSQL wakes each session that listens for every notification of its database.
+            next call. PostgreSQL wakes each session that listens for every notification in the database.
     """
 
     def dispatch(_connection: object, _pid: int, channel: str, payload: object) -> None:

@@ -39,7 +39,7 @@ def migrate(
     by a long transaction is retried for ten minutes.
 
     Idempotent, and safe in several processes at the same time; within a process only one call at a time.
-    Blocks and runs its own event loop, so async code must call it in a thread. A database at an unknown
+    Blocks and runs a separate event loop, so async code must call it in a thread. A database at an unknown
     revision belongs to a newer version and is left alone.
 
     Args:

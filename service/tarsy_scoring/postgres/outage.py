@@ -5,7 +5,7 @@ import time
 
 class Outage:
     """
-    Tells the first failure from its repetitions, and the end of an outage from a success beside failures.
+    Tells the first failure from repetitions, and the end of an outage from a success beside failures.
 
     While some work fails, other work may succeed: a lock concerns one row, a full server only new
     connections. So an outage is over at the first success after a time without a failure.

@@ -2,7 +2,7 @@
 One transaction on a pooled connection, ended in bounded time even if the server stops answering.
 
 A server that stands still closes nothing, so an open connection says nothing about it. Every step here has a
-deadline, and a connection that misses its deadline is closed without waiting for the server.
+deadline, and a connection that misses the deadline is closed without waiting for the server.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ COMMAND_TIMEOUT_S = 30.0
 CLOSE_S = 5.0
 ROLLBACK_S = 1.0  # a caller that gives up must not wait for the server that made it give up
 
-# A worker that freezes in the middle of a transaction keeps its locks, and its scores could not be reclaimed.
+# A worker that freezes in the middle of a transaction keeps all locks, and the scores could not be reclaimed.
 # Longer than the relay waits for acknowledgements (10 s).
 IDLE_IN_TRANSACTION_S = 15
 # A worker that freezes between preparing and running a statement is neither idle nor in a statement, so only
 # a limit on the whole transaction ends it. PostgreSQL has that limit since version 17.
 TRANSACTION_S = 40
 TRANSACTION_LIMIT_SINCE = 17
-# A statement that waits for a lock until its own timeout looks like one that is too slow.
+# A statement that waits for a lock until the statement timeout looks like one that is too slow.
 LOCK_TIMEOUT_S = 10.0
 LONG_TRANSACTION = """
 SELECT set_config('transaction_timeout', '0', true)
@@ -70,7 +70,7 @@ async def transaction_of(
         pool: Made with `reset=keep_session`; otherwise returning a connection costs another round trip.
         begin_s: Deadline for getting a connection and beginning the transaction.
         limits: Settings for this transaction alone. They travel with BEGIN, so they cost no round trip. A
-            session's settings would stay with a server connection of a pooler, for its other clients.
+            session's settings would stay with a server connection of a pooler, for other clients.
         characteristics: Isolation level and access mode, as in `BEGIN`.
 
     Raises:
@@ -91,7 +91,7 @@ async def transaction_of(
 @contextlib.asynccontextmanager
 async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[PoolConnectionProxy]:
     """
-    One connection of a pool for one statement, which is a transaction of its own.
+    One connection of a pool for one statement, which is a transaction by itself.
 
     The server enforces no limit. So the statement must be quick, and the client gives it a deadline: a cancel
     and a missed deadline break the statement off on the server.
@@ -139,7 +139,7 @@ async def prepare_session(connection: asyncpg.Connection) -> None:
         raise
 
 
-# The binary form of jsonb is its version, which is 1, and the text. It spares a copy of each document.
+# The binary form of jsonb is the version, 1, and the text. It spares a copy of each document.
 def _encode_jsonb(value: object) -> bytes:
     return b"\x01" + to_json(value)
 
@@ -186,7 +186,7 @@ async def _await_end(connection: PoolConnectionProxy, statement: str) -> None:
 
 
 def _close_now(connection: PoolConnectionProxy) -> None:
-    """Close the connection without waiting for the server, so that its place in the pool is free."""
+    """Close the connection without waiting for the server, so that the place in the pool is free."""
     with contextlib.suppress(asyncpg.InterfaceError):  # already lost
         connection.terminate()
 

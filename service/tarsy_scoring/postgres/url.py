@@ -28,7 +28,7 @@ def check_url(url: str, variable: str) -> None:
     """
     Reject a PostgreSQL URL that can never work, without connecting.
 
-    A service that waits for its database would otherwise wait for ever.
+    A service that waits for the database would otherwise wait for ever.
 
     Args:
         variable: The setting that holds the URL, for the message.

@@ -156,7 +156,7 @@ class Policy:
 
     Args:
         hashes: Current hash of all criteria by name, with the notes of `defaults`.
-        hashes_of_chains: The same for each chain with a configuration of its own, with its notes.
+        hashes_of_chains: The same for each chain with a configuration of its own, with notes.
     """
 
     settings: Settings
@@ -175,7 +175,7 @@ class Policy:
 
     @property
     def living_s(self) -> float:
-        """Age of an announcement up to which its worker counts as living."""
+        """Age of an announcement up to which the worker counts as living."""
         return 3 * self.announce_every_s
 
     def chain(self, chain_id: str | None) -> ChainSettings:
@@ -273,7 +273,7 @@ def _answers(
     score: OpenScore, policy: Policy, chain_id: str | None, name: str | None, reference_id: uuid.UUID | None
 ) -> bool:
     """Whether the open score has the criteria and the reference that a request wants."""
-    # If the criteria of the open score are known, its session was read. A chain that is still unknown then
+    # If the criteria of the open score are known, the session was read. A chain that is still unknown then
     # means that the session has none, so the default criteria apply.
     wanted = name or policy.chain(chain_id).criteria if score.criteria else name
     is_same = has_same_criteria(score, *policy.resolve_criteria(chain_id, wanted))
@@ -294,7 +294,7 @@ def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:
 
 def surviving_request(requests: Iterable[Request]) -> Request | None:
     """
-    The request for which a score is judged although its chain declines automatic requests, if there is one.
+    The request for which a score is judged although the chain declines automatic requests, if any.
 
     Args:
         requests: All requests that the score answers, oldest first.

@@ -49,7 +49,7 @@ FROM ((SELECT created_at FROM {schema}.scoring_events
        ORDER BY position LIMIT 10000)) unpublished
 """
 
-# A full rate limit is no lasting hold: it ends within a minute, and its chain is at work.
+# A full rate limit is no lasting hold: it ends within a minute, and the chain is at work.
 LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota")
 INTENDED_HOLDS = (
     "pause",

@@ -13,13 +13,13 @@ from uuid import UUID
 from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.outbox.outbox import NewEvent
 
-# A score whose worker was lost so often is a suspect: it may be what ends its workers.
+# A score whose worker was lost so often is a suspect: it may be what kills workers.
 SUSPECT_LOSSES = 2
 
 # Move the start of claims to the first pending score, at most once in 10 s. Under an open snapshot, which
 # keeps the index entries of claimed scores, claims then do not read past all of them. A score is due at the
 # start of its transaction or later, and no transaction of the service lasts two minutes. If one does, the
-# next move finds its scores below the floor. Another worker may freeze, or a program keep the row locked:
+# next move finds those scores below the floor. Another worker may freeze, or a program keep the row locked:
 # nothing waits for them.
 MOVE_CLAIM_FLOOR = """
 UPDATE {schema}.claim_floor SET
@@ -47,7 +47,7 @@ _CLAIMABLE = f"""status = 'pending' AND next_attempt_at <= now() AND next_attemp
 _DUE = "score_id, priority, next_attempt_at, waiting_reason IS NOT DISTINCT FROM 'session' AS is_lookup_only"
 
 # Suspects are claimed apart, at most $7 of them. They keep their place in the order: neither they nor the
-# others overtake. A score that waits for its session is claimed for a look, which is no attempt yet.
+# others overtake. A score that waits for a session is claimed for a look, which is no attempt yet.
 CLAIM = f"""
 WITH suspects AS MATERIALIZED (
   SELECT {_DUE} FROM {{schema}}.session_scores
@@ -122,7 +122,7 @@ class ClaimedScore:
         source: Where the request came from.
         traceparent: The request's trace context; within a traced attempt, the attempt's.
         asked_chain_id, asked_criteria: Those that the request itself named.
-        is_lookup_only: It was claimed to look for its session again; see `Leases.begin_attempt`.
+        is_lookup_only: It was claimed to look for the session again; see `Leases.begin_attempt`.
         reference: The text to judge against, under `text`, and what the score carries of it.
     """
 

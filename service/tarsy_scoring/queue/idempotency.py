@@ -36,7 +36,7 @@ UPDATE {schema}.kept_answers SET answer = coalesce(answer, $4)
 WHERE caller = $1 AND key = $2 AND request_id = $3 RETURNING answer
 """
 
-# After its session was erased, a request is identified by this hash of its key and by nothing else.
+# After the session was erased, only this hash of the key identifies a request.
 _HASH = "substr(encode(sha256(convert_to({caller} || E'\\x1f' || {key}, 'UTF8')), 'hex'), 1, 32)::uuid"
 
 _IS_ERASED = f"""EXISTS (

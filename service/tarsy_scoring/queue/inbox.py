@@ -46,7 +46,7 @@ FROM unnest($1::uuid[], $2::int[]) AS a(request_id, n) WHERE r.request_id = a.re
 """
 
 # Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing.
-# The days on which a known session ended become dirty when its end moves.
+# The days on which a known session ended become dirty when that end moves.
 UPSERT_SESSIONS = """
 WITH moved AS (
   INSERT INTO {schema}.dirty_days (day)
@@ -99,7 +99,7 @@ WHERE request_id IN (
   ORDER BY r.session_id, r.received_at, r.request_id)
 """
 
-# Columns of a new score that its request and the decision about it hold under the same names.
+# Columns of a new score that the request and the decision hold under the same names.
 FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
 FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash", "reference_id")
 
@@ -144,7 +144,7 @@ REQUEST_COLUMNS = (
 
 ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "score_id", "arrivals"))
 
-# A new score with its `queued` event, its request, and its line in the audit record; returns the score.
+# Adds a score with a `queued` event, a request and a line in the audit record; returns the score.
 ADD_ASKED = together(
     "SELECT s.*, s.next_attempt_at <= now() AS is_due FROM added s",
     **_QUEUED,
@@ -255,8 +255,8 @@ class Inbox:
         """
         Store requests and the pending scores they make, in one transaction. Waits for the database.
 
-        A repeated request only increments its `arrivals`, so the call may be repeated after a lost reply. A
-        pending score that answers a more urgent request takes over its priority, without an event.
+        A repeated request only increments `arrivals`, so the call may be repeated after a lost reply. A
+        pending score that answers a more urgent request takes over that priority, without an event.
 
         Returns:
             The disposition of each new request, without repeated ones.
@@ -339,7 +339,7 @@ class Inbox:
         self, request: Request, key: Key | None = None, *, is_verified: bool
     ) -> Answer | KeptAnswer | UnverifiedSession:
         """
-        Handle an API request: store it with its pending score, or find the score that answers it.
+        Handle an API request: store it with a pending score, or find the score that answers it.
 
         Nothing is deferred. Under an idempotency key the first answer is repeated. A refusal stores nothing.
 

@@ -96,7 +96,7 @@ class Intake:
             while not stopping.is_set():
                 try:
                     with patience:
-                        # The client waits without a limit for its partitions and for commits while brokers
+                        # The client waits without a limit for partitions and for commits while brokers
                         # are away.
                         await unless_stopped(self.run_once(), stopping)
                         if self._consumer.is_served or self._capacity.is_paused:
@@ -110,8 +110,8 @@ class Intake:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
         finally:
-            # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile,
-            # because another process consumes its partitions.
+            # The process may drain scores for minutes. The intake gauges must not raise alerts meanwhile,
+            # because another process consumes the partitions.
             paused = [self._metrics.intake_paused.labels(bound) for bound in BOUNDS]
             for gauge in (self._metrics.intake_last_pass, self._metrics.consumer_lag, *paused):
                 gauge.set(0)
@@ -179,7 +179,7 @@ class Intake:
         return handled
 
     def _admits(self, record: Record, error: InvalidMessage | None, *, is_counted: bool) -> bool:
-        """Whether its topic is read; stops it if this message exceeds the limit of invalid ones."""
+        """Whether the topic is read; stops it if this message exceeds the limit of invalid ones."""
         topic = record.topic
         if topic in self._stopped:
             return False
@@ -261,7 +261,7 @@ class Intake:
         self, records: Sequence[Record], decoded: Sequence[tuple[int, Request]]
     ) -> dict[int, InvalidMessage]:
         """
-        Store requests, each with the place of its record; returns those that the database refuses even alone.
+        Store requests, each with a record position; returns those that the database refuses even alone.
         """
         if not decoded:
             return {}

@@ -23,7 +23,7 @@ SELECT kind, name, now() FROM unnest($1::text[], $2::text[]) AS t(kind, name) OR
 ON CONFLICT (kind, name) DO UPDATE SET seen_at = excluded.seen_at
 """
 
-# Puts a score back with its chain, if another worker names the chain. Criteria of another chain go with that
+# Puts a score back with the chain, if another worker names the chain. Criteria of another chain go with that
 # chain.
 LEAVE = """
 UPDATE {schema}.session_scores SET
@@ -70,7 +70,7 @@ RETURNING s.score_id, s.session_id, s.purpose, s.error_kind, s.error_message, {T
 
 
 async def announce(inbox: Inbox) -> None:
-    """Record that this worker lives and knows the names of its configuration. Raises: DatabaseAway."""
+    """Record that this worker lives and knows the configured names. Raises: DatabaseAway."""
     policy = inbox.policy
     names = [("chain", name) for name in policy.chains] + [("criteria", name) for name in policy.hashes]
     await inbox.database.fetch(ANNOUNCE, [kind for kind, _ in names], [name for _, name in names])
@@ -80,7 +80,7 @@ async def leave_to_others(
     inbox: Inbox, claimed: ClaimedScore, chain_id: str, criteria: str | None, spent_s: float
 ) -> bool:
     """
-    Put a score back for other workers, if one of them names its chain. Waits for the database.
+    Put a score back for other workers, if one of them names the chain. Waits for the database.
 
     The chain is stored, so that this worker does not claim the score again.
 
@@ -110,7 +110,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
     """
     Fail due scores under criteria, or of a named chain, that no worker has announced for `grace_s`.
 
-    A score has its own grace: it fails only after it has been due for as long.
+    Each score has a grace: it fails only after it has been due for as long.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -1,9 +1,9 @@
 """
 The right to run a score: claim it under a lease, renew, put it back, take it back, cancel it.
 
-Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked
+Laws. A lease is renewed and returned by token; if no row matches, the lease is lost. Sessions are locked
 before scores, and several scores in the order of their ids or without waiting. The database's clock decides
-leases and due times. A transaction that ends a score also promotes the deferred request of its session.
+leases and due times. A transaction that ends a score also promotes the session's deferred request.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -38,7 +38,7 @@ RETURNING before.attempt < $3
 
 # Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
 # to its claim was lost, must be allowed to lapse. A row that another transaction has locked is left to
-# `RENEW_LOCKED`, so that it does not cost the others their leases. Its lease counts as held as long as its
+# `RENEW_LOCKED`, so that it does not cost the others their leases. That lease counts as held as long as its
 # token is
 # stored: if it is being taken back, the next renewal finds out, and until then no write matches.
 RENEW = """
@@ -71,7 +71,7 @@ WHERE status = 'in_progress' AND lease_expires_at < now() AND lease_token <> ALL
 LIMIT 500
 """
 
-# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one of its parts is
+# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one part is
 # unknown.
 USAGE = """
 (SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
@@ -82,7 +82,7 @@ USAGE = """
  FROM {schema}.judge_turns t WHERE t.score_id = s.score_id)
 """
 
-# Trace context of the request of a score `s`. A held score has its own from its attempt.
+# Trace context of the request of a score `s`. A held score has that of the attempt.
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
 
 # When the last attempt of a score `s` began.
@@ -90,7 +90,7 @@ _STARTED = """(SELECT max(e.created_at) FROM {schema}.scoring_events e
                WHERE e.score_id = s.score_id AND e.type = 'scoring.started')"""
 
 # Checks state and lease again under the row lock, so that a score renewed or finished meanwhile is not taken.
-# Only a suspect fails, because it was the only one that its worker ran; the others were perhaps beside it. If
+# Only a suspect fails, because it was the only one that the worker ran; the others were perhaps beside it. If
 # one attempt is all that a score has, there is no second one in which to find out.
 TAKE_BACK = f"""
 WITH lost AS (
@@ -170,7 +170,7 @@ class Kept(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Lost:
     """
-    A score taken back from a worker that stopped renewing, with its new status; an error where it ended.
+    A score taken back from a worker that stopped renewing, with the new status; an error where it ended.
     """
 
     score_id: UUID
@@ -244,7 +244,7 @@ class Leases:
         A look emits no event and is not counted; from here on the attempt is like any other.
 
         Returns:
-            The claimed score with the number of its attempt.
+            The claimed score with the attempt number.
 
         Raises:
             LeaseLost: The lease is no longer held.
@@ -321,8 +321,8 @@ class Leases:
 
         Args:
             deadline_s: Time that all attempts of a score together may take.
-            may_take: Asked when the transaction has begun: its time decides which leases have expired, and
-                its connection may have been waited for.
+            may_take: Asked when the transaction has begun: that time decides which leases have expired, and
+                the call may have waited for a connection.
             running: Leases of the caller's own attempts. They are not taken back: it renews them again.
 
         Raises:
@@ -372,7 +372,7 @@ class Leases:
         Args:
             burns: Whether this attempt counts towards the limit of attempts.
             waiting_for_text: What it waits for, in words.
-            spent_s: Time of this attempt and its backoff, counted towards the deadline.
+            spent_s: Time that this attempt and the backoff took, counted towards the deadline.
 
         Raises:
             LeaseLost: The lease is no longer held.
@@ -394,7 +394,7 @@ class Leases:
 
     async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
         """
-        Cancel a pending or running score and record the caller; its worker notices at the next heartbeat.
+        Cancel a pending or running score and record the caller; the worker notices at the next heartbeat.
 
         Args:
             is_patient: Wait for the database.

@@ -103,7 +103,7 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
     """
-    Estimate for scoring a selection once; `chains` counts its sessions by chain, None for an unknown one.
+    Estimate for scoring a selection once; `chains` counts the sessions by chain, None for an unknown one.
     """
 
     sessions: int
@@ -118,13 +118,13 @@ async def obsolete_sessions(
     """
     Sessions whose latest completed score is not under the current hash of their chain's criteria.
 
-    A chain without a judge has none: no criteria judge its sessions.
+    A chain without a judge has none: no criteria judge the sessions.
 
     Args:
         since: Only if that score was created since then.
 
     Raises:
-        ConfigurationError: A chain names criteria that do not exist, so all its scores would look obsolete.
+        ConfigurationError: A chain names criteria that do not exist, so all scores would look obsolete.
         DatabaseAway: See `Database.once`.
     """
     chains = policy.settings.config.chains

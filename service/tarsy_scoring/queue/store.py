@@ -3,7 +3,7 @@ Store the results of attempts: phases, turns, what was learned about the session
 
 Laws. Every write to a score matches its id *and* the lease token. If no row matches, the lease is lost and
 nothing is written. Sessions are locked before scores. The transaction that ends a score also promotes the
-deferred request of its session.
+session's deferred request.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tarsy_scoring.queue.inbox import Inbox, production_sessions
 from tarsy_scoring.scores.fields import SET_AT_END
 
 # Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
-# decides its new stage. Like `EMIT`, PostgreSQL plans it once.
+# decides the new stage. Like `EMIT`, PostgreSQL plans it once.
 RECORD_PHASES = """
 WITH step AS (
   SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::uuid[]), (SELECT $3::text[]))
@@ -44,7 +44,7 @@ WITH step AS (
 SELECT lease_token, current_stage FROM held
 """
 
-# A score that could not be written and is still held under its lease is locked by another transaction.
+# A score that could not be written, under a lease still held, is locked by another transaction.
 STILL_HELD = """
 SELECT s.lease_token FROM {schema}.session_scores s
 JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id
@@ -86,7 +86,7 @@ ON CONFLICT (criteria_hash) DO NOTHING
 """
 
 # The only statement by which a holder ends a score. The columns are passed as one JSON document. The days
-# become dirty on which the score, its session's end, and the score that it replaces count.
+# become dirty on which the score, the session's end, and the replaced score count.
 END = f"""
 WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
 held AS (
@@ -147,7 +147,7 @@ MAX_TOOL_NAME = 255  # characters; a judge may write a longer name than an index
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
     """
-    A turn with the identity of its question; only an equal question may reuse the answer.
+    A turn with the identity of the question; only an equal question may reuse the answer.
 
     Args:
         asked_hash: None for a turn stored by a version that did not record it.
@@ -227,7 +227,7 @@ _FACTS = tuple(f.name for f in fields(SessionFacts))
 
 class Store:
     """
-    Writes of attempts. Each waits for the database and keeps its data in memory meanwhile.
+    Writes of attempts. Each waits for the database and keeps the data in memory meanwhile.
 
     Steps and ends of several scores share a transaction. It waits for no lock: what another transaction keeps
     locked is written again later, and the others are not held up.
@@ -243,7 +243,7 @@ class Store:
 
     async def record(self, step: Step) -> None:
         """
-        Store the turns of a step and announce its phase. Waits for the database.
+        Store the turns of a step and announce the phase. Waits for the database.
 
         Raises:
             LeaseLost: The lease is no longer held; nothing was written.
@@ -320,7 +320,7 @@ class Store:
 
         Args:
             is_chain_of_source: The source gave the chain, and events may not name another one.
-            declined: The end of the score if its chain declines automatic requests. It is stored in the same
+            declined: The end of the score if the chain declines automatic requests. It is stored in the same
                 transaction, unless another request has joined the score: then the score becomes that one's.
 
         Returns:
@@ -370,7 +370,7 @@ class Store:
 
     async def end(self, ending: Ending) -> None:
         """
-        End a score: its columns, its rows and its last event, in one transaction. Waits for the database.
+        End a score: columns, rows and the last event, in one transaction. Waits for the database.
 
         Raises:
             LeaseLost: The lease is no longer held; nothing was written.
@@ -425,7 +425,7 @@ class Store:
         await self._learn_facts(connection, free)
         rows = await connection.fetch(self.database.sql(END), list(map(_end_row, free)))
         ended = {r["lease_token"] for r in rows}
-        # An earlier try ended these, and may have been committed although its reply was lost.
+        # An earlier try ended these, and may have been committed although the reply was lost.
         unsure = [_end_row(e) for e in endings if e.claimed.lease_token in tried - ended]
         tried.update(ended)
         await self._write_ends(connection, [e for e in endings if e.claimed.lease_token in ended])
@@ -461,7 +461,7 @@ class Store:
 
 async def _until_free(batcher: Batcher[T, bool | None], item: T) -> bool:
     """
-    Write an item, again while another transaction keeps its score locked; returns whether its lease is held.
+    Write an item, again while another transaction keeps the score locked; returns whether the lease is held.
     """
     wait_s = RETRY_MIN_S
     while (is_written := await batcher.submit(item)) is None:

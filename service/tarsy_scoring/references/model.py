@@ -1,7 +1,7 @@
 """
-References: what people found out about an incident after its session, for the judge to judge against.
+References: what people found out about an incident after the session, for the judge to judge against.
 
-The same text with the same link is one reference of its session, however often it is sent.
+The same text with the same link is one reference, however often it is sent.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def reference_of(
     at: datetime | None = None,
 ) -> Reference:
     """
-    The reference that a request gives, with its secrets masked. Blocks for a quarter of a second at its first
+    The reference that a request gives, with secrets masked. Blocks for a quarter of a second at the first
     call.
 
     Args:

@@ -1,7 +1,7 @@
 """
 Cursors: the place in a list where the next page begins, as opaque text for URLs.
 
-A cursor belongs to one list. It carries a digest of the filters and order of that list, because its place
+A cursor belongs to one list. It carries a digest of the filters and order of that list, because the place
 means nothing in another list. The content of a cursor may change from version to version.
 """
 

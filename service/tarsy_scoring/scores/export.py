@@ -43,7 +43,7 @@ EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
 
 @dataclass(frozen=True, slots=True)
 class ExportedScore:
-    """A score document with the alert type, the labels and the references of its session."""
+    """A score document with the alert type, labels and references of the session."""
 
     document: dict[str, Any]
     alert_type: str | None
@@ -96,15 +96,15 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
     """
     Read all matching scores, newest first, a batch at a time.
 
-    Scores created after the first batch are left out. A score that changes before its batch is read is
-    exported in its new state.
+    Scores created after the first batch are left out. A score that changes before the batch is read is
+    exported in the new state.
 
     Raises:
         DatabaseAway: Before the first batch or between two.
     """
     after: tuple[datetime | None, UUID | None] = (None, None)
     # Between two batches nothing is held: no connection, no transaction, no snapshot. A server-side cursor
-    # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot
+    # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then the snapshot
     # would keep the dead rows of the work queue from being removed.
     while True:
         rows = await _fetch_batch(reader.database, [*chosen.arguments, *after, EXPORT_BATCH])
@@ -122,7 +122,7 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
 async def written(
     batches: AsyncIterable[list[ExportedScore]], how: Format
 ) -> AsyncIterator[tuple[bytes, int]]:
-    """Encode each batch: its bytes and the number of its scores. The first batch of CSV has the header."""
+    """Encode each batch: bytes and number of scores. The first batch of CSV has the header."""
     has_begun = False
     async for batch in batches:
         if how == "jsonl":
@@ -142,7 +142,7 @@ async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Map
     return await database.once(work)
 
 
-# The cells of a score, in their order: a field of the document and, for an object, one of its members.
+# The cells of a score, in their order: a field of the document and, for an object, one member.
 _CELLS = [
     (field.name, member)
     for field in sorted((f for f in SCORE_FIELDS if f.csv is not None), key=lambda field: field.csv or 0)
@@ -196,7 +196,7 @@ def _cell(value: Any) -> Any:
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
     """
-    Encode one line per score: its document under `score`, with alert type, labels and references of its
+    Encode one line per score: the document under `score`, with alert type, labels and references of its
     session.
     """
     lines = (

@@ -2,8 +2,8 @@
 The fields of a score, each declared once.
 
 A new field needs an entry here and, where it is stored, a column in a migration. The statement that ends a
-score (`queue/store`), the score document (`scoring/document`), its JSON Schema (`web/documents`) and the CSV
-header (`records/export`) are made from this table.
+score (`queue/store`), the score document (`scores/document`), the JSON Schema (`web/documents`) and the CSV
+header (`scores/export`) are made from this table.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class ScoreField:
     A field of the score document, or a column of `session_scores`, or both.
 
     Args:
-        type: Type of the value in the document, for pydantic; its description goes into the schemas.
+        type: Type of the value in the document, for pydantic; the description goes into the schemas.
         is_column: Stored under this name in `session_scores`; False: computed when the document is made.
         is_set_at_end: The statement that ends a score stores the value that the attempt found.
         is_list: A list: an attempt that found nothing stores `[]` and not null.

@@ -34,7 +34,7 @@ def is_of_kind(alias: str, kind: Kind) -> str:
 
 def is_latest(alias: str, kind: Kind | None = None) -> str:
     """
-    Condition: the row is the latest of its session. For statements that read many sessions.
+    Condition: the row is the session's latest. For statements that read many sessions.
 
     Args:
         kind: Of the scores of this kind; None: of all.

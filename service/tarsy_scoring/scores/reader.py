@@ -14,14 +14,14 @@ from tarsy_scoring.scores.known_names import known_to_workers
 from tarsy_scoring.scores.latest import latest_of
 from tarsy_scoring.scores.shapes import AlternativeApproach, MissingTool, Turn
 
-# Age of what documents say about the reasons to wait. A worker reads its limits as often.
+# Age of what documents say about the reasons to wait. A worker reads the limits as often.
 WAITING_S = 1.0
 MISSING_TOOL = tuple(MissingTool.model_fields)
 APPROACH = tuple(AlternativeApproach.model_fields)
 TURN = tuple(Turn.model_fields)
 
 # Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the
-# names above. A completed production score names the newest score of its session where that is newer and not
+# names above. A completed production score names the session's newest score where that is newer and not
 # completed.
 DOCUMENT = f"""
 SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
@@ -108,7 +108,7 @@ SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.sess
 WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
 """
 
-# The columns of a turn with its reply.
+# The columns of a turn with the reply.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
 
@@ -125,12 +125,12 @@ class Holds(Protocol):
     """What holds chains up, read at one moment."""
 
     def hold(self, chain_id: str | None) -> tuple[str, str] | None:
-        """Why no score of this chain is claimed now, as a word and in words; None: its scores are claimed."""
+        """Why no score of this chain is claimed now, as a word and in words; None: they are claimed."""
         ...
 
 
 class Wait(NamedTuple):
-    """Why a pending score does not begin: `waiting_for` of its document, and the same in words."""
+    """Why a pending score does not begin: `waiting_for` in the document, and the same in words."""
 
     reason: str
     text: str | None
@@ -176,7 +176,7 @@ class Reader:
         return (await self.documents([{**row, **dict.fromkeys(NOT_YET)}]))[0]
 
     async def newest_score(self, session_id: str, purpose: str | None = None) -> dict[str, Any] | None:
-        """The row of the session's newest score, whatever its status; None: there is none."""
+        """The row of the session's newest score in any status; None: there is none."""
         row = await self.database.once(
             lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id, purpose)
         )

@@ -2,7 +2,7 @@
 The list of sessions with their scores, filtered and in pages.
 
 A page begins after the last row of the page before, whatever has arrived since. "The score" of a session is
-its latest completed score; the status of a session is that of its newest production score.
+the latest completed score; the status of a session is that of its newest production score.
 """
 
 import re
@@ -33,7 +33,7 @@ ENDED = "least(m.completed_at, m.first_seen_at)"
 
 
 def matches(chain_id: str, ended_at: str) -> str:
-    """Condition: session `m` and its score `s` match `Filters`, except for the status ($2)."""
+    """Condition: session `m` and score `s` match `Filters`, except for the status ($2)."""
     return f"""($1::text IS NULL OR {chain_id} = $1)
   AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
   AND ($5::text IS NULL OR s.criteria = $5)
@@ -169,7 +169,7 @@ class NewestAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A stored session with its latest completed score and the state of its newest one."""
+    """A stored session with the latest completed score and the newest one's state."""
 
     session_id: str
     chain_id: str | None
@@ -192,7 +192,7 @@ class SessionPage:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The last row of a page: its total, or its time where rows are sorted by time, and its session."""
+    """The last row of a page: total, or time where rows are sorted by time, and session."""
 
     key: int | datetime
     session_id: str

@@ -38,7 +38,7 @@ class Line:
     The line of one score.
 
     Args:
-        text: Encoded, with its line end; empty if the score is left out.
+        text: Encoded, with the line end; empty if the score is left out.
         why_not: Why it is left out; empty if it is not.
         is_gone: It is left out because the source does not have its session.
     """
@@ -60,7 +60,7 @@ async def training_lines(
     registry: CriteriaRegistry,
 ) -> AsyncIterator[Line]:
     """
-    Read the session of each score, one after another, and make its line.
+    Read the session of each score, one after another, and make the line.
 
     Raises:
         TimelineUnavailable: The source is away; lines made before are valid.

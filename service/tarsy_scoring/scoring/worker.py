@@ -41,7 +41,7 @@ POLL_S = 1.0
 LIMITS_EVERY_S = 1.0  # how soon every worker learns about a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
-# The server ends a transaction that lost its client, and rows that another transaction has locked are passed
+# The server ends a transaction that lost the client, and rows that another transaction has locked are passed
 # over.
 UNTRACKED_S = 2.0 * TRANSACTION_S
 # Longest time that `run` takes after the drain and for the claim before it: four steps, each limited.

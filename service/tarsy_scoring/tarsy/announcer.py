@@ -72,7 +72,7 @@ class Announcer:
         self._metrics = metrics
         self._publisher = publisher or Publisher(settings)
         self._logged = LogOnce()
-        for status in STATUSES:  # a series that begins with its first count has no increase
+        for status in STATUSES:  # a series that begins with the first count has no increase
             metrics.bridge_announced.labels(status)
 
     async def stop(self) -> None:
@@ -91,7 +91,7 @@ class Announcer:
         Deleted and erased sessions are left out, and so are sessions whose id no event may carry.
 
         Args:
-            bookmark: Sessions that ended before its `since` are left out.
+            bookmark: Sessions that ended before `since` are left out.
             seen_open: Ids of sessions that are announced whenever they ended.
 
         Raises:
@@ -145,7 +145,7 @@ class Announcer:
         except TooLarge as error:
             done, refused = list(error.acknowledged), error.refused
         for place, session in enumerate(sessions):
-            if refused[place]:  # it, or a neighbour in its batch, is too large
+            if refused[place]:  # it, or a neighbour in the batch, is too large
                 done[place] = await self._publish_alone(session, now)
         return done
 

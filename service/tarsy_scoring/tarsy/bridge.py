@@ -9,8 +9,8 @@ created before it began, except for the last `OVERLAP_S`: later sweeps do not re
 in a sweep leaves the announced ends behind; the next one sweeps from the settled time again.
 
 The order of ends and commits, the clocks behind recorded ends and outages therefore do not matter. The
-only assumption about TARSy is that a session's row is committed within the overlap after its creation
-time. A session that was seen open is announced when it ends, whatever its times are.
+only assumption about TARSy is that a session's row is committed within the overlap after the creation
+time. A session that was seen open is announced when it ends, whatever the times are.
 
 The settled time moves at the end of a sweep, and only if no other process moved it meanwhile, so a crash
 repeats events and loses none.
@@ -131,7 +131,7 @@ class Bridge:
         self._since = since
         self._woken = asyncio.Event()
         self._has_bookmark = False
-        # The bookmark as this process last read or settled it, in case its row is removed.
+        # The bookmark as this process last read or settled it, in case the row is removed.
         self._known: Bookmark | None = None
         self._sweep: _Sweep | None = None
         self._lists_all_open = True  # at the next sweep, whatever the age of the sessions
@@ -205,7 +205,7 @@ class Bridge:
                 await self._woken.wait()
 
     def _note_failure(self, error: Exception) -> None:
-        """Report why the bridge waits, and request a sweep for its next pass."""
+        """Report why the bridge waits, and request a sweep for the next pass."""
         self.lacking = str(error)
         self.request_sweep()  # looks may miss sessions that end while the bridge waits
         if isinstance(error, DatabaseAway):
@@ -245,7 +245,7 @@ class Bridge:
         self._open, self._looked_at = is_open, now
 
     async def _begin_sweep(self, bookmark: Bookmark) -> _Sweep:
-        """Decide what this sweep will settle, and remember the open sessions, before its first page."""
+        """Decide what this sweep will settle, and remember the open sessions, before the first page."""
         self._sessions.tarsy.look_again()
         all_open = self._lists_all_open or bookmark.settled_before == BEGINNING
         start = await self._sessions.sweep_start(self._overlap, with_all_open=all_open)
@@ -316,7 +316,7 @@ class Bridge:
                 effect="its row was removed from bridge_bookmark; it is written again, and a sweep goes on from there",
             )
         else:
-            # TARSy's clock, less a margin for the clocks of its processes. Sessions that are open now are
+            # TARSy's clock, less a margin for the clocks of TARSy's processes. Sessions that are open now are
             # announced when they end, whatever their times are.
             since = self._since or await self._sessions.now() - FRESH
             await self._database.fetch(WRITE_BOOKMARK, since, BEGINNING)
@@ -328,7 +328,7 @@ class Bridge:
         self._has_bookmark = True
 
     async def _bookmark(self) -> Bookmark:
-        """Read the bookmark; writes it first if this process has not opened it, or its row was removed."""
+        """Read the bookmark; writes it first if this process has not opened it, or the row was removed."""
         if not self._has_bookmark:
             await self.open_bookmark()
         while not (rows := await self._database.fetch(BOOKMARK)):

@@ -2,7 +2,7 @@
 A connection pool for TARSy's database, used by timelines, bridge and write-back.
 
 Errors tell a database that is away from one that lacks what the service needs. The pool works behind a
-transaction pooler, except for notifications. Whatever happens to this process, the server ends its
+transaction pooler, except for notifications. Whatever happens to this process, the server ends the
 transactions after the pool's timeout.
 """
 
@@ -31,7 +31,7 @@ LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work qu
 RETRY_S = 2.0
 STANDBY_RETRY_S = 60.0  # the standby may be promoted
 CHANNEL = "sessions"
-# The message on `CHANNEL` when a session changes its status. Most of the other messages report progress.
+# The message on `CHANNEL` when a session changes status. Most of the other messages report progress.
 STATUS_MESSAGE = '"session.status"'
 
 # Why a transaction that is meant to write cannot; null where it can.
@@ -143,7 +143,7 @@ class TarsyPool:
 
     async def follow(self, wake: Callable[[], None]) -> None:
         """
-        Loop for ever: call `wake` when a session changes its status, and after every reconnection.
+        Loop for ever: call `wake` when a session changes status, and after every reconnection.
 
         Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends
         none.

@@ -108,7 +108,7 @@ _Metadata = dict[str, Any]
 
 def _metadata(row: Any, unread_calls: set[str]) -> _Metadata:
     """
-    Read an event's metadata. If a tool call has unreadable metadata, its id is added to `unread_calls`.
+    Read an event's metadata. If a tool call has unreadable metadata, the id is added to `unread_calls`.
     """
     try:
         metadata = read_json(row["metadata"])
@@ -125,7 +125,7 @@ def _is_call(row: Any) -> bool:
 
 def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
     """
-    Build an event. If a tool call has arguments that JSON cannot hold, its id is added to `unread_calls`.
+    Build an event. If a tool call has arguments that JSON cannot hold, the id is added to `unread_calls`.
     """
     if not _is_call(row):
         return event_of(row, None, metadata.get("skill_name"))

@@ -15,7 +15,7 @@ from tarsy_scoring.postgres.database import Connection
 SelectLists = Mapping[str, str]
 """By table: the columns to select. A table that may be absent, and is, has no entry."""
 
-# Counted for each row beside its values. In memory a row of empty values takes some 900 bytes, a byte of text
+# Counted for each row beside the values. In memory a row of empty values takes some 900 bytes, a byte of text
 # some 3.
 ROW_BYTES = 300
 
@@ -53,7 +53,7 @@ def nearest_time(column: str) -> str:
 
 
 def readable(column: str) -> str:
-    """SQL that selects this column with its times as Python can hold them."""
+    """SQL that selects this column with times as Python can hold them."""
     if not column.endswith("_at"):
         return column
     # A session that was deleted at `infinity` is deleted, so that column must not become null.

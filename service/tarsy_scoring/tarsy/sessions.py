@@ -2,7 +2,7 @@
 Lists TARSy's sessions for the bridge and for pruning: terminal ones, open ones, deleted ones.
 
 Every statement uses an index that each TARSy deployment has; no index is on the time of the end. A row
-with an unreadable value is listed without that value, and never affects its neighbours.
+with an unreadable value is listed without that value, and never affects other rows.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ WITH RECURSIVE kinds AS (
 SELECT coalesce(array_agg(status::text), '{}') FROM kinds WHERE status <> ALL($1::text[])
 """
 
-# A standby knows only the commits up to the last transaction that it replayed, so its time is the
+# A standby knows only the commits up to the last transaction that it replayed, so that time is the
 # standby's "now". The start time identifies the server; the recovery flag tells a standby from the primary
 # that it became.
 SERVER = """
@@ -93,7 +93,7 @@ SELECT session_id FROM (SELECT {alert_sessions} FROM alert_sessions) s
 WHERE session_id = ANY($1::text[]) AND deleted_at IS NULL
 """
 
-# Sessions of this service. The newest are left out: an event may arrive before TARSy commits its session.
+# Sessions of this service. The newest are left out: an event may arrive before TARSy commits the session.
 OUR_SESSIONS = """
 SELECT session_id FROM {schema}.sessions
 WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY session_id LIMIT $2
@@ -102,7 +102,7 @@ WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY sess
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A terminal session; `ended_at` is its creation time where TARSy recorded no end."""
+    """A terminal session; `ended_at` is the creation time where TARSy recorded no end."""
 
     session_id: str
     chain_id: str | None
@@ -149,7 +149,7 @@ class LogOnce:
 
 
 def printable_id(session_id: str) -> str:
-    """The id for a log line: escaped, at most its first 60 characters."""
+    """The id for a log line: escaped, at most the first 60 characters."""
     return ascii(session_id[:60])[1:-1]
 
 
@@ -187,7 +187,7 @@ class TarsySessions:
         Read, in one snapshot, what a sweep that begins now may settle and which sessions it must remember.
 
         Args:
-            overlap: How long after its creation a session may still be committed.
+            overlap: How long after creation a session may still be committed.
             with_all_open: List the open sessions of any age, and not only those older than the overlap.
         """
 
@@ -311,7 +311,7 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
     """
     List sessions of this service that TARSy has deleted or does not have, up to 1,000 at a time.
 
-    Sessions first seen less than a day ago are left out: an event may arrive before TARSy commits its
+    Sessions first seen less than a day ago are left out: an event may arrive before TARSy commits the
     session. Each batch is read in short transactions, and none is open while the caller has a batch.
 
     Raises:

@@ -1,7 +1,7 @@
 """
 The timeline source `tarsy-api`: reads sessions over TARSy's REST API, where the database is not reachable.
 
-One session takes one call each for its detail, timeline and trace, and one for each tool list. The answers
+One session takes one call each for detail, timeline and trace, and one for each tool list. The answers
 are turned into the rows that the database would give. The calls are no snapshot; a terminal session is not
 expected to change between them.
 """
@@ -47,7 +47,7 @@ _PAGE = 100  # TARSy's largest page
 _RECENT_SESSIONS = 10
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
-_CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to its database
+_CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to the database
 # TARSy filters by creation time and not by end time. Sessions that ran for longer than this are not listed.
 LONGEST_SESSION = timedelta(days=7)
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,13 +62,13 @@ class Row(dict[str, Any]):
 
 class TarsyApi:
     """
-    Reads sessions with a connection pool of its own, opened at the first use.
+    Reads sessions with a separate connection pool, opened at the first use.
 
     Sends GET requests only. Redirects are not followed: the login page of a proxy must not look like an
     answer.
 
     Args:
-        url: TARSy's address, with or without `/api/v1` at its end.
+        url: TARSy's address, with or without `/api/v1` at the end.
         token: Returns the bearer token for a call, or None. Asked for every call: projected tokens rotate. A
             ConfigurationError from it makes the source unavailable.
         ca_file: CA of TARSy's API; None: the system's CAs.
@@ -80,7 +80,7 @@ class TarsyApi:
     """
 
     may_change = True
-    reads_at_once = _CALLS_AT_ONCE // 2  # a session takes two calls at once, and more for its tool lists
+    reads_at_once = _CALLS_AT_ONCE // 2  # a session takes two calls at once, and more for tool lists
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class TarsyApi:
                 f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
             ) from None
         except (httpx2.HTTPError, OSError) as error:
-            # The library's message may quote headers, so only its type is shown.
+            # The library's message may quote headers, so only the type is shown.
             raise TimelineUnavailable(
                 f"cannot reach TARSy's API at {self._where} to read {what} ({type(error).__name__}): check "
                 "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
@@ -238,7 +238,7 @@ class TarsyApi:
         query: dict[str, str | int] | None = None,
     ) -> Any:
         """
-        Call the API once and decode the JSON of its answer.
+        Call the API once and decode the JSON answer.
 
         Raises:
             SessionNotFound: TARSy's own 404 for `session_id`.
@@ -299,7 +299,7 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
 
 
 async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run all calls; after a failure the others are cancelled, so that none keeps its connection."""
+    """Run all calls; after a failure the others are cancelled, so that none keeps a connection."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
@@ -397,7 +397,7 @@ def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
 
 
 def _executions(detail: dict[str, Any]) -> list[Row]:
-    """Every execution with the id of its stage; the API nests sub-agents in their parent."""
+    """Every execution with the stage's id; the API nests sub-agents in their parent."""
     found: list[Row] = []
 
     def add(stage_id: str, executions: Iterable[dict[str, Any]]) -> None:
@@ -413,7 +413,7 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
 
 
 def _calls(trace: dict[str, Any], kind: str) -> list[Row]:
-    """The interactions of one kind, each with the id of its execution."""
+    """The interactions of one kind, each with the execution's id."""
     return [_row(i, execution_id=e["execution_id"]) for e in _executions(trace) for i in e[kind] or ()]
 
 

@@ -61,7 +61,7 @@ ROWS = {
     ),
 }
 
-# The session with the bytes of all that a timeline takes from its row and from these rows.
+# The session with the bytes of all that a timeline takes from the session's row and from these rows.
 MEASURE = "SELECT session_id, status, deleted_at, ({sizes})::bigint AS size_bytes FROM (" + SESSION + ") s"
 _SIZES = {"alert_sessions": TIMELINE_TABLES["alert_sessions"].size_of_row()} | {
     table: (
@@ -102,7 +102,7 @@ SELECT {agent_executions} FROM agent_executions WHERE session_id IN (SELECT sess
 
 class TarsyDatabase:
     """
-    Reads sessions with a small pool of its own, opened at the first use; a role with `SELECT` suffices.
+    Reads sessions with a separate small pool, opened at the first use; a role with `SELECT` suffices.
 
     Args:
         url: `postgresql://user:password@host/database`, with `sslmode` and other options.
@@ -205,7 +205,7 @@ class TarsyDatabase:
             raise TimelineUnavailable(f"cannot read {what}: {error}") from error
         except (*DRIVER_ERRORS, ValueError) as error:  # ValueError: a value that the driver cannot decode
             self.tarsy.look_again()
-            # The driver's message may quote a value: its type says enough.
+            # The driver's message may quote a value: the type says enough.
             raise TimelineUnavailable(
                 f"cannot read {what} from TARSy's database at {self.tarsy.place} ({type(error).__name__})"
             ) from error

@@ -1,9 +1,9 @@
 """
-Writes finished scores into TARSy's own tables, so that its dashboard shows them.
+Writes finished scores into TARSy's own tables, so that TARSy's dashboard shows them.
 
 Laws. The write-back follows the positions of `scoring_events`, which have the order of commits and no
-gaps, so its bookmark skips nothing. Each score is written in one transaction of TARSy's database, under
-its score id; afterwards the score gets the id of its stage, and the bookmark moves. After a crash in between,
+gaps, so the bookmark skips nothing. Each score is written in one transaction of TARSy's database, under
+the score id; afterwards the score gets the stage's id, and the bookmark moves. After a crash in between,
 the row is found and left as it is. Scoring never waits for the write-back. A row that TARSy refuses for its
 values is skipped; a refusal that would hit every row stops the write-back until the schema is corrected.
 """
@@ -153,12 +153,12 @@ class WriteBack:
         self._database = database
         self._tarsy = tarsy
         self._metrics = metrics
-        for result in get_args(Result):  # a series that begins with its first count has no increase
+        for result in get_args(Result):  # a series that begins with the first count has no increase
             metrics.write_backs.labels(result)
 
     async def require_fit(self) -> None:
         """
-        Check TARSy's tables at the start, unless its database does not answer at once.
+        Check TARSy's tables at the start, unless the database does not answer at once.
 
         Raises:
             TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
@@ -320,8 +320,8 @@ async def _announce(score: Score, stage_index: int, connection: Connection) -> N
     """
     Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit.
 
-    No row is added to TARSy's table `events`, from which its pages catch up after a lost connection. TARSy
-    deletes the rows of a session a minute after its end; a row of a later score would stay for hours, and
+    No row is added to TARSy's table `events`, from which TARSy's pages catch up after a lost connection. TARSy
+    deletes the rows of a session a minute after the end; a row of a later score would stay for hours, and
     deleting it takes one more grant.
     """
     common = {

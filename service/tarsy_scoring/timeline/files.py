@@ -89,7 +89,7 @@ class SessionFiles:
                 errno.ENOENT,
                 errno.ENAMETOOLONG,
             ):  # a name that is too long cannot exist either
-                self._require_folder()  # a folder that is not mounted says nothing about its files
+                self._require_folder()  # a folder that is not mounted says nothing about files
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
@@ -250,7 +250,7 @@ def _load(path: Path, max_bytes: int) -> dict[str, Any]:
 
 
 def _parse_tolerantly(content: bytes) -> object:
-    """Parse what the fast parser refuses: accept lone surrogates, and report invalid JSON with its line."""
+    """Parse what the fast parser refuses: accept lone surrogates, and report invalid JSON with the line."""
     try:
         return json.loads(content)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -373,7 +373,7 @@ class _Parser:
         return sorted(found, key=lambda e: e.sequence_number)
 
     def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
-        """The event; None without a type or content, except for a tool call, which may lack its result."""
+        """The event; None without a type or content, except for a tool call, which may lack the result."""
         kind, has_content = raw.get("event_type"), isinstance(raw.get("content"), str)
         is_call = kind == "llm_tool_call"
         if not isinstance(kind, str) or not (has_content or is_call):

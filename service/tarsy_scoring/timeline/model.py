@@ -1,5 +1,5 @@
 """
-The timeline of a session, independent of its source: session, stages, executions, events, tools.
+The timeline of a session, independent of the source: session, stages, executions, events, tools.
 
 Frozen records without I/O. All text in them is untrusted: alerts, tools and language models wrote it.
 """
@@ -64,7 +64,7 @@ class Execution:
 
     `model_names` holds every provider and model name recorded for the agent. They are hidden from the judge,
     and compared with the judge's model to detect self-judging. The tokens are the sums over all calls of a
-    model; None where a call lacks its number.
+    model; None where a call lacks the number.
     """
 
     execution_id: str
@@ -222,7 +222,7 @@ class TimelineSource(Protocol):
 
     async def find_session(self, session_id: str) -> FoundSession:
         """
-        Check that the session exists and is terminal, without reading its timeline.
+        Check that the session exists and is terminal, without reading the timeline.
 
         Raises:
             SessionNotFound: The session does not exist, or was deleted.
@@ -236,10 +236,10 @@ class TimelineSource(Protocol):
         """
         List the terminal sessions that ended at `since` or later, each once, in no particular order.
 
-        A session without an end time counts by the time of its creation. Holds one page in memory at a time.
+        A session without an end time counts by creation time. Holds one page in memory at a time.
 
         Args:
-            since: A time with its time zone.
+            since: A time with a time zone.
 
         Raises:
             TimelineUnavailable: The source cannot be read right now; sessions listed before are valid.

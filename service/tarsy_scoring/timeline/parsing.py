@@ -2,7 +2,7 @@
 Converts a session's loosely typed JSON or rows into `model` records; shared by the sources.
 
 All names and texts come out storable, because they end up in columns, keys and messages. A stage, execution
-or event without an id or an index gets its place in the session: `where` or `position`.
+or event without an id or an index gets the place in the session: `where` or `position`.
 """
 
 import json

@@ -77,7 +77,7 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
     length = _common_length(calls)
-    # Lists: hashing an event reads all its text each time.
+    # Lists: hashing an event reads all the text each time.
     are_of_length = [_is_at_length(e, length) for e in calls]
     cut = [
         e

@@ -12,11 +12,11 @@ from tarsy_scoring.timeline.model import TimelineSource
 
 def open_timeline_source(settings: Settings) -> TimelineSource:
     """
-    Make the source of `SCORING_TIMELINE_SOURCE`; it connects at its first use.
+    Make the source of `SCORING_TIMELINE_SOURCE`; it connects at the first use.
 
     Raises:
         SettingMissing: No source is configured, or it lacks a setting.
-        ConfigurationError: Its settings can never work.
+        ConfigurationError: The settings can never work.
     """
     if settings.timeline_source is None:
         raise SettingMissing(f"SCORING_TIMELINE_SOURCE is not set: say {source_names()}")

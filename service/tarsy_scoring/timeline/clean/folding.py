@@ -110,7 +110,7 @@ def _fold_escape(unit: bytes) -> bytes:
 
 
 class _FoldedCharacters(dict[int, str]):
-    """By code point: the ASCII letters that a character looks like, or its base letter; made when needed."""
+    """By code point: the ASCII letters that a character looks like, or the base letter; made when needed."""
 
     def __missing__(self, point: int) -> str:
         # Capitals first: some look like another letter than in lower case.

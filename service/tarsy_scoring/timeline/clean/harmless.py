@@ -33,7 +33,7 @@ _QUOTED_NAME = re.compile(rb"(?:\A|[\s\[(,])([\"'])[\w.-]+=\Z")
 
 
 def _is_in_quotes(it: Candidate) -> bool:
-    """Whether a value and its name stand in quotation marks together: `'DB_PASSWORD=x(4)y'`."""
+    """Whether a value and a name stand in quotation marks together: `'DB_PASSWORD=x(4)y'`."""
     mark = _QUOTED_NAME.search(it.before)
     return mark is not None and it.after.startswith(mark[1])
 

@@ -63,7 +63,7 @@ def find_injections(data: bytes) -> list[Span]:
             while (found := pattern.search(text, position, end)) is not None:
                 begin, stop = _without_line_ends(text, *found.span())
                 spans.append(Span(*folded.source(begin, stop), name))
-                position = stop  # not the end of the match: its line end may begin the next one
+                position = stop  # not the end of the match: the line end may begin the next one
                 if len(spans) > _MOST_SPANS:
                     return [Span(min(span.start for span in spans), len(data), name)]
     return _joined(spans)

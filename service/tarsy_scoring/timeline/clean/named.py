@@ -16,7 +16,7 @@ from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, 
 
 
 class _Link(NamedTuple):
-    """What joins a name and its value, as `names.yaml` explains it."""
+    """What joins a name and a value, as `names.yaml` explains it."""
 
     pattern: str
     value: str
@@ -28,7 +28,7 @@ class _Link(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How much a name says: the kind of its secret, and the reasons that spare a value. No kind spares all."""
+    """How much a name says: the kind of secret, and the reasons that spare a value. No kind spares all."""
 
     names: list[str]
     kind: str = ""
@@ -60,7 +60,7 @@ _BETWEEN_WORDS = re.compile(rb"[_.:\[\]\"'/-]+")
 
 @lru_cache(4_096)
 def level_of(name: bytes) -> Level:
-    """What a name says, from the words of its identifier."""
+    """What a name says, from the words in the identifier."""
     words = _BETWEEN_WORDS.sub(b"_", _CAMEL.sub(b"_", name)).lower().strip(b"_ ")
     return next((level for names, level in _BY_NAME if names.search(words)), Level([]))
 
@@ -73,7 +73,7 @@ def _level_at(data: bytes, start: int, end: int) -> Level:
 
 
 def _join(data: bytes, start: int, name_end: int) -> tuple[_Link, int] | None:
-    """What joins the name at `start` and its value, and where the value begins; None if nothing does."""
+    """What joins the name at `start` and the value, and where the value begins; None if nothing does."""
     is_option = data.startswith(b"-", start) and not data[start - 1 : start].isalnum()
     for join, link in _JOINS:
         if bool(link.begins) == is_option and (joined := join.match(data, name_end)) is not None:
@@ -111,11 +111,11 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
 NEARBY_PATTERN = f"(?i:{'|'.join(read_rules(_RULES, 'announcing'))})"
 _ANNOUNCING = compile_bytes(NEARBY_PATTERN, capture=False)
 _REASONS = ("placeholder", "weak", "stated", "nearby")
-_REACH = 140  # bytes behind a word, on its line and the next one
+_REACH = 140  # bytes behind a word, on the same line and the next one
 _IN_VALUE = rb"[^\s\"'`<>\[\]{},;|\\()\x80-\xff]"
 _VALUE = re.compile(_IN_VALUE + rb"{6,200}")
 _IDENTIFIER = re.compile(rb"[\w-]{0,60}")
-# The rest of a name whose word was found: up to its value, or the end of the word.
+# The rest of a name whose word was found: up to the value, or the end of the word.
 _REST = re.compile(rb"[\w.$-]{0,60}(?:=>?|:=?)(?=[^/=:\s])|" + _IN_VALUE + rb"{0,200}")
 _NAME_BEFORE = re.compile(rb"(?:[\w.$-]{1,60}(?:=>?|:=?|::)(?=[^/=:\s]))*")
 # A letter beside a digit or a sign, or a capital behind a hyphen.
@@ -127,7 +127,7 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
     """
     The values behind announcing words, in order; none behind the last check, where the names are masked.
 
-    For texts that the precise rules do not know: `AUTH default x1Y`. The kinds of its characters make a value
+    For texts that the precise rules do not know: `AUTH default x1Y`. The kinds of characters make a value
     suspicious.
     """
     position = seen = 0

@@ -15,7 +15,7 @@ class BytesPattern:
     """
     An RE2 pattern over UTF-8 bytes with the methods of a compiled one; without captures it always runs in the DFA.
 
-    It compiles at its first use: most rules are searched in few sessions or none, and RE2 takes half a
+    It compiles at the first use: most rules are searched in few sessions or none, and RE2 takes half a
     millisecond and 30 KB for each.
     """
 
@@ -38,7 +38,7 @@ class BytesPattern:
 
 
 class BytesSet:
-    """Patterns of which one search says which match a whole text; compiled at its first use."""
+    """Patterns of which one search says which match a whole text; compiled at the first use."""
 
     def __init__(self, patterns: list[str]) -> None:
         self.patterns = patterns
@@ -62,7 +62,7 @@ def _options() -> "re2.Options":
 
 
 def compile_bytes(pattern: str, *, capture: bool = True) -> BytesPattern:
-    """An RE2 pattern over UTF-8 bytes, compiled at its first use."""
+    """An RE2 pattern over UTF-8 bytes, compiled at the first use."""
     return BytesPattern(pattern, capture=capture)
 
 

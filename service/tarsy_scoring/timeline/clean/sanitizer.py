@@ -84,7 +84,7 @@ def _spelled(word: str) -> str:
     return "[ ._*~-]?".join(letters)
 
 
-# `<`, its escapes in HTML, JSON and URLs, its small form, angle quotation marks and brackets.
+# `<`, the escapes in HTML, JSON and URLs, the small form, angle quotation marks and brackets.
 _OPENER = (
     r"(?:<|&(?:lt|#0*60|#x0*3c);|\\+u003c|%3c|\xef\xb9\xa4|\xe2\x80\xb9|\xc2\xab|\xe2\x89\xaa"
     r"|\xe2\x9f[\xa8\xaa]|\xe3\x80[\x88\x8a])"
@@ -260,7 +260,7 @@ def _keep_markers(data: bytes) -> bytes:
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:
-    """Each name in lower case, with and without its provider: `openai/gpt-4o` is also written `gpt-4o`."""
+    """Each name in lower case, with and without the provider: `openai/gpt-4o` is also written `gpt-4o`."""
     for name in names:
         yield name.lower()
         yield name.lower().rpartition("/")[2]

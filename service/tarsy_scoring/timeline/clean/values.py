@@ -52,7 +52,7 @@ class Checks:
 
 
 _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[49];|%2[27]|\\+u002[27]))""")
-# What refers to a value or stands for it, to its own end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after
+# What refers to a value or stands for it, to the end: `${{ secrets.KEY }}`, `!Ref Key`, `(known after
 # apply)`, and a variable and a type of GraphQL.
 _REFERENCE = re.compile(
     rb"""\$?\{\{[^\n]{0,400}?\}\}|\$\{[^}\n]{0,400}\}|\$\([^)\n]{0,400}\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)

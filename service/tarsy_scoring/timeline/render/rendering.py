@@ -1,7 +1,7 @@
 """
 Renders a timeline as entries: numbered pieces of safe text, each with a rank for shortening.
 
-Decides the text and its order; `context` decides what fits.
+Decides text and order; `context` decides what fits.
 """
 
 import re
@@ -378,7 +378,7 @@ class Rendering:
         label += self._label_details(event)
         failed = event.event_type == "error" or event.status in _FAILED
         entry = self._open(label, failed=failed, at=event.created_at)
-        if event.event_type != "provider_fallback":  # its text names providers and models
+        if event.event_type != "provider_fallback":  # the text names providers and models
             self._render_text(entry, event, rank)
 
     def _label_details(self, event: Event) -> str:
@@ -445,7 +445,7 @@ class Rendering:
 
     def _note_answer(self, entry: str) -> None:
         """
-        Remember the entry and its place as the last answer so far. Sub-agents answer to their parents.
+        Remember the entry and the place as the last answer so far. Sub-agents answer to their parents.
         """
         if self._submits:
             self._last_submission = entry
@@ -481,7 +481,7 @@ def _not_recorded(tools: list[AvailableTool]) -> str:
 
 
 def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:
-    """Yield each execution once with its parent, parents first; an unknown parent counts as none."""
+    """Yield each execution once with the parent, parents first; an unknown parent counts as none."""
     by_id = {e.execution_id: e for e in executions}
     children: dict[str, list[Execution]] = defaultdict(list)
     waiting = []
