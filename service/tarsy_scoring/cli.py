@@ -17,7 +17,7 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.config.studies_extra import has_studies
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 
-# The commands under the headings of the help. A command `name` is the function `name` of the module
+# The commands under the help's headings. A command `name` is the function `name` of the module
 # `commands.name`, imported when it is called.
 LAB_SUMMARIES = {
     "demo": "Run the whole service here and score ten example sessions.",
@@ -38,7 +38,7 @@ if has_studies():
     HEADINGS["Study judges and agents"] = STUDIES
 COMMANDS = [name for names in HEADINGS.values() for name in names]
 MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
-# Another distribution registers the commands of `LAB_COMMANDS` in this group. They are listed without it,
+# Another distribution registers `LAB_COMMANDS` in this group. They are listed without it,
 # too.
 ENTRY_POINTS = "tarsy_scoring.commands"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -69,7 +69,7 @@ def main() -> NoReturn:
 
 def _foreseeable() -> tuple[type[Exception], ...]:
     """
-    The errors of which a sentence says enough. Only a command that failed imports those of the database.
+    The errors that a sentence explains. Only a command that failed imports the database's errors.
     """
     from tarsy_scoring.postgres.database import DatabaseAway
 
@@ -83,7 +83,7 @@ def _complain(message: str, status: int) -> int:
 
 def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
     """
-    Report the first foreseeable error of a task group; re-raise an unforeseeable one with the traceback.
+    Report the first foreseeable error in a task group; re-raise an unforeseeable one with the traceback.
     """
     foreseen, rest = group.split(_foreseeable())
     if rest is not None:
@@ -96,10 +96,10 @@ def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
 
 
 class CommandsOnDemand(click.Group):
-    """A group that imports the module of a command when the command is looked up."""
+    """A group that imports a command's module when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
+        """All names, in the order in which the help lists them."""
         return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,7 +109,7 @@ class CommandsOnDemand(click.Group):
                 formatter.write_dl([(name.ljust(12), _summary(name)) for name in names])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; None if there is none of that name."""
+        """The command, imported now; None if there is none with that name."""
         if cmd_name in LAB:
             return _lab_command(cmd_name)
         if cmd_name not in COMMANDS:

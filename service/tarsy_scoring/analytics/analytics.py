@@ -75,7 +75,7 @@ MOST_CHAINS = 100  # listed by name; the totals count all
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """Totals of one UTC day under one judge fingerprint. Do not connect points of two fingerprints."""
+    """Totals for one UTC day under one judge fingerprint. Do not connect points from two fingerprints."""
 
     day: date
     judge_fingerprint: str | None
@@ -135,7 +135,7 @@ class CategoryAverage:
 
 @dataclass(frozen=True, slots=True)
 class BandCount:
-    """A band of totals from `low` to `high`, both included, with the number of scores in it."""
+    """A band of totals from `low` to `high`, both included, and how many scores it holds."""
 
     band: str
     low: int
@@ -183,7 +183,7 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
 
 @dataclass(frozen=True, slots=True)
 class ChainShare:
-    """Scores of a chain with a tag, as count and as share of the chain's scores."""
+    """Scores in a chain with a tag, as count and as share of the chain's scores."""
 
     chain_id: str | None
     count: int
@@ -213,7 +213,7 @@ class FailureTags:
 
 async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     """
-    Read the failure tags with the number and share of scores that have them. A tag counts once per score.
+    Read the failure tags, and how many and what share of scores have them. A tag counts once per score.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -224,7 +224,7 @@ async def failure_tags(database: Database, selection: Selection) -> FailureTags:
 
 def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, Any]]) -> FailureTags:
     """
-    Turn counts of tags into shares of all scores and of each chain's scores, the most frequent tag first.
+    Turn tag counts into shares of all scores and of each chain's scores, the most frequent tag first.
 
     Args:
         scores: Number of scores by chain, with and without tags.

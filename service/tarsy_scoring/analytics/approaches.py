@@ -1,5 +1,5 @@
 """
-Better ways to investigate that judges named, grouped over many sessions by the similarity of name and steps.
+Better ways to investigate that judges named, grouped over many sessions where name and steps are similar.
 
 A session counts once, by the latest completed score. A model that read hostile sessions wrote the texts:
 they are bounded here, and whatever shows them must escape them.
@@ -28,7 +28,7 @@ from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 MOST_READ = 2000
 """Approaches that are compared, the newest ones; the time of a comparison grows with the square of their number."""
 LONGEST_NAME, LONGEST_TEXT, MOST_STEPS = 200, 2000, 20
-MOST_SESSIONS, MOST_NAMES = 20, 8  # shown of a group
+MOST_SESSIONS, MOST_NAMES = 20, 8  # shown per group
 
 # Two approaches are one if their names are alike by half, and names and steps together by 0.7: the same steps
 # under a name in other words, or the same name with a step more or less. A wrong group hides an approach,
@@ -81,7 +81,7 @@ class Approach:
 
 @dataclass(frozen=True, slots=True)
 class Approaches:
-    """Approaches, those of most sessions first."""
+    """Approaches, those with most sessions first."""
 
     approaches: list[Approach]
     approaches_left_out: Annotated[int, Field(description="Groups beyond `limit`.")]
@@ -94,7 +94,7 @@ class Approaches:
 
 async def read_approaches(database: Database, selection: Selection, limit: int) -> Approaches:
     """
-    Read the newest approaches of the selection and group them. The same scores give the same groups.
+    Read the selection's newest approaches and group them. The same scores give the same groups.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -113,7 +113,7 @@ async def read_approaches(database: Database, selection: Selection, limit: int) 
 
 def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
     """
-    Group approaches that are alike (see `ALIKE`), those of most sessions first.
+    Group approaches that are alike (see `ALIKE`), those with most sessions first.
 
     The most frequent ones lead the groups. Another one joins the leader that it resembles most; joining is
     not transitive, so that a chain of small differences merges nothing.

@@ -66,7 +66,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """Average total of a chain under one judge over `step_days` from this day on."""
+    """A chain's average total under one judge over `step_days` from this day on."""
 
     day: date
     judge_fingerprint: str | None

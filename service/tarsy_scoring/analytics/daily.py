@@ -16,7 +16,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.latest import Kind, is_completed, latest_of
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
-MOST_DIRTY = 7  # days counted from the scores of one read
+MOST_DIRTY = 7  # days that one read counts from scores
 FIRST_DAY, NO_DAY = date.min, date.max  # PostgreSQL's -infinity and infinity
 ROOM = "SET LOCAL work_mem = '32MB'"  # sorts and hashes here exceed PostgreSQL's default of a few MB
 
@@ -136,12 +136,12 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """
-    Where the numbers of a time range come from.
+    Where the numbers for a time range come from.
 
     Args:
         spans: Counted from the scores: dirty days, and parts of days at the ends of the range.
         first_day, end_day: Days read from the tables, except `left_out`; `end_day` is exclusive.
-        recounted: Number of dirty days beyond `MOST_DIRTY`, which the tables may show as they were.
+        recounted: How many dirty days lie beyond `MOST_DIRTY`, which the tables may show as they were.
     """
 
     spans: Sequence[tuple[datetime, datetime]]

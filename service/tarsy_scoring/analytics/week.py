@@ -17,7 +17,7 @@ from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
 DAYS = 7
 FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may show a clear difference
-MOST_MOVED, WORST = 3, 2  # of a chain
+MOST_MOVED, WORST = 3, 2  # per chain
 CHAINS_SHOWN = 100
 _CANDIDATES = 20  # lowest totals in a week; a later score may have replaced some
 
@@ -104,7 +104,7 @@ class WeekSums:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of judging; None: unknown for every score."""
+        """What judging cost; None: unknown for every score."""
         return self.judging_usd if self.judging_costs else None
 
 
@@ -211,7 +211,7 @@ def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
 def _compare_judges(
     chains: Mapping[str | None, ChainWeek], judges: Mapping[tuple[str | None, str | None], list[WeekSums]]
 ) -> None:
-    """Set the difference of each chain by the judge with most totals in both weeks."""
+    """Set each chain's difference by the judge with most totals in both weeks."""
     in_both = [(key[0], before, now) for key, (before, now) in judges.items() if before.totals and now.totals]
     # Bonferroni: with an interval for each chain alone, one of twenty quiet chains would differ every week.
     z = NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / max(1, len({chain_id for chain_id, _, _ in in_both})))

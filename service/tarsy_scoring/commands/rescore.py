@@ -89,8 +89,7 @@ def rescore(
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
     selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores.
 
-    Sessions are not looked up in the timeline source. If one is missing there, the score fails as
-    session_not_found.
+    Sessions are not looked up in the timeline source: scores of missing ones fail as session_not_found.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None

@@ -1,4 +1,4 @@
-"""Compares a judge's scores with labels of people or oracles, per criteria and judge fingerprint."""
+"""Compares a judge's scores with labels by people or oracles, per criteria and judge fingerprint."""
 
 import statistics
 from collections import defaultdict
@@ -24,7 +24,7 @@ Source = Literal["random", "picked"]
 @dataclass(frozen=True, slots=True)
 class Label:
     """
-    A person's or an oracle's rating of a session.
+    How a person or an oracle rates a session.
 
     Args:
         outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or undecided.
@@ -46,7 +46,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class LabelledScore:
-    """The fields of a completed score that are compared with a label."""
+    """Those fields in a completed score that are compared with a label."""
 
     session_id: str
     total: float
@@ -59,15 +59,15 @@ class LabelledScore:
 @dataclass(frozen=True, slots=True)
 class TrustCard:
     """
-    Agreement of one judge under one criteria with the labels.
+    How well one judge under one criteria agrees with the labels.
 
     A session is matched when it is labelled and scored, and label and total are in a band.
 
     Args:
-        by_source: The same kappa over the labels of each source alone. Only random ones represent all scores.
+        by_source: The same kappa for each source's labels alone. Only random ones represent all scores.
         mean_difference: Total minus number over the labels with a number; above 0 the judge is milder.
         still_needed: `needed` minus the existing labels.
-        unmatched: Labelled sessions without a score of this judge.
+        unmatched: Labelled sessions that this judge did not score.
         unplaced: Sessions whose label or total is in no band of the criteria.
         disputed: Matched sessions that labellers put into different bands; the lower median counts.
         meaning: The result in a few plain sentences.

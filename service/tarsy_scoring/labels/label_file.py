@@ -33,7 +33,7 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
     Other columns are not read.
 
     Args:
-        band_ids: Ids of bands that an outcome may name, in addition to those of `DEFAULT_BANDS`.
+        band_ids: Ids of bands that an outcome may name, in addition to `DEFAULT_BANDS`.
 
     Raises:
         ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
@@ -53,7 +53,7 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
 @contextmanager
 def open_csv(path: Path) -> Iterator[tuple[Sequence[str], Iterator[Mapping[str, str]]]]:
     """
-    Read a CSV file in UTF-8: the header, and the cells of each line by column name.
+    Read a CSV file in UTF-8: the header, and each line's cells by column name.
 
     Raises:
         ConfigurationError: The file cannot be read, or reading a line raises ValueError; with line and reason.

@@ -1,5 +1,5 @@
 """
-Labels of people on scores, and the trust cards of judges that are computed from them.
+Labels that people put on scores, and the judges' trust cards, computed from labels.
 
 Every label is kept with author and time, and nothing replaces it. Each author's last label on a score counts.
 """
@@ -26,9 +26,9 @@ from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of, bands_of
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 MOST_SHOWN = 500
-RANDOM_A_DAY = 5  # scores of a day in the random part of the review list
+RANDOM_A_DAY = 5  # scores per day in the review list's random part
 MOST_COUNTED = 20_000  # newest labels
-UNKNOWN = "unknown"  # stands for criteria, hash or judge of a score that names none
+UNKNOWN = "unknown"  # stands for criteria, hash or judge where a score names none
 
 SUBJECT = """
 SELECT s.score_id, s.session_id, s.status, s.total_score, s.judge_outcome, c.content -> 'bands' AS bands
@@ -64,7 +64,7 @@ LABEL = f"{_SHOWN} WHERE label_id = $1"
 
 OF_SCORE = f"{_SHOWN} WHERE score_id = $1 ORDER BY label_id DESC LIMIT $2"
 
-# The last label of each author on each of these scores, in the order in which they were given.
+# Each author's last label on each given score, in the order in which they were given.
 LAST_OF_SCORES = """
 SELECT score_id, labelled_at AS at, agrees, outcome, number, reason FROM (
   SELECT DISTINCT ON (score_id, labelled_by) * FROM {schema}.score_labels WHERE score_id = ANY($1::uuid[])
@@ -72,8 +72,8 @@ SELECT score_id, labelled_at AS at, agrees, outcome, number, reason FROM (
 ORDER BY label_id
 """
 
-# The last label of each author on each score, beside the judgement. Labels are matched by score, which stands
-# for the session: a session may have several scores of the same judge.
+# Each author's last label on each score, beside the judgement. Labels are matched by score, which stands
+# for the session: a session may have several scores by the same judge.
 COUNTED = f"""
 SELECT DISTINCT ON (l.score_id, l.labelled_by)
   l.score_id, l.score_id::text AS session_id, l.labelled_by, l.agrees, l.outcome, l.number, l.is_random,
@@ -86,7 +86,7 @@ WHERE s.status = 'completed' AND s.total_score IS NOT NULL
 ORDER BY l.score_id, l.labelled_by, l.label_id DESC
 """
 
-# For each of these sessions and each judge that scored it without a reference, the latest score with a total.
+# For each given session and each judge that scored it without a reference, the latest score with a total.
 SCORES_BY_JUDGE = f"""
 SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
        session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
@@ -148,9 +148,9 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
     """
-    The band that the outcome names, if the number lies outside of it; None: no contradiction.
+    The band that the outcome names, if the number lies outside it; None: no contradiction.
 
-    Criteria without bands of their own do not define where `correct` begins, so only a number at the other
+    Criteria that define no bands do not say where `correct` begins, so only a number at the other
     end of the scale contradicts the word. The trust card counts such a label by the word.
     """
     if outcome is None or number is None:
@@ -190,13 +190,13 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
 
 
 async def of_score(database: Database, score_id: UUID, limit: int = MOST_SHOWN) -> list[dict[str, Any]]:
-    """The labels of a score, newest first. Raises: DatabaseAway."""
+    """A score's labels, newest first. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(OF_SCORE), score_id, limit))
     return [dict(r) for r in rows]
 
 
 async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[UUID, list[dict[str, Any]]]:
-    """The last label of each author by score, without the names of the authors. Raises: DatabaseAway."""
+    """Each author's last label by score, without the authors' names. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(LAST_OF_SCORES), list(score_ids)))
     labels = defaultdict[UUID, list[dict[str, Any]]](list)
     for score_id, *label in rows:
@@ -209,7 +209,7 @@ async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[U
 async def fetch_bands(
     database: Database, connection: Connection, hashes: Collection[str]
 ) -> dict[str, tuple[Band, ...]]:
-    """The bands of these criteria by hash, lowest first; unknown hashes are left out."""
+    """The criteria's bands by hash, lowest first; unknown hashes are left out."""
     rows = await connection.fetch(database.sql(BANDS), list(hashes))
     return {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
@@ -221,10 +221,10 @@ async def trust_cards(
     database: Database, criteria: str | None = None, fingerprint: str | None = None
 ) -> list[TrustCard]:
     """
-    The trust card of each judge that has labels, most labels first.
+    A trust card for each judge that has labels, most labels first.
 
     Args:
-        criteria: Only judges under criteria of this name.
+        criteria: Only judges under criteria with this name.
         fingerprint: Only the judge with this fingerprint.
 
     Raises:
@@ -238,11 +238,11 @@ async def trust_cards(
     rows, bands = await database.once(work)
     labels = [label_of(row, bands.get(row["criteria_hash"], DEFAULT_BANDS)) for row in rows]
     cards = await asyncio.to_thread(calibrate, labels, [labelled_score(row) for row in rows], bands)
-    return [replace(card, unmatched=0) for card in cards]  # every label is of one judge's score
+    return [replace(card, unmatched=0) for card in cards]  # every label is on one judge's score
 
 
 async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> TrustCard:
-    """The card of one judge. Without labels it says how many are needed. Raises: DatabaseAway."""
+    """One judge's card. Without labels it says how many are needed. Raises: DatabaseAway."""
     for card in await trust_cards(database, criteria, fingerprint):
         if card.criteria_hash == criteria_hash:
             return card
@@ -256,7 +256,7 @@ async def scores_by_judge(
     database: Database, sessions: Sequence[str], criteria: str | None
 ) -> list[LabelledScore]:
     """
-    For each of these sessions and each judge that scored it, the latest production score with a total.
+    For each session and each judge that scored it, the latest production score with a total.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -78,7 +78,7 @@ async def read_review(database: Database, criteria: str | None = None) -> Review
     Read the list for the last `DAYS` days.
 
     Args:
-        criteria: Only scores under criteria of this name.
+        criteria: Only scores under criteria with this name.
 
     Raises:
         DatabaseAway: See `Database.once`.

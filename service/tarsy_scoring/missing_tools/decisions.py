@@ -1,5 +1,5 @@
 """
-Decisions of people about missing tools: the state of each tool, and which names are one tool.
+What people decided about missing tools: each tool's state, and which names are one tool.
 
 Decisions are only appended; the last one about a tool or a name counts.
 """
@@ -21,7 +21,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 ToolStateName = Literal["open", "planned", "built"]
 T = TypeVar("T")
 
-CLOCKS_APART = timedelta(minutes=5)  # tolerated difference between the clock of a caller and ours
+CLOCKS_APART = timedelta(minutes=5)  # tolerated difference between the caller's clock and ours
 
 LAST_STATES = """
 SELECT DISTINCT ON (tool_key) tool, tool_key, state, since, said_by, said_at, note
@@ -33,7 +33,7 @@ SELECT DISTINCT ON (name_key) name, name_key, tool, decided_by, decided_at
 FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
 """
 
-# Which of these names ($1) any score requested.
+# Those names in $1 that any score requested.
 ASKED_FOR = """
 SELECT w.name FROM unnest($1::text[]) AS w(name)
 WHERE EXISTS (SELECT FROM {schema}.score_missing_tools t WHERE t.tool_name = w.name)
@@ -58,7 +58,7 @@ RETURNING name, tool, decided_by, decided_at
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """The last decision about the state of a tool."""
+    """The last decision about a tool's state."""
 
     tool: str
     state: ToolStateName
@@ -81,7 +81,7 @@ class Merge:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """
-    The last decisions, by key of the tool or name.
+    The last decisions, by tool or name.
 
     Args:
         of_tool: The names merged into each tool.
@@ -129,11 +129,11 @@ def has_come(moment: datetime) -> bool:
 
 
 class UnknownTool(LookupError):
-    """No judge has missed a tool of that name, and no decision names it."""
+    """No judge has missed a tool with that name, and no decision names it."""
 
 
 class SameTool(ValueError):
-    """A merge of two names that are the same tool already."""
+    """Raised on a merge when two names are the same tool already."""
 
 
 async def set_state(
@@ -146,11 +146,11 @@ async def set_state(
     note: str | None = None,
 ) -> ToolState:
     """
-    Record the state of a tool.
+    Record a tool's state.
 
     Args:
         name: Any name of the tool.
-        since: Start of the state; None: now.
+        since: When the state began; None: now.
 
     Raises:
         UnknownTool: The name is unknown; nothing was stored.
@@ -171,11 +171,11 @@ async def merge_name(database: Database, name: str, tool: str | None, *, by: str
     Record that a name, in all spellings, belongs to a tool.
 
     Args:
-        tool: Any of the tool's names; None: keep the name apart from now on.
+        tool: Any name of the tool; None: keep the name apart from now on.
 
     Raises:
-        UnknownTool: One of the two is unknown; nothing was stored.
-        SameTool: Both are names of one tool already; nothing was stored.
+        UnknownTool: A name is unknown; nothing was stored.
+        SameTool: Both names are one tool already; nothing was stored.
         DatabaseAway: The decision may have been stored.
     """
     found = await _find(database, [name] if tool is None else [name, tool])
@@ -192,12 +192,12 @@ async def merge_name(database: Database, name: str, tool: str | None, *, by: str
 
 async def _find(database: Database, names: Sequence[str]) -> list[Tool]:
     """
-    Find the tool of each of these names.
+    Find the tool that each name belongs to.
 
     Names beyond the `MOST_NAMES` most requested ones are found in the judge's exact spelling.
 
     Raises:
-        UnknownTool: One of the names is unknown.
+        UnknownTool: A name is unknown.
         DatabaseAway: See `Database.once`.
     """
 

@@ -18,13 +18,13 @@ MOST_NAMES = 2000  # that are merged and counted: judges name tools freely
 MOST_ROWS = 50_000
 LATEST_CALLERS = 2000  # scores whose sessions show which tools agents have
 
-# Sets of names that a score asked for, by chain, the most frequent first.
+# Sets with the names that a score asked for, by chain, the most frequent first.
 DEMAND = f"""
 SELECT names, chain_id, sum(scores)::bigint AS sessions, sum(points_lost)::bigint AS points_lost
 FROM {NAMES} n WHERE kind = 'missing_tools' GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $9
 """
 
-# Tools that agents called in the sessions of the newest scores ($5 of them).
+# Tools that agents called in the sessions behind the $5 newest scores.
 CALLED = f"""
 SELECT DISTINCT k.tool FROM (
   SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
@@ -48,10 +48,10 @@ class RequestedSet:
 @dataclass(frozen=True, slots=True)
 class Demand:
     """
-    What the scores of a selection asked for.
+    What the selected scores asked for.
 
     Args:
-        by_name: The sets of each of the `MOST_NAMES` most wanted names.
+        by_name: The sets by name, for the `MOST_NAMES` most wanted names.
         called: Tools that agents called in the newest sessions.
         names_left_out: Number of rarer names.
     """
@@ -62,11 +62,11 @@ class Demand:
     as_of: datetime
 
     def sessions(self) -> dict[str, int]:
-        """Number of sessions that asked for each name."""
+        """How many sessions asked for each name."""
         return {name: sum(one.sessions for one in found) for name, found in self.by_name.items()}
 
     def of_names(self, names: Iterable[str]) -> set[RequestedSet]:
-        """The sets with any of these names, so that a session with several of them counts once."""
+        """The sets that contain any such name, so that a session with several of them counts once."""
         return {one for name in names for one in self.by_name[name]}
 
 

@@ -19,7 +19,7 @@ MOST_CHAINS = 100  # listed by name; the totals count all
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """A name as judges wrote it, and the number of sessions whose scores have it."""
+    """A name as judges wrote it, and how many sessions have scores with it."""
 
     name: str
     sessions: int
@@ -27,7 +27,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class ToolChain:
-    """How many sessions of a chain asked for a tool."""
+    """How many sessions in a chain asked for a tool."""
 
     chain_id: str | None
     sessions: int

@@ -1,5 +1,5 @@
 """
-Why judges missed tools: for each tool the reasons of a few scores.
+Why judges missed tools: for each tool the reasons that a few scores give.
 
 They come from the selection's newest scores, the lowest totals first. If these do not name a tool, the most
 used names are looked up in some requests. A tool may have reasons that are not found.
@@ -19,8 +19,8 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.timeline.text import cut, one_line
 
-REASONS = 2  # of a tool
-NAMES = 4  # of a tool
+REASONS = 2  # per tool
+NAMES = 4  # per tool
 MOST_READ = 500  # newest scores
 MOST_OF_NAME = 50  # stored requests that are looked at
 LONGEST_REASON = 300  # characters
@@ -28,7 +28,7 @@ LONGEST_REASON = 300  # characters
 _COLUMNS = "s.score_id, s.session_id, s.total_score, s.completed_at"
 _COUNTS = f"{SELECTED} AND NOT s.flags ? 'tampering_suspected'"
 
-# Requests in the newest $5 scores, at most $8 of each tool ($6 names, $7 the tool of each).
+# Requests in the newest $5 scores, at most $8 per tool ($6 names, $7 their tools).
 NEWEST = f"""
 SELECT * FROM (
   SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
@@ -43,7 +43,7 @@ SELECT * FROM (
 WHERE n <= $8 ORDER BY tool, n
 """
 
-# Some requests by each of these names ($5 names, $6 the tool of each), the newest of them first.
+# Some requests by each name ($5 names, $6 their tools), the newest first.
 BY_NAME = f"""
 SELECT w.tool, f.* FROM unnest($5::text[], $6::int[]) AS w(name, tool) CROSS JOIN LATERAL (
   SELECT {_COLUMNS}, t.rationale
@@ -101,7 +101,7 @@ def _columns(names: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
 
 
 def _by_tool(rows: Iterable[Any]) -> dict[int, list[Reason]]:
-    """The first reasons of each tool that differ in text and score."""
+    """Each tool's first reasons that differ in text and score."""
     found = defaultdict[int, list[Reason]](list)
     for row in rows:
         reason, known = clipped(row["rationale"]), found[row["tool"]]

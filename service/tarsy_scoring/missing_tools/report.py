@@ -20,7 +20,7 @@ from tarsy_scoring.timeline.text import one_line
 _MARKS = re.compile(r"[\\`*\[\]<>#|!~&$]|(?<![^\W_])_|_(?![^\W_])")
 # Line beginnings that make a list, a rule or a heading.
 _BEGINS_BLOCK = re.compile(r"\A(?:(?=[-+=])|([0-9]{1,9})(?=[.)]))")
-# Text that renderers turn into links: addresses, people (`@ada`), numbers of issues and merge requests.
+# Text that renderers turn into links: addresses, people (`@ada`), issue and merge request numbers.
 _LINKED = re.compile(r"://|www\.|@|[#!][0-9]", re.IGNORECASE)
 
 HEADINGS: Mapping[ToolStateName, str] = {"open": "To be built", "planned": "Planned", "built": "Built"}
@@ -28,7 +28,7 @@ HEADINGS: Mapping[ToolStateName, str] = {"open": "To be built", "planned": "Plan
 
 @dataclass(frozen=True, slots=True)
 class ToolReport:
-    """The missing tools of a selection of scores; `reasons` in the order of the ledger's tools."""
+    """The missing tools in selected scores; `reasons` in the order in which the ledger has tools."""
 
     selection: Selection
     ledger: Ledger
@@ -67,7 +67,7 @@ def markdown(report: ToolReport) -> str:
 
 
 def render_markdown(room: str, template: str, **values: Any) -> str:
-    """Render a template of a room; `plain` escapes texts of models in it."""
+    """Render a room's template; `plain` escapes texts from models in it."""
     environment = Environment(  # noqa: S701 - Markdown, in which `plain` escapes
         loader=PackageLoader(f"tarsy_scoring.{room}"),
         undefined=StrictUndefined,

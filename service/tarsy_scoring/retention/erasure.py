@@ -39,7 +39,7 @@ BEFORE_ALL = UUID(int=0)
 
 
 def _count(tables: str, where: str) -> str:
-    """Columns of SQL that count the rows in each of these tables."""
+    """SQL columns that count the rows in each table."""
     return ", ".join(
         f"(SELECT count(*) FROM {{schema}}.{table} {where}) AS {table}" for table in tables.split()
     )
@@ -161,7 +161,7 @@ async def erase(
     bodies = await _bodies(database, session_id)
 
     async def work(connection: Connection) -> Inventory:
-        # The relay's lock comes before that of the session, because a relay must never wait for a session.
+        # The relay's lock comes before the session's, because a relay must never wait for a session.
         # With the lock held, the relay has published what it read, and reads nothing more before this
         # transaction commits.
         await outbox.RELAY_LOCK.acquire(connection, database.schema)
@@ -184,7 +184,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
     """
     Delete sessions with all rows that refer to them, in the caller's transaction; returns their number.
 
-    The caller has locked the sessions. Their scores are locked in the order of their ids.
+    The caller has locked the sessions. Their scores are locked in id order.
     """
     scores: list[UUID] = [
         r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)
@@ -203,18 +203,18 @@ def hash_of(session_id: str) -> str:
 
 
 async def erased_hashes(database: Database) -> frozenset[str]:
-    """The hashes of all sessions that were erased. Raises: DatabaseAway."""
+    """The hashes of all erased sessions. Raises: DatabaseAway."""
     return frozenset(r["session_hash"] for r in await database.once(lambda c: c.fetch(database.sql(ERASED))))
 
 
 def is_about(body: Body, hashes: Set[str]) -> bool:
-    """Whether a message holds the id of a session with one of these hashes."""
+    """Whether a message holds a session id with such a hash."""
     return any(hash_of(session_id) in hashes for session_id in session_ids(body.parts)) if hashes else False
 
 
 async def _bodies(database: Database, session_id: str) -> list[UUID]:
     """
-    The stored dead letters that hold the id of the session anywhere, also where they are not valid JSON.
+    The stored dead letters that hold the session's id anywhere, also where they are not valid JSON.
     """
     found: list[UUID] = []
     after = BEFORE_ALL
@@ -238,7 +238,7 @@ async def _inventory(
 
 
 async def _cancel_open(database: Database, leases: Leases, session_id: str, by: str) -> bool:
-    """Cancel open scores, so that consumers of their events see an end; returns whether any was open."""
+    """Cancel open scores, so that event consumers see an end; returns whether any was open."""
     has_cancelled = False
     for _ in range(CANCEL_ROUNDS):
         rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), session_id))
@@ -250,7 +250,7 @@ async def _cancel_open(database: Database, leases: Leases, session_id: str, by: 
 
 
 async def _give_relay_time(database: Database, session_id: str, relay_wait_s: float) -> None:
-    """Wait until the relay has published all events of the session, at most `relay_wait_s`."""
+    """Wait until the relay has published all events about the session, at most `relay_wait_s`."""
     for _ in range(round(relay_wait_s / POLL_S)):
         if not await database.once(lambda c: c.fetchval(database.sql(UNPUBLISHED), session_id)):
             return

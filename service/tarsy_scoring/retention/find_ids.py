@@ -21,9 +21,9 @@ _PUNCTUATION = "_.:@-"
 
 def mentions(session_id: str, parts: Iterable[bytes]) -> bool:
     """
-    Whether any of these parts of a message holds the id, as a whole word.
+    Whether any part of a message holds the id, as a whole word.
 
-    A session may have the id `status`, which is also a field of every message: a name of a field does not
+    A session may have the id `status`, which is also a field of every message: a field's name does not
     count.
     """
     no_name = f"(?!{_IS_NAME})" if session_id in _FIELDS else ""
@@ -32,7 +32,7 @@ def mentions(session_id: str, parts: Iterable[bytes]) -> bool:
 
 
 def session_ids(parts: Iterable[bytes]) -> set[str]:
-    """Every word in these parts of a message that may be a session id."""
+    """Every word in a message's parts that may be a session id."""
     found = (pair for part in parts for text in _readings(part) for pair in _RUN.findall(text))
     runs = {run for run, is_name in found if not (is_name and run in _FIELDS)}
     runs |= {run.strip(_PUNCTUATION) for run in runs}

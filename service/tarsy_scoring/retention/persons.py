@@ -26,7 +26,7 @@ class NameColumn:
     Args:
         key: Column that identifies a row, and orders the pages.
         start: A value before every key.
-        field: Name of a field, if `column` holds a JSON object.
+        field: A field, if `column` holds a JSON object.
         prefix: Text before the name in the same value.
         forgotten: Column that is emptied with the name.
     """
@@ -49,7 +49,7 @@ class NameColumn:
 
     @property
     def count(self) -> str:
-        """Counts the rows of a page that hold the name $1, from the key $2 on, and gives the last key."""
+        """Counts the rows in a page that hold the name $1, from the key $2 on, and gives the last key."""
         return f"""
 WITH page AS MATERIALIZED (
   SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
@@ -60,7 +60,7 @@ SELECT (SELECT count(*) FROM page WHERE holds) AS rows, (SELECT key FROM page OR
 
     @property
     def replace(self) -> str:
-        """Replaces the name $1 by $3 in a page; gives the number of changed rows and the last key."""
+        """Replaces the name $1 by $3 in a page; gives how many rows changed, and the last key."""
         new = f"'{self.prefix}' || $3::text"
         if self.field is not None:
             new = f"jsonb_set({self.column}, ARRAY['{self.field}'], to_jsonb({new}))"
@@ -124,7 +124,7 @@ async def pseudonymise(
     database: Database, name: str, on_progress: Callable[[int], None] = lambda _: None
 ) -> tuple[str, dict[str, int]]:
     """
-    Replace a person's name by a new pseudonym, and delete kept answers and rates of this caller.
+    Replace a person's name by a new pseudonym, and delete kept answers and rates for this caller.
 
     Args:
         on_progress: Called with the number of places that were read so far.

@@ -27,7 +27,7 @@ from tarsy_scoring.scores.latest import has_no_later, is_completed
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
-SESSIONS_LIMIT = 10_000_000  # of the count for a progress bar, which takes a second for each million
+SESSIONS_LIMIT = 10_000_000  # counted for a progress bar, which takes a second for each million
 SHARE = 0.25  # of the time, spent in deletions; otherwise workers have the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -39,15 +39,15 @@ _IS_OPEN = "status IN ('pending', 'in_progress')"
 @dataclass(frozen=True, slots=True)
 class ExpiringRows:
     """
-    A kind of rows with an expiry.
+    Rows that expire alike.
 
     Args:
         kept_as: The field of `Keep` with the number of days.
         table: The SQL of the other fields calls it `s`.
         key: Columns that identify a row.
-        at: SQL of the time from which the days count.
-        more: SQL of the condition that an old row must fulfil to be expired.
-        is_old: SQL of the condition that a row is old; None: `at` lies before the cutoff.
+        at: SQL for the time from which the days count.
+        more: SQL for the condition that an old row must fulfil to be expired.
+        is_old: SQL for the condition that a row is old; None: `at` lies before the cutoff.
         start: A value of `at` before every row, from which the first batch is searched.
         remove: The statement that removes the rows of `page`; None: a DELETE.
         batch: Rows per transaction.
@@ -75,7 +75,7 @@ ORDER BY {self.at} LIMIT $3
 
     @property
     def statement(self) -> str:
-        """Statement that removes a page and returns the number of rows and the greatest `at` among them."""
+        """Statement that removes a page and returns how many rows, and the greatest `at` among them."""
         same = " AND ".join(f"t.{column} = page.{column}" for column in self.key)
         remove = self.remove or f"DELETE FROM {{schema}}.{self.table} t USING page"
         return f"""
@@ -109,7 +109,7 @@ _REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_a
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')"""
 
-# A newer finding of the same look at the chain exists, and no event waits to be published. The newest finding
+# A newer finding by the same look at the chain exists, and no event waits to be published. The newest finding
 # stays, because it records that the look was made.
 _REMOVABLE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
   AND EXISTS (SELECT FROM {schema}.drift_findings n WHERE n.chain_id = s.chain_id AND n.criteria = s.criteria
@@ -149,7 +149,7 @@ PARTS = (
         "findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING
     ),
     ExpiringRows("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
-    # The sums of each day stay in `budget_days`.
+    # Daily sums stay in `budget_days`.
     ExpiringRows(
         "charges",
         "records_days",
@@ -177,7 +177,7 @@ COUNT_OLD_SESSIONS = f"""
 SELECT count(*) AS count FROM (SELECT FROM {{schema}}.sessions s WHERE {_ENDED} < {_CUTOFF} LIMIT {SESSIONS_LIMIT}) old
 """
 
-# Locks those of these sessions ($2) that may be deleted, except for sessions that others have locked.
+# Locks those sessions in $2 that may be deleted, except for sessions that others have locked.
 LOCK_UNTOUCHED = f"""
 SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}
 FOR UPDATE OF s SKIP LOCKED
@@ -239,7 +239,7 @@ class _Page:
     A batch.
 
     Args:
-        looked: Rows looked at; of sessions, some may stay.
+        looked: Rows looked at; some sessions may stay.
         since: Where the next batch begins.
     """
 
@@ -276,7 +276,7 @@ class Pruner:
 
     async def count(self) -> dict[str, int]:
         """
-        Count the expired rows of each part, up to 100,000 each; parts that are kept for ever are left out.
+        Count the expired rows in each part, up to 100,000 each; parts that are kept for ever are left out.
 
         Scores that are deleted with their session count in both parts.
 
@@ -297,7 +297,7 @@ class Pruner:
         Delete all expired rows. A cancel, a crash or an error leaves the rows that were not deleted yet.
 
         Args:
-            watch: Shows the progress of each part.
+            watch: Shows each part's progress.
 
         Returns:
             Deleted rows by part.
@@ -319,7 +319,7 @@ class Pruner:
         return removed
 
     async def _remove(self, part: ExpiringRows, bound: int, show: Callable[[int], None]) -> int:
-        """Delete the expired rows of a part, and rest after each batch; returns their number."""
+        """Delete a part's expired rows, and rest after each batch; returns their number."""
         removed = looked = 0
         since: Any = (BEGINNING, "") if part is SESSIONS else part.start
         while True:
@@ -333,7 +333,7 @@ class Pruner:
             await self._rest((time.monotonic() - started) * (1 / self._share - 1))
 
     async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> _Page:
-        """Delete the next rows of a part in one transaction."""
+        """Delete a part's next rows in one transaction."""
 
         async def work(connection: Connection) -> _Page:
             if part is SESSIONS:
@@ -363,7 +363,7 @@ class Pruner:
 
     async def _last_old_event(self, days: int) -> int:
         """
-        Find the position of the last event that is old, by binary search.
+        Find the last old event's position, by binary search.
 
         With the write-back, events that it has not read yet do not count as old.
         """
