@@ -86,14 +86,7 @@ async def run_demo(
         started = time.monotonic()
         console.print("starting PostgreSQL, a broker and a judge (the first time they are fetched) ...")
         async with Stack(broker=broker, recorded=RecordedReplies(), judge_latency_s=0.4) as stack:
-            env = stack.env | {
-                "SCORING_CONFIG": str(config),
-                "SCORING_METRICS_PORT": "0",
-                "SCORING_JUDGE_MODEL": MODEL,
-                "SCORING_API_PORT": str(free_port()),
-            }
-            if is_real:
-                env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
+            env = _environment(stack.env, config, real if is_real else {})
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
             console.print(f"  judge: {_describe_judge(env) if is_real else RECORDED}")
@@ -115,10 +108,8 @@ async def run_demo(
                         f"  {filled.scores:,} scores of three months are example data (chains example-...)"
                     )
                 console.print(f"  ready after {time.monotonic() - started:.0f} s\n")
-                own_page = "/?q=demo-" if has_history else ""
-                console.print(
-                    f"look at the pages while scores arrive: [bold]{address}{own_page}[/]\n", highlight=False
-                )
+                page = f"{address}/?q=demo-" if has_history else address
+                console.print(f"look at the pages while scores arrive: [bold]{page}[/]\n", highlight=False)
                 async with program("worker", env, logs) as worker:
                     limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                     ended = await _follow(console, env, address, sessions, worker, limit_s, stopping)
@@ -129,6 +120,18 @@ async def run_demo(
                         _print_environment(console, address, env)
                         await stopping.wait()
     return status
+
+
+def _environment(parts: Mapping[str, str], config: Path, judge: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the service; those of a real judge replace those of the scripted one."""
+    env = {
+        **parts,
+        "SCORING_CONFIG": str(config),
+        "SCORING_METRICS_PORT": "0",
+        "SCORING_JUDGE_MODEL": MODEL,
+        "SCORING_API_PORT": str(free_port()),
+    }
+    return {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | dict(judge) if judge else env
 
 
 def _describe_judge(env: Mapping[str, str]) -> str:
@@ -152,7 +155,7 @@ async def _load_sessions(url: str, sessions: Sequence[dict[str, Any]]) -> None:
 
 async def _fill_history(env: Mapping[str, str]) -> Filled:
     """
-    Store the example history in the migrated database of the service, and publish a message that is no event.
+    Store the example history in the migrated database, and publish a message that is no event.
 
     Raises:
         StartRefused: The broker did not take the message.

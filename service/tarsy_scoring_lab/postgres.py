@@ -60,16 +60,8 @@ class EmbeddedPostgres(EmbeddedServer):
         shutil.rmtree(self._data, ignore_errors=True)  # left by an initdb that was interrupted
         # A password is required, because every account of the machine can reach loopback, and a superuser can
         # run programs. One round of hashing suffices, because it is random, and tests open many connections.
-        flags = [
-            "--no-sync",
-            "--auth=password",
-            f"--pwfile={secret}",
-            "-U",
-            "postgres",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ]
+        flags = ["--no-sync", "--auth=password", f"--pwfile={secret}", "--username=postgres"]
+        flags += ["--encoding=UTF8", "--locale=C"]
         initdb = str(self._binaries() / "initdb")
         await self._run([initdb, "-D", str(self._data), *flags, "-c", "scram_iterations=1"], "initdb")
 

@@ -1,7 +1,6 @@
 """Faults that a test can order from the scripted judge, and the change that each makes to an answer."""
 
 import asyncio
-import json
 from typing import Any, Literal
 
 from aiohttp import web
@@ -14,7 +13,6 @@ FaultKind = Literal[
     "status",  # `status`, `headers`, `json` as the body
     "latency",  # `seconds` of waiting, then the next fault or the answer
     "hang",  # no answer until the client gives up
-    "drop",  # the connection is cut in the middle of the body
     "cut",  # finish_reason `length`, before any total
     "no_score",
     "refusal",
@@ -66,7 +64,7 @@ _FINISH_REASONS: dict[FaultKind, str] = {
 _NO_RESPONSE_FORMAT = packaged_yaml(__package__, "scripted_texts.yaml")["no_response_format"]
 
 
-async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:
+async def send_spoilt(answer: dict[str, Any], fault: Fault) -> web.Response:
     """Send the answer as the fault changes it, or the response that replaces it."""
     choice, usage = answer["choices"][0], answer["usage"]
     message = choice["message"]
@@ -79,8 +77,6 @@ async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault
             return web.json_response(_NO_RESPONSE_FORMAT, status=400)
         case "hang":
             await asyncio.Event().wait()
-        case "drop":
-            return await _drop(request, answer)
         case "cut":
             message["content"] = message["content"][: len(message["content"]) // 2]
         case "reply":
@@ -92,19 +88,6 @@ async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault
             usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
             usage["prompt_tokens_details"] = {"cached_tokens": 0}
     return web.json_response(answer)
-
-
-async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
-    """Send half of the announced body, and reset the connection."""
-    payload = json.dumps(answer).encode()
-    response = web.StreamResponse(
-        headers={"Content-Type": "application/json", "Content-Length": str(len(payload))}
-    )
-    await response.prepare(request)
-    await response.write(payload[: len(payload) // 2])
-    if request.transport is not None:
-        request.transport.abort()
-    return response
 
 
 def error_response(

@@ -126,7 +126,7 @@ class ScriptedJudge:
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
 
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
+    async def _complete(self, request: web.Request) -> web.Response:
         try:
             call = _parse_call(await request.read())
         except (ValueError, KeyError, TypeError, StopIteration):
@@ -161,7 +161,7 @@ class ScriptedJudge:
             ],
             "usage": _usage(call.messages, reply),
         }
-        return web.json_response(answer) if fault is None else await send_spoilt(request, answer, fault)
+        return web.json_response(answer) if fault is None else await send_spoilt(answer, fault)
 
     def _take_fault(self, call: _Call) -> Fault | None:
         """The first fault that matches the call; counts it, and removes it after the last time."""
