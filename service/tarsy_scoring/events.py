@@ -400,7 +400,7 @@ def _decode(model: type[M], value: bytes | None) -> M:
         return model.model_validate_json(value)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        # Only the top-level field: the path below it (the key of a label) is text of the producer, of any
+        # Only the top-level field: the path below it (a label's key) is the producer's text, of any
         # length.
         where = str(first["loc"][0]) if first["loc"] else "message"
         raise InvalidMessage("invalid_field", f"{where}: {first['msg']}") from None
@@ -413,7 +413,7 @@ _NAMESPACE = uuid.UUID("6f0c2d2e-0b57-5f0e-9a4e-6b1f3f6c9d11")  # never change: 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Position of a record in Kafka; a replayed record keeps the position of the original."""
+    """A record's position in Kafka; a replayed record keeps the original's position."""
 
     topic: str
     partition: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
 
-# One of four commands is a quarter already: shares of fewer commands mean nothing.
+# One in four commands is a quarter already: shares of fewer mean nothing.
 MIN_COMMANDS = 5
 # Two occurrences may be chance in a session of any length.
 MANY = 3
@@ -45,7 +45,7 @@ CAUSES: Mapping[str, str] = packaged_yaml(__package__, "causes.yaml")
 
 
 def diagnose(interaction: Interaction) -> list[DiagnosedPattern]:
-    """The findings in the order of `CAUSES`; none for a session of very few commands. Deterministic."""
+    """The findings in the order of `CAUSES`; none for a session with very few commands. Deterministic."""
     if interaction.total_commands < MIN_COMMANDS:
         return []
     return [

@@ -36,13 +36,13 @@ class CommandRules:
 
 
 EVERY_CALL = CommandRules()
-LONGEST_NAME = 200  # characters of a tool or subcommand in the document; models invent names of any length
+LONGEST_NAME = 200  # characters of a tool or subcommand in the document; models invent long names
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """
-    Counts of all commands, of one tool or of one subcommand. Rates are None where there are no commands.
+    Counts all commands, or those of a tool or subcommand. Rates are None where there are no commands.
     """
 
     total_commands: int
@@ -102,14 +102,14 @@ class Interaction(Counts):
     by_subcommand: Mapping[str, Counts]
 
     def document(self) -> dict[str, Any]:
-        """The JSON of the score document; keys are in the order of the fields."""
+        """The JSON in the score document; keys are in field order."""
         document: dict[str, Any] = to_jsonable_python(self)
         return document
 
 
 def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) -> Interaction:
     """
-    Count the commands of the agents and sub-agents of the shown stages.
+    Count the commands that agents and sub-agents ran in shown stages.
 
     A command repeats an earlier one if execution, server, tool and canonical arguments are equal; replicas
     that do the same work do not repeat each other. Commands that `rules.pattern` finds in one call share the
@@ -340,7 +340,7 @@ def _asks_help(text: str, *, is_command_line: bool) -> bool:
 
 def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str | None]]:
     """
-    Text and subcommand of each command, from the match of the pattern to the end of the command.
+    Text and subcommand of each command, from the pattern's match to the command's end.
 
     A command ends at the next separator outside quotes, at the next match, or at the end of the quotes that
     it began in (`bash -c "..."`). The slices do not overlap, so the time is linear.
@@ -366,7 +366,7 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
 
 
 def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
-    """The first separator outside quotes in a part of a command line, or the end of the part."""
+    """The first separator outside quotes in a part of a command line, or the part's end."""
     for lexeme in _LEXEME.finditer(data, start, stop):
         if lexeme.start() >= sought_from and lexeme[0] in b";&|\n":
             return lexeme.start()
@@ -388,7 +388,7 @@ _LONGEST_PERIOD, _FEWEST_ROUNDS, _KEPT_CYCLES = 8, 3, 10
 
 
 def _longest_run(lines: Sequence[_Line]) -> Run | None:
-    """The longest run of one command, two calls or more; of equal lengths the first tool by name."""
+    """The longest run of one command, two calls or more; among equals the first tool by name."""
     commands = (zip(line.identities, line.kinds, strict=True) for line in lines)
     in_a_row = (
         [kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0))
@@ -406,7 +406,7 @@ def _cycles(line: _Line) -> Iterator[CommandCycle]:
     period as well only if the first round is itself a repetition. It is then reported for the shorter period.
 
     Source:
-        The theorem of Fine and Wilf about two periods of one sequence.
+        Fine and Wilf's theorem about two periods in one sequence.
     """
     identities = line.identities
     for period in range(2, _LONGEST_PERIOD + 1):

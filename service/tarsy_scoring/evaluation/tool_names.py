@@ -117,7 +117,7 @@ def _visible(name: str) -> str:
 
 
 def root_of(key: str, tool_of: Mapping[str, str]) -> str:
-    """The key at the end of a chain of decisions; of a circle, the first name in alphabetical order."""
+    """The key at which a chain of decisions ends; in a circle, the first name in alphabetical order."""
     path = [key]
     while (following := tool_of.get(path[-1], path[-1])) not in path:
         path.append(following)

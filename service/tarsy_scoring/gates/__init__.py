@@ -1,1 +1,1 @@
-"""Deterministic pass/fail checks of a session, a work directory and the output of commands."""
+"""Deterministic pass/fail checks on a session, a work directory and command output."""

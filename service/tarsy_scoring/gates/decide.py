@@ -41,8 +41,8 @@ class Observed:
     Args:
         problem: The reason why there is no observation, as the message of the gate. The other fields are then
             ignored.
-        data: Content of the file or output of the command; only the beginning where `is_cut`.
-        exit_status: Exit status of the command; minus the number of the signal that ended it.
+        data: File content or command output; only the beginning where `is_cut`.
+        exit_status: The command's exit status; minus the signal's number if a signal ended it.
     """
 
     problem: str | None = None
@@ -113,7 +113,7 @@ def _shown_events(timeline: Timeline) -> Iterator[Event]:
 
 
 def _count_calls(timeline: Timeline, tool: str) -> int:
-    """Count calls of `server.tool` or of the bare tool name; `*` matches any characters."""
+    """Count calls to `server.tool` or to the bare tool name; `*` matches any characters."""
     # RE2 instead of `fnmatch`: models write arbitrary names, and `?` and `[` must match themselves.
     wanted = compile_pattern("(?s)" + ".*".join(re2.escape(part) for part in tool.split("*")))
 

@@ -42,7 +42,7 @@ THREAD_NAME = "gate"
 # stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
-MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process of a command
+MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process in a command
 MAX_PROCESSES = 4096  # of the worker's user on the node, above which a command starts no further one
 _MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
 _KILL_AFTER_S = 10.0  # a sandbox ends the command within milliseconds of SIGTERM, unless the kernel holds it

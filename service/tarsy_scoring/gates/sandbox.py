@@ -61,7 +61,7 @@ SYSTEM = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Numbers of <linux/prctl.h> and <linux/landlock.h>; those of the calls are the same on every architecture.
+# Numbers from <linux/prctl.h> and <linux/landlock.h>; those for calls are the same on every architecture.
 _PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
@@ -72,7 +72,7 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _OF_DEVICES = _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
 _NO_SIGNALS, _NO_ABSTRACT_SOCKETS = 2, 1
-# Number of the access rights that each version of Landlock knows; versions from the fifth on know 16.
+# How many access rights each Landlock version knows; versions from the fifth on know 16.
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _SCOPES_SINCE = 6
 _LAST_CAPABILITY = 63

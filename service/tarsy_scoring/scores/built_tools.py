@@ -16,7 +16,7 @@ class BuiltTools:
     Names that judges wrote for built tools, and since when each tool exists. Empty: nothing is left out.
 
     Args:
-        names: Every spelling of every name of these tools.
+        names: Every spelling of the tools' names.
         since: For each name.
     """
 
@@ -34,8 +34,7 @@ NO_TOOLS = BuiltTools()
 
 def requests_of(names: str, since: str) -> str:
     """
-    SELECT of the scores that asked for one of these tools: `score_id`, and `built`, when the last of them
-    was.
+    SELECT the scores that asked for such a tool: `score_id`, and `built`, when the last one was built.
 
     Args:
         names, since: Parameters with the arrays of `BuiltTools`.

@@ -1,7 +1,7 @@
 """
 Cursors: the place in a list where the next page begins, as opaque text for URLs.
 
-A cursor belongs to one list. It carries a digest of the filters and order of that list, because the place
+A cursor belongs to one list. It carries a digest of that list's filters and order, because the place
 means nothing in another list. The content of a cursor may change from version to version.
 """
 
@@ -26,7 +26,7 @@ class InvalidCursor(ValueError):
 
 def encode_cursor(place: Sequence[str | int | datetime | UUID], asked: Any) -> str:
     """
-    Encode the place of the last row of a page.
+    Encode the place of a page's last row.
 
     Args:
         asked: Filters and order of the list, as times and values that JSON can hold.

@@ -122,7 +122,7 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
 async def written(
     batches: AsyncIterable[list[ExportedScore]], how: Format
 ) -> AsyncIterator[tuple[bytes, int]]:
-    """Encode each batch: bytes and number of scores. The first batch of CSV has the header."""
+    """Encode each batch: bytes and number of scores. CSV begins with the header."""
     has_begun = False
     async for batch in batches:
         if how == "jsonl":
@@ -142,7 +142,7 @@ async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Map
     return await database.once(work)
 
 
-# The cells of a score, in their order: a field of the document and, for an object, one member.
+# A score's cells in order: a document field and, for an object, one member.
 _CELLS = [
     (field.name, member)
     for field in sorted((f for f in SCORE_FIELDS if f.csv is not None), key=lambda field: field.csv or 0)
@@ -170,7 +170,7 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_row(score: ExportedScore) -> list[Any]:
-    """The values of `CSV_COLUMNS`. A list is joined with `; `; members of a null object are null."""
+    """The values of `CSV_COLUMNS`. Lists are joined with `; `; a null object has null members."""
     values: list[Any] = [score.alert_type, dict(score.labels)]
     for name, member in _CELLS:
         value = score.document[name]

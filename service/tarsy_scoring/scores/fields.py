@@ -41,7 +41,7 @@ from tarsy_scoring.scores.shapes import (
 @dataclass(frozen=True, slots=True)
 class ScoreField:
     """
-    A field of the score document, or a column of `session_scores`, or both.
+    A field in the score document, a column in `session_scores`, or both.
 
     Args:
         type: Type of the value in the document, for pydantic; the description goes into the schemas.
@@ -50,9 +50,9 @@ class ScoreField:
         is_list: A list: an attempt that found nothing stores `[]` and not null.
         is_shown: The document has the field.
         is_always_there: False: the document omits the field where it has no value.
-        csv: Place of the field in a row of CSV, from 1; None: not exported. A new field takes the next
+        csv: Place in a CSV row, from 1; None: not exported. A new field takes the next
             number, so that columns which readers count do not move.
-        csv_members: Members of the object that become one cell each, in place of the whole object.
+        csv_members: Members that become one cell each, in place of the whole object.
     """
 
     name: str

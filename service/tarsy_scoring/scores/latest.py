@@ -71,7 +71,7 @@ def latest_of(session_id: str, columns: str, kind: Kind | None = None, kind_of: 
     let it read all scores because it expects more sessions than there are.
 
     Args:
-        kind_of: Alias of a score; the latest is of the same kind.
+        kind_of: Alias of a score; the latest has the same kind.
     """
     of_kind = "" if kind is None else f" AND {is_of_kind('latest', kind)}"
     if kind_of:

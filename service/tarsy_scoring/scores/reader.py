@@ -60,7 +60,7 @@ SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.
 WHERE s.session_id = $1 AND ($2::text IS NULL OR s.purpose = $2) ORDER BY s.created_at DESC, s.score_id LIMIT 1
 """
 
-# A page of a session's scores after one of them ($2, $3), newest first.
+# A page of a session's scores after a given one ($2, $3), newest first.
 HISTORY = f"""{DOCUMENT}
 WHERE s.session_id = $1 AND ($2::timestamptz IS NULL OR (s.created_at, s.score_id) < ($2, $3::uuid))
   AND ($4::text IS NULL OR s.purpose = $4)
@@ -113,7 +113,7 @@ REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "cre
 
 
 async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """The references of those of these sessions that have any, the newest first. Raises: DatabaseAway."""
+    """References by session, the newest first; sessions without any are left out. Raises: DatabaseAway."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in await database.fetch(REFERENCES_OF_SESSIONS, session_ids):
         values = dict(row)
@@ -141,7 +141,7 @@ UNKNOWN_NAMES = Wait("worker", "no running worker knows its criteria or its chai
 
 class Reader:
     """
-    Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
+    Reads stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
 
     Args:
         waiting: Looks up why scores of each chain wait; None: documents name no reason beyond the stored one.
@@ -164,7 +164,7 @@ class Reader:
 
     async def score_of_session(self, session_id: str) -> dict[str, Any] | None:
         """
-        The document of the session's score: the latest completed one, else the newest of any status.
+        The session's score as a document: the latest completed one, else the newest in any status.
 
         The document of a completed score names a newer score that is not completed as `latest_attempt`. None:
         the session has no score.
@@ -197,7 +197,7 @@ class Reader:
         Documents of a session's scores, newest first; None: the session is unknown.
 
         Args:
-            after: `created_at` and id of the last score of the page before. It may have been deleted since.
+            after: `created_at` and id of the last score on the page before. It may have been deleted since.
             purpose: None: of every purpose.
         """
         at, score_id = after or (None, None)

@@ -1,8 +1,8 @@
 """
 The list of sessions with their scores, filtered and in pages.
 
-A page begins after the last row of the page before, whatever has arrived since. "The score" of a session is
-the latest completed score; the status of a session is that of its newest production score.
+A page begins after the last row on the page before, whatever has arrived since. "The score" of a session is
+the latest completed score; a session has the status of its newest production score.
 """
 
 import re
@@ -23,7 +23,7 @@ from tarsy_scoring.scores.reader import Reader, Wait
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
-# One statement serves every choice of filters. A generic plan does not know which of them are null, so it
+# One statement serves every choice of filters. A generic plan does not know which are null, so it
 # suits no choice.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
@@ -136,7 +136,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListedScore:
-    """The score of a session in short, with the names of the score document."""
+    """A session's score in short, with the names from the score document."""
 
     score_id: UUID
     total_score: int | None
@@ -207,7 +207,7 @@ async def list_sessions(
     When sorted by score, sessions without a total come last in both directions. The session id breaks ties.
 
     Args:
-        after: Place of the last row of the page before, see `read_cursor`; None: the first page.
+        after: Place of the last row on the page before, see `read_cursor`; None: the first page.
 
     Raises:
         DatabaseAway: See `Database.once`.

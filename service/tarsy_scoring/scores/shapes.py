@@ -1,5 +1,5 @@
 """
-Shapes of the parts of a score document: the `jsonb` columns of a score, and the lists that belong to it.
+Shapes of the parts of a score document: the score's `jsonb` columns, and the lists that belong to it.
 
 They are for JSON Schema and OpenAPI. The service builds documents from rows and never validates what it
 stored itself. Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are examples and not
