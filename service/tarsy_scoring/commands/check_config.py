@@ -93,7 +93,7 @@ def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[st
 
 
 def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the document, what differs from the defaults."""
+    """What differs from the defaults in the document."""
     config, usual = document["config"], _shown_config(Config())
     usual["defaults"]["providers"] = list(config["providers"])  # a chain that lists none has all of them
     provider = ProviderSettings().model_dump(mode="json")
@@ -154,7 +154,7 @@ def _shown_config(config: Config) -> dict[str, Any]:
 
 
 def _masked(value: Any) -> Any:
-    """Mask secrets in every string, for example in the command of a gate."""
+    """Mask secrets in every string, for example in a gate's command."""
     if isinstance(value, str):
         return mask_secrets(_USERINFO.sub(f"{HIDDEN}@", value))
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ HASH_DIGITS = 12  # enough to distinguish criteria by eye; JSON has all 64
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """Criteria and where they come from: `shipped`, or the path of their file."""
+    """Criteria and where they come from: `shipped`, or their file's path."""
 
     criteria: Criteria
     source: str
@@ -43,7 +43,7 @@ class _Located:
 
 @click.group()
 def criteria() -> None:
-    """List, show, compare and validate criteria of the judge."""
+    """List, show, compare and validate the judge's criteria."""
 
 
 @criteria.command("list")
@@ -206,12 +206,12 @@ def _changes(first: _Located, second: _Located, a: str, b: str) -> list[dict[str
 
 
 def _comparable(of: Criteria) -> dict[str, Any]:
-    """The instructions of the judge, by key; without the hashes, which follow from them."""
+    """The judge's instructions, by key; without the hashes, which follow from them."""
     return _file_content(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
 
 
 def _file_content(of: Criteria) -> dict[str, Any]:
-    """The keys of a criteria file in documented order, without defaults."""
+    """A criteria file's keys in documented order, without defaults."""
     return {key: of.content[key] for key in Criteria.model_fields if key in of.content}
 
 

@@ -140,7 +140,7 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
 
 
 async def _replay(settings: Settings, parts: Parts, letters: Sequence[DeadLetter]) -> list[str]:
-    """Replay these letters, each by itself; gives the reasons of those that were not sent."""
+    """Replay these letters, each by itself; gives the reasons for those that were not sent."""
     topics = (settings.topic_session_completed, settings.topic_rescore_requested)
     refused: list[str] = []
     silent: Counter[str] = Counter()  # by topic: letters in a row that it did not take in time
@@ -199,7 +199,7 @@ async def _found(settings: Settings, parts: Parts) -> list[_Group]:
 
 
 def _require_places(places: Sequence[str]) -> None:
-    """Refuse malformed places. Raises: click.BadParameter: one of them is not PARTITION:OFFSET."""
+    """Refuse malformed places. Raises: click.BadParameter: a place is not PARTITION:OFFSET."""
     for place in places:
         if not _PLACE.fullmatch(place):
             raise click.BadParameter(
@@ -208,7 +208,7 @@ def _require_places(places: Sequence[str]) -> None:
 
 
 def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
-    """The letters at these places. Raises: click.BadParameter: there is none at one of them."""
+    """The letters at these places. Raises: click.BadParameter: a place has none."""
     by_place = {letter.place: letter for letters, _ in groups for letter in letters}
     for place in places:
         if place not in by_place:
@@ -220,7 +220,7 @@ def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
 
 
 def _document(group: _Group, letter: DeadLetter) -> dict[str, Any]:
-    """The document of one of the letters of a message."""
+    """The document for one letter of a message."""
     letters, state = group
     origin = letter.origin
     return {

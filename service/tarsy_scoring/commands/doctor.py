@@ -54,7 +54,7 @@ def doctor(no_judge: bool, as_json: bool) -> None:
 
 
 async def examine(settings: Settings, *, with_judge: bool) -> list[CheckResult]:
-    """Run all checks, those of different systems at the same time."""
+    """Run all checks, different systems at the same time."""
     systems = await asyncio.gather(
         examine_database(settings),
         run_checks(broker_checks(settings)),
@@ -65,7 +65,7 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[CheckResult]:
 
 
 def examine_settings(settings: Settings) -> CheckResult:
-    """Make the checks of a start; the advice includes what to do about warnings."""
+    """Make the checks that a start makes; the advice includes what to do about warnings."""
     with collected_warnings() as warnings:
         errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
             *setting_errors(settings, ROLES, os.environ),
@@ -87,7 +87,7 @@ def _result_of_settings(errors: Sequence[ConfigurationError], warnings: str = ""
 
 
 async def examine_database(settings: Settings) -> list[CheckResult]:
-    """Run the checks of our database."""
+    """Run our database's checks."""
     if settings.database_url is None:
         return [CheckResult("database", "skipped", "SCORING_DATABASE_URL is not set")]
     url = settings.database_url.get_secret_value()

@@ -1,4 +1,4 @@
-"""`erase`: removes sessions from every table, or the name of a person, after showing the rows."""
+"""`erase`: removes sessions from every table, or a person's name, after showing the rows."""
 
 from typing import Any
 

@@ -104,16 +104,16 @@ def export(with_session: bool, **options: Any) -> None:
 
 
 def _text(value: Any) -> Any:
-    """A time as the query model of the API reads it; anything else as it is."""
+    """A time as the API's query model reads it; anything else as it is."""
     return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _query(options: dict[str, Any]) -> ExportQuery:
     """
-    Check the options with the query model of the API.
+    Check the options with the API's query model.
 
     Raises:
-        click.BadParameter: The value of an option is invalid.
+        click.BadParameter: An option's value is invalid.
         click.UsageError: Two options contradict each other.
     """
     from tarsy_scoring.web.queries import ExportQuery

@@ -1,4 +1,4 @@
-"""`recount`: counts all days of the analytics again."""
+"""`recount`: counts all analytics days again."""
 
 import click
 

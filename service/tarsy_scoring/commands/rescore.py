@@ -1,5 +1,5 @@
 """
-`rescore` and `backfill`: request scores of sessions, again or for the first time.
+`rescore` and `backfill`: request scores for sessions, again or for the first time.
 
 A selection is shown first, with the estimated cost, and is sent only with --yes.
 """
@@ -240,10 +240,10 @@ async def _show_or_send(
     left_out: Mapping[str, int] | None = None,
 ) -> None:
     """
-    Show the estimated cost of a selection, and send the requests only if `yes` is set.
+    Show a selection's estimated cost, and send the requests only if `yes` is set.
 
     Args:
-        left_out: Number of sessions that the selection leaves out, by reason; None: it comes from stored
+        left_out: How many sessions the selection leaves out, by reason; None: it comes from stored
             scores, and the source may have lost some of these sessions.
     """
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})

@@ -144,7 +144,7 @@ def _score(
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
-        clients: dict[str, Any] = {}  # of the judge, whose library takes a second to import
+        clients: dict[str, Any] = {}  # for the judge, whose library takes a second to import
         if with_judge:
             from tarsy_scoring.judge.ask.client import create_clients
 
@@ -164,7 +164,7 @@ def _score(
 def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
-    """Score document of a session that could not be scored, with the kind and the message of the error."""
+    """Score document for a session that could not be scored, with the error's kind and message."""
     from tarsy_scoring.scores.document import document, unstored_row
 
     session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
@@ -182,7 +182,7 @@ def _failed_document(
 
 
 def _fields_of(file: Path) -> dict[str, Any]:
-    """Top-level fields of the file; none if it cannot be read twice, for example a pipe."""
+    """The file's top-level fields; none if it cannot be read twice, for example a pipe."""
     try:
         session = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-# The list of the commands and every help import this module, so functions import what only they use.
+# The command list and every help import this module, so functions import what only they use.
 if TYPE_CHECKING:
     from tarsy_scoring.audit.audit import Change
     from tarsy_scoring.config.settings import Settings
@@ -60,7 +60,7 @@ def calm_garbage_collector() -> None:
     """
     Let Python's garbage collector run rarely, and exempt all objects built so far.
 
-    Call it once, at the end of the start of a long-running process: 17-19 % less CPU per score at the same
+    Call it once, when a long-running process has started: 17-19 % less CPU per score at the same
     peak memory.
     """
     # A score or an answer consists of thousands of small objects, which reference counting frees. With
@@ -70,7 +70,7 @@ def calm_garbage_collector() -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to the end in a new event loop of uvloop."""
+    """Run a coroutine to the end in a new uvloop event loop."""
     import uvloop
 
     from tarsy_scoring.audit import audit
@@ -101,7 +101,7 @@ def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: "Settings | 
 
 
 async def audited(database: "Database", change: "Change", **details: Any) -> None:
-    """Record a change of this command before it is made. Raises: DatabaseAway."""
+    """Record this command's change before it is made. Raises: DatabaseAway."""
     from tarsy_scoring.audit import audit
 
     await audit.note(database, change, by=asker(), **details)
@@ -112,7 +112,7 @@ def collected_warnings() -> Iterator[list[dict[str, Any]]]:
     """
     Collect log lines in place of writing them, for a command that prints warnings in another form.
 
-    The list has the warnings when the block has ended: `event` and the fields of each.
+    The list has the warnings when the block has ended: each with `event` and fields.
     """
     from structlog.testing import capture_logs  # which has it for tests
 
@@ -212,10 +212,10 @@ def usd(amount: float) -> str:
 
 
 def asker() -> str:
-    """Name of the user at the command line, for `requested_by`."""
+    """The command-line user's name, for `requested_by`."""
     try:
         return os.environ.get("USER") or getpass.getuser()
-    except (KeyError, OSError):  # a user of a container without a name
+    except (KeyError, OSError):  # a container's user without a name
         return "cli"
 
 

@@ -1,4 +1,4 @@
-"""`tokens`: shows the bearer tokens of the API."""
+"""`tokens`: shows the API's bearer tokens."""
 
 import click
 
@@ -8,7 +8,7 @@ from tarsy_scoring.errors import ConfigurationError
 
 @click.group(no_args_is_help=True)
 def tokens() -> None:
-    """Bearer tokens of the API."""
+    """Bearer tokens for the API."""
 
 
 @tokens.command("list")

@@ -63,7 +63,7 @@ def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: b
 @json_option
 def say_state(name: str, state: str, since: datetime | None, note: str | None, as_json: bool) -> None:
     """
-    Record the state of a tool.
+    Record a tool's state.
 
     NAME is any of its names. Earlier decisions are kept; the latest counts.
     """

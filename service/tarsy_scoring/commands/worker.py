@@ -51,10 +51,10 @@ BACKLOG_EVERY_S = 5.0
 READY_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 1.0  # at the database, however many probes ask
 FLUSH_S = 20.0  # a batch under way in the relay, and the flush
-# Longest stop of a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
+# Longest stop for a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
 # both pools close.
 END_S = FLUSH_S + STOP_TIMEOUT_S + 2 * CLOSE_S
-# Longest stop of a worker that judges, beyond the drain: judging with the timeline source, and the rest. The
+# Longest stop for a worker that judges, beyond the drain: judging with the timeline source, and the rest. The
 # chart and compose file give more.
 JUDGED_S = scoring_worker.STOP_S + CLOSE_S
 STOP_S = JUDGED_S + END_S
@@ -207,7 +207,7 @@ async def _open_recounts(parts: Parts) -> BackgroundLoop | None:
 
 
 async def _open_drift(parts: Parts) -> BackgroundLoop | None:
-    """The drift loop of the studies; None without their extra."""
+    """The studies' drift loop; None without their extra."""
     drift = load_studies("drift_loop")
     return drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run if drift else None
 
@@ -286,7 +286,7 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
 
 async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
     """
-    Warn once of judge models that also work as agents: their scores carry the flag `self_judged`.
+    Warn once about judge models that also work as agents: their scores carry the flag `self_judged`.
 
     Runs beside the work for at most 30 s, and ignores a source that cannot be read.
     """
@@ -322,7 +322,7 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
 
 
 async def _watch_backlog(parts: Parts) -> None:
-    """Keep the metrics of the database and the outbox up to date; runs until it is cancelled."""
+    """Keep the database and outbox metrics up to date; runs until it is cancelled."""
     while True:
         try:
             unpublished = await unpublished_events(parts.database)

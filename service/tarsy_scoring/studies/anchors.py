@@ -1,7 +1,7 @@
 """
-Anchors: sessions that every judge judges, which separate a change of the judge from a change of the agents.
+Anchors: sessions that every judge judges, which tell whether the judge or the agents changed.
 
-A judgement of an anchor is never the score of the session. An anchor is requested while it lacks judgements
+A judgement of an anchor never becomes the session's score. An anchor is requested while it lacks judgements
 by the chain's current judge and none is under way. After repeated failures it is given up for that
 judge; if the source no longer has the session, it is not requested at all.
 """
@@ -28,7 +28,7 @@ SOURCE_ANCHORS = "anchors"
 AUTOMATIC = "anchors"
 # The current judge gave most of these newest scores, so one score by a substitute makes no new judge.
 NEWEST_LOOKED_AT = 5
-JUDGEMENTS_EACH = 1  # of each anchor by each judge
+JUDGEMENTS_EACH = 1  # per anchor and judge
 EVERY_S = 86_400.0  # between requests for judgements that anchors lack
 SPARE_TRIES = 2  # beyond the judgements wanted; each consists of up to `max_attempts` attempts
 DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
@@ -124,7 +124,7 @@ _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The current judge of a chain."""
+    """A chain's current judge."""
 
     chain_id: str
     criteria: str
@@ -165,7 +165,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class AnchorStanding:
-    """All anchors and the current judges of their chains."""
+    """All anchors and their chains' current judges."""
 
     anchors: list[Anchor]
     judges: list[Judge]
@@ -261,7 +261,7 @@ async def standing(database: Database, policy: Policy) -> AnchorStanding:
 
 
 def judges_of(rows: Sequence[Any]) -> list[Judge]:
-    """The judge that made most of the newest scores of each chain; with a tie, the newest."""
+    """The judge that made most newest scores in each chain; with a tie, the newest."""
     newest: defaultdict[str, list[Judge]] = defaultdict(list)
     for row in rows:
         newest[row["chain_id"]].append(Judge(**row))
@@ -276,11 +276,11 @@ def _anchor(row: Any, wanted: int) -> Anchor:
 
 def state_of(row: Any, wanted: int) -> tuple[State, bool]:
     """
-    The state of an anchor, and whether it is to be requested now.
+    An anchor's state, and whether it is to be requested now.
 
     Args:
         row: A row of `STANDING`.
-        wanted: Judgements wanted of each anchor.
+        wanted: Judgements wanted per anchor.
     """
     if row["has_no_judge"]:
         return "no_judge", False
@@ -302,7 +302,7 @@ async def ask(
     inbox: Inbox, found: AnchorStanding, *, by: str, states: Collection[State] | None = None
 ) -> list[UUID]:
     """
-    Request the missing judgements of anchors, at the lowest priority; returns the ids of their scores.
+    Request the missing judgements of anchors, at the lowest priority; returns their score ids.
 
     Waits for the database. Request ids are derived from anchor, judge and number, so concurrent calls,
     and calls repeated with the same `found`, create each judgement once.

@@ -2,7 +2,7 @@
 Judges sessions under several criteria and providers, with turns that are recorded in files and asked for
 once.
 
-Nothing else is stored. Timeline rules, context and judge are those of a worker; limits of the fleet do not
+Nothing else is stored. Timeline rules, context and judge are a worker's; the fleet's limits do not
 apply.
 """
 
@@ -42,14 +42,14 @@ from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import new_nonce
 
-# The nonce of the context that a key is made of. A nonce made for the judgement would give another key each
+# The nonce in the context that a key is made from. A nonce made for the judgement would give another key each
 # time.
 _KEY_NONCE = "0" * 16
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One judgement of a session. `sample` counts from 1."""
+    """One judgement for a session. `sample` counts from 1."""
 
     timeline: Timeline
     criteria: Criteria
@@ -63,10 +63,10 @@ class Planned:
     A job before it runs.
 
     Args:
-        key: Names the file with the turns: a hash and the number of the sample. None where the session cannot
+        key: Names the file with the turns: a hash and the sample's number. None where the session cannot
             be judged, and `reason` says why.
         calls: Calls that are likely still to be made; 0 where the judgement is recorded.
-        cost_usd: Cost of these calls with answers of full length; None where a price is unknown.
+        cost_usd: What these calls cost with the longest answers; None where a price is unknown.
     """
 
     job: Job
@@ -87,7 +87,7 @@ class RecordedTurn(BaseModel):
 
 class Recording(BaseModel):
     """
-    The turns of one judgement, in the order in which they were answered.
+    The turns in one judgement, in the order in which they were answered.
 
     `is_complete` is set when the judgement ended without a failed call, so that a replay asks no model.
     """
@@ -118,7 +118,7 @@ class Recordings:
 
     def read(self, key: str) -> Recording | None:
         """
-        The recording of a judgement; None without one.
+        A judgement's recording; None without one.
 
         Raises:
             ConfigurationError: The file cannot be read or holds something else.
@@ -166,7 +166,7 @@ class Recordings:
 
 def plan(settings: Settings, jobs: Sequence[Job], recordings: Recordings) -> list[Planned]:
     """
-    Find out which calls the samples of one session by one judge still need.
+    Find out which calls one judge's samples for one session still need.
 
     Args:
         jobs: They differ by `sample` only.
@@ -217,7 +217,7 @@ class LiveJudges:
         self._clients: dict[str, JudgeClient] = {}
 
     def ask_of(self, job: Job) -> Ask:
-        """The `Ask` of one judgement, which has the time of one attempt."""
+        """The `Ask` for one judgement, which has as much time as one attempt."""
         clock = AttemptClock(self._settings.attempt_timeout_s)
 
         async def ask(question: Question) -> Turn:
@@ -264,7 +264,7 @@ async def judge_all(
     Make all judgements; returns them in the order of `planned`.
 
     Recorded turns are replayed, and each new turn is recorded before the next question, so that a run that
-    was stopped continues where it was. Samples of one session are made one after another, so that the
+    was stopped continues where it was. Samples for one session are made one after another, so that the
     provider's prompt cache serves them.
 
     Args:
@@ -373,7 +373,7 @@ class _RecordedAsk:
 
 
 def _chain_of(settings: Settings, job: Job) -> ChainSettings:
-    """The settings of the session's chain, with one sample by the judge of the job."""
+    """The settings of the session's chain, with one sample by the job's judge."""
     changes = {
         "criteria": job.criteria.name,
         "providers": (job.provider,),

@@ -1,5 +1,5 @@
 """
-Compares the sessions of two versions metric by metric: totals, outcomes and how the agents worked.
+Compares two versions' sessions metric by metric: totals, outcomes and how the agents worked.
 
 Sessions are compared within chain and alert type, totals and outcomes within the judge as well. The data is
 observational: incidents were not assigned to versions at random, so the version is only one explanation of a
@@ -66,7 +66,7 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class MetricComparison:
     """
-    One metric of two versions.
+    One metric for two versions.
 
     Args:
         difference: Second minus first within strata, which may differ from the two means. The 95 % interval

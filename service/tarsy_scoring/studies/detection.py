@@ -32,7 +32,7 @@ WINDOW = 300  # scores in a group: with more, old scores dominate and a change i
 NEWEST = 100  # scores that are compared with those before, under one judge
 FEWEST_SESSIONS = 60  # under a new judge; a chain with less traffic waits
 DAYS_TO_WAIT = 14  # for anchors and sessions under a new judge
-OWN_ANCHORS = 20  # with fewer, a chain also uses the anchors of other chains
+OWN_ANCHORS = 20  # with fewer, a chain also uses other chains' anchors
 # A new judge is looked at once: both intervals hold together in 96 % of cases. Under one judge each day has a
 # look, so 5 in 100 quiet chains raise an alarm in a year.
 CONFIDENCE = {"sessions": 0.98, "watch": 1 - 0.05 / 365}
@@ -121,7 +121,7 @@ def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     Judges that alternate or substitute for each other have no predecessor.
 
     Args:
-        scores: In order of scoring.
+        scores: In the order in which they were scored.
     """
     if len(scores) < RECENT:
         return None

@@ -1,4 +1,4 @@
-"""Route of the drift report: whether scores changed because of the agents or because of the judge."""
+"""The drift report's route: whether the agents or the judge changed the scores."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ router = scoring_routes("analytics", "/analytics")
 
 
 class DriftQuery(Parameters):
-    """Filters of findings."""
+    """Filters for findings."""
 
     chain: OptionalWord = Field(
         None,

@@ -1,8 +1,8 @@
 """
-The drift loop: request judgements of anchors, look for drift and publish events, in one process at a time.
+The drift loop: request judgements for anchors, look for drift and publish events, in one process at a time.
 
 It delays neither judging nor the relay: anchors have the lowest priority, and an unreachable broker delays
-only the events of this loop. An event is stored with the finding and published under the same id until the
+only this loop's events. An event is stored with the finding and published under the same id until the
 broker acknowledges it (at least once).
 """
 
@@ -44,7 +44,7 @@ LOOP_LOCK = AdvisoryLock("tarsy-scoring drift")
 
 
 class DriftLoop:
-    """The drift loop of this process: active, or on standby while another process holds the lock."""
+    """This process's drift loop: active, or on standby while another process holds the lock."""
 
     def __init__(self, settings: Settings, inbox: Inbox, metrics: Metrics) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""The page of drift: whether a change of totals comes from the judge or from the agents."""
+"""The drift page: whether totals changed because the judge or the agents did."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ TONES: Mapping[str | None, Tone] = {"judge": "fair", "agents": "weak", "both": "
 
 @router.get(PAGE)
 async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
-    """Findings, their meaning, and totals per day of the chosen chain, else of the newest finding's chain."""
+    """Findings, their meaning, and totals per day for the chosen chain or the newest finding's."""
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "drift.html", form)

@@ -1,4 +1,4 @@
-"""The drift report: findings, the state of a chain's drift detection, and anchors that lack judgements."""
+"""The drift report: findings, where a chain's drift detection stands, and anchors that lack judgements."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ STATES: Mapping[State, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ChainStanding:
-    """The current judge of a chain, and what the next look waits for."""
+    """A chain's current judge, and what the next look waits for."""
 
     chain_id: str
     criteria: str
@@ -83,8 +83,8 @@ async def read_report(
     Read the drift report.
 
     Args:
-        chain: None: findings of all chains, without the state of a chain.
-        criteria: Only findings under criteria of this name.
+        chain: None: findings for all chains, without any chain's state.
+        criteria: Only findings under criteria with this name.
         since: Only findings made since then.
 
     Raises:
@@ -116,7 +116,7 @@ async def _chain_standing(
 
 def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> ChainStanding:
     """
-    Describe the state of a chain's drift detection, also in words.
+    Describe where a chain's drift detection stands, also in words.
 
     Args:
         looked: Looks made at the change that brought the current judge.
@@ -138,7 +138,7 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
 
 
 def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datetime) -> str:
-    """Say which look comes next; `both` is the number of anchors with both judges."""
+    """Say which look comes next; `both` counts anchors with both judges."""
     tenure = found.tenure
     if tenure.old is None:
         return "One judge gave the recent scores. A change of the agents is looked for once a day."

@@ -21,12 +21,12 @@ from tarsy_scoring.studies.anchors import AnchorStanding
 from tarsy_scoring.studies.detection import WINDOW, AnchorJudgement, Cause, ChainScore, Drift, Look, Tenure
 from tarsy_scoring.studies.estimates import Estimate
 
-MOST_READ = 3 * WINDOW  # newest scores of all judges together
+MOST_READ = 3 * WINDOW  # newest scores by all judges together
 MOST_SHOWN = 100
 # A judge that follows the same judge again within this time makes the same change, and no further event.
 FLAPPING = timedelta(days=30)
 
-# The first total without a reference of each session of a chain, newest first. Later ones say nothing new
+# Each session's first total without a reference in a chain, newest first. Later ones say nothing new
 # about the agents.
 SCORES = """
 SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
@@ -42,7 +42,7 @@ ORDER BY s.completed_at DESC LIMIT $4
 
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
-# Held during the looks at a chain: a process that lost the lock of the loop unnoticed may look at it as well.
+# Held during the looks at a chain: a process that lost the loop's lock unnoticed may look at it as well.
 LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
 
 _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
@@ -50,7 +50,7 @@ _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a look. Changes are in points, later minus earlier."""
+    """What a look found. Changes are in points, later minus earlier."""
 
     event_id: UUID
     look: Annotated[Look, Field(description="`sessions`: a new judge; `watch`: under one judge.")]
@@ -81,7 +81,7 @@ class Finding:
 
     @property
     def size(self) -> Estimate | None:
-        """The size of the change that `cause` names."""
+        """How large the change is that `cause` names."""
         return {"judge": self.judge, "agents": self.agents, "both": self.whole}.get(self.cause or "none")
 
 
@@ -104,8 +104,8 @@ class Situation:
     What detection knows about a chain.
 
     Args:
-        judgements: Judgements of the anchors that count for the chain.
-        outstanding: Number of these anchors that the current judge is still to judge.
+        judgements: Judgements on the anchors that count for the chain.
+        outstanding: How many such anchors the current judge is still to judge.
     """
 
     chain_id: str
@@ -127,7 +127,7 @@ async def situation(
 
     Args:
         standing: All anchors, as `anchors.standing` returns them.
-        judgements: Judgements of all anchors, as `anchors.judgements` returns them.
+        judgements: Judgements on all anchors, as `anchors.judgements` returns them.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -266,7 +266,7 @@ async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:
 
 
 def event_of(finding: Finding) -> Mapping[str, Any]:
-    """Build the event `scoring.drift_detected` of a finding; equal findings give equal events."""
+    """Build the event `scoring.drift_detected` for a finding; equal findings give equal events."""
     size = finding.size
     at = finding.found_at.astimezone(UTC)
     same = ("chain_id", "criteria_hash", "cause", "is_clear", "old_fingerprint", "new_fingerprint")

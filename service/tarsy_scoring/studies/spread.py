@@ -1,4 +1,4 @@
-"""How consistent one judge is with itself: repeated judgements of one session."""
+"""How consistent one judge is with itself: repeated judgements for one session."""
 
 import math
 import statistics
@@ -13,13 +13,13 @@ from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, band_of
 @dataclass(frozen=True, slots=True)
 class Spread:
     """
-    Spread of repeated judgements of one session; None for what too few judgements cannot show, with the
+    How far repeated judgements for one session spread; None for what too few judgements cannot show, with the
     reason.
 
     Args:
-        median: The lower of the two middle totals when their number is even.
-        width: Highest minus lowest, like the column `spread` of a score.
-        standard_deviation: Standard deviation of the sample, with the divisor n - 1.
+        median: The lower middle total when their number is even.
+        width: Highest minus lowest, like a score's column `spread`.
+        standard_deviation: The sample's standard deviation, with the divisor n - 1.
     """
 
     n: int
@@ -33,7 +33,7 @@ class Spread:
 
 
 def spread(totals: Sequence[float]) -> Spread:
-    """Describe the spread of the totals of repeated judgements."""
+    """Describe how far repeated judgements' totals spread."""
     n = len(totals)
     if n == 0:
         return Spread(0, None, None, None, None, None, None, "there is no judgement")
@@ -46,7 +46,7 @@ def spread(totals: Sequence[float]) -> Spread:
 @dataclass(frozen=True, slots=True)
 class FlipRate:
     """
-    How often two judgements of one session fall into different bands.
+    How often two judgements for one session fall into different bands.
 
     Args:
         rate: 0-1; None without a pair, with the reason.
@@ -64,7 +64,7 @@ class FlipRate:
 
 def flip_rate(totals: Sequence[float], bands: Sequence[Band] = DEFAULT_BANDS) -> FlipRate:
     """
-    The share of pairs of judgements that fall into different bands.
+    The share of judgement pairs that fall into different bands.
 
     An unbiased estimate, for any number of judgements, of the probability that another judgement would show
     another band. Rejected: the share that differs from the most frequent band, because it grows with the

@@ -34,11 +34,11 @@ from tarsy_scoring.timeline.render.context import estimate_tokens
 from tarsy_scoring.timeline.render.fence import fence, new_nonce
 from tarsy_scoring.timeline.text import cut
 
-LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first
+LONGEST_NOTE = 6000  # characters per analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
-MOST_NEEDS = 40  # of one answer: people do not read longer lists, and no answer may flood the report
+MOST_NEEDS = 40  # per answer: people do not read longer lists, and no answer may flood the report
 SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur in every analysis
-LABEL_TOKENS = 6  # of the label before each text, such as `[S12]`
+LABEL_TOKENS = 6  # for the label before each text, such as `[S12]`
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 
 # Analyses in the latest scores, at most $5 for each chain, worst scores first, with the chain's number. They are
@@ -56,7 +56,7 @@ WHERE n <= $5 ORDER BY of_chain DESC, chain_id, n
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A judge's analysis of missing tools in a score."""
+    """What a judge wrote about missing tools in a score."""
 
     score_id: UUID
     text: str
@@ -64,7 +64,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A passage of a score's note."""
+    """A passage in a score's note."""
 
     score_id: UUID
     quote: str
@@ -82,7 +82,7 @@ class Need:
 @dataclass(slots=True)
 class ChainNeeds:
     """
-    The needs that a model found in the analyses of a chain.
+    The needs that a model found in a chain's analyses.
 
     Args:
         read: Analyses that the model was shown, of `notes`.
@@ -123,7 +123,7 @@ _REPLY = ReplyFormat("needs", object_schema({"needs": {"type": "array", "items":
 
 
 class MoneySpent(WaitFor):
-    """The next call could cost more than the remaining budget of the report."""
+    """The next call could cost more than the report's remaining budget."""
 
     waiting_for = "budget"
 
@@ -131,7 +131,7 @@ class MoneySpent(WaitFor):
 @dataclass(slots=True)
 class ReportBudget:
     """
-    The money of all calls of a report.
+    The money for all calls in a report.
 
     A call is charged at the maximum until it is settled, and afterwards if the cost stays unknown.
     """
@@ -145,8 +145,8 @@ class ReportJudge:
     Asks the model about one chain, within the fleet's limits and the report's budget.
 
     Args:
-        deadline_s: Deadline of one question.
-        report_id: Takes the place of a score id in the ledger of calls.
+        deadline_s: Deadline for one question.
+        report_id: Stands for a score id in the ledger of calls.
     """
 
     client: JudgeClient
@@ -168,7 +168,7 @@ class ReportJudge:
 
         Raises:
             MoneySpent: The call could cost more than the rest of the budget.
-            WaitFor: A pause or a limit of the fleet forbids the call now.
+            WaitFor: A pause or a fleet limit forbids the call now.
             DatabaseAway: Pauses are unknown.
         """
         assert most_usd is not None, "providers without prices are not asked"
@@ -208,15 +208,15 @@ async def read_needs(
     most_notes: int,
 ) -> list[ChainNeeds]:
     """
-    Find the needs in the judges' analyses of each chain, the chain with most of them first.
+    Find the needs in each chain's analyses by judges, the chain with most of them first.
 
     Args:
         clients: By provider. The first provider of the chain with prices and a large enough window is asked.
-        max_usd: Budget of all calls together.
-        most_notes: Maximum number of analyses of a chain.
+        max_usd: Budget for all calls together.
+        most_notes: Maximum number of analyses per chain.
 
     Raises:
-        DatabaseAway: Before the first question; later failures only end the reading of a chain.
+        DatabaseAway: Before the first question; later failures only end the reading for a chain.
     """
     await limits.refresh()
     rows = await database.once(lambda c: c.fetch(database.sql(NOTES), *selection.arguments, most_notes))
@@ -298,7 +298,7 @@ def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need]
     Keep the quotes that occur in the notes they cite, one for each score.
 
     Returns:
-        The needs that keep a quote, and the number of quotes that occur nowhere.
+        The needs that keep a quote, and how many quotes occur nowhere.
     """
     by_label = {f"S{n}": note for n, note in enumerate(notes, start=1)}
     texts = {label: _bare(note.text) for label, note in by_label.items()}
@@ -318,6 +318,6 @@ def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need]
 
 
 def _bare(text: str) -> str:
-    """The case-folded letters and digits of a text, for comparing quotes with notes."""
+    """The case-folded letters and digits in a text, for comparing quotes with notes."""
     # Models change punctuation, case and line ends when they quote.
     return "".join(c for c in text.casefold() if c.isalnum())

@@ -1,1 +1,1 @@
-"""The verbs of the studies."""
+"""The studies' verbs."""

@@ -1,4 +1,4 @@
-"""`anchors`: sessions that every judge judges, to separate a change of judge from a change of agents."""
+"""`anchors`: sessions that every judge judges, to tell whether the judge or the agents changed."""
 
 import sys
 from collections import Counter
@@ -62,7 +62,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
     Make scored sessions anchors, by name or at random.
 
     --sample draws from each chain and alert type in proportion to the share, because anchors should resemble
-    ordinary sessions. 40 anchors of a chain detect a judge that moved by 8 points. Every judge judges each
+    ordinary sessions. 40 anchors in a chain detect a judge that moved by 8 points. Every judge judges each
     anchor once, at the cost of a score. A running worker requests these judgements by itself, within the
     budgets and at lowest priority.
     """

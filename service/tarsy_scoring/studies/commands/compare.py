@@ -1,4 +1,4 @@
-"""`compare`: compares two versions of the agents by their sessions, or two criteria on the same sessions."""
+"""`compare`: compares two agent versions by their sessions, or two criteria on the same sessions."""
 
 import sys
 from collections import Counter
@@ -59,7 +59,7 @@ MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The judgements of one session under both criteria."""
+    """One session's judgements under both criteria."""
 
     first: OrderedJudgement
     second: OrderedJudgement
@@ -111,14 +111,14 @@ def compare(
     as_json: bool,
 ) -> None:
     """
-    Compare two versions of the agents, or two criteria.
+    Compare two agent versions, or two criteria.
 
     --label NAME compares stored scores and interaction metrics of the sessions with two values of a label. It
     compares within chain and alert type, totals within the judge too, gives 95 % intervals, and puts the older
     value first. It requests no judgement. Exit status 1: there is nothing to compare.
 
     --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. These
-    judgements never become the score of a session. Needs a running worker. Exit status 1: not every judgement
+    judgements never become a session's score. Needs a running worker. Exit status 1: not every judgement
     produced a total in time; outstanding ones continue, and the command that shows them later is printed.
     """
     settings = settings_of_environment()
@@ -135,7 +135,7 @@ def compare(
 
 def _refuse_options(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
     """
-    Refuse options of the other mode.
+    Refuse the other mode's options.
 
     Args:
         owner: The option that chooses the other mode.
@@ -208,14 +208,14 @@ def choose_values(
     label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None
 ) -> tuple[str, str]:
     """
-    Choose the two values to compare: the requested ones, else the only two, in order of appearance.
+    Choose the two values to compare: the requested ones, else the only two, as they appear.
 
     Raises:
         click.BadParameter: A requested value has no session.
         click.UsageError: There are more than two values, and none is requested.
         ScoringError: There is only one value.
     """
-    counts = Counter(s.value for s in sessions)  # keeps the order of appearance
+    counts = Counter(s.value for s in sessions)  # keeps the order in which they appear
     known = ", ".join(f"{value!r} ({counted(n, 'scored session')})" for value, n in counts.items())
     if wanted is not None:
         if unknown := [value for value in wanted if value not in counts]:
@@ -265,7 +265,7 @@ def _compare_criteria(
 
 
 def pairs_of(judgements: Mapping[Order, OrderedJudgement], criteria: tuple[str, str]) -> list[Pair]:
-    """The two judgements of each session, in the order of the sessions."""
+    """Each session's two judgements, in session order."""
     sessions = dict.fromkeys(order.session_id for order in judgements)
     first, second = (
         {o.session_id: j for o, j in judgements.items() if o.criteria == name} for name in criteria
@@ -274,7 +274,7 @@ def pairs_of(judgements: Mapping[Order, OrderedJudgement], criteria: tuple[str, 
 
 
 def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """JSON document: every pair and the summary of the differences."""
+    """JSON document: every pair, and a summary that describes the differences."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
     found = [p.difference for p in pairs if p.difference is not None]

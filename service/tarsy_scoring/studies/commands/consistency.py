@@ -1,4 +1,4 @@
-"""`consistency SESSION`: measures how much repeated judgements of one session differ."""
+"""`consistency SESSION`: measures how much repeated judgements for one session differ."""
 
 import sys
 from collections import Counter
@@ -51,7 +51,7 @@ def consistency(
     """
     Have one session judged several times and show the spread.
 
-    These judgements never become the score of the session. Needs the database and a running worker. Exit
+    These judgements never become the session's score. Needs the database and a running worker. Exit
     status 1: not every judgement produced a total in time; outstanding ones continue, and the command that
     shows them later is printed.
     """

@@ -44,7 +44,7 @@ _MOST_NAMED = 3  # sessions that an error message names
 
 
 class _ListsOfNames(click.Command):
-    """A command whose options of `_LISTS` take all words up to the next option."""
+    """A command whose options in `_LISTS` take all words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each word, as click expects."""
@@ -67,7 +67,7 @@ class Bench:
     Sessions and the judges that judge them.
 
     Args:
-        left_out: Number of labels by outcome that are not judged.
+        left_out: How many labels are not judged, by outcome.
         unreadable: Why a session cannot be judged, by session id.
     """
 
@@ -137,8 +137,9 @@ def judge_bench(
     database, and budgets do not apply.
 
     The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
-    1 is perfect, 0.5 is chance. Sessions of one source form pairs. A session without a score loses all pairs.
-    Intervals take sessions of one incident as one observation.
+    1 is perfect, 0.5 is chance. Sessions from one source form pairs. A session without a score loses each
+    pair.
+    Intervals take sessions about one incident as one observation.
 
     Each judgement is recorded as it is made, so a run that was stopped continues, and the same judgement is
     never asked for twice. Exit status 1: a session has no score.
@@ -325,7 +326,7 @@ def _is_terminal() -> bool:
 def document_of(
     settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[Judged]
 ) -> dict[str, Any]:
-    """JSON document: an arm for each combination of criteria and provider, and the sessions ranked wrongly."""
+    """JSON document: an arm for each criteria and provider, and the sessions ranked wrongly."""
     by_judge = {key: _samples_by_session(of_judge) for key, of_judge in groupby(judged, _judge_of)}
     arms, wrongly = list[dict[str, Any]](), list[dict[str, Any]]()
     for criteria, provider in bench.judges:

@@ -1,7 +1,7 @@
 """
 Judgements that a command orders besides the score of a session and follows until they end.
 
-Workers make the judgements. A run of a command has an id; repeating a run orders nothing new and shows how
+Workers make the judgements. A command's run has an id; repeating a run orders nothing new and shows how
 far the judgements are.
 """
 
@@ -35,7 +35,7 @@ NO_WORKER = "no worker is judging. Start one with `tarsy-scoring worker`"
 
 @dataclass(frozen=True, slots=True)
 class OrderedJudgement:
-    """State of an ordered score; the fields are those of the score document."""
+    """An ordered score's state, with fields as in the score document."""
 
     score_id: UUID
     session_id: str
@@ -60,7 +60,7 @@ class OrderedJudgement:
 
     @property
     def band(self) -> str | None:
-        """Band of the total under the criteria; None without a total or between two bands."""
+        """The total's band under the criteria; None without a total or between two bands."""
         return None if self.total_score is None else band_of(self.total_score, bands_of(self.bands or {}))
 
     def document(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class OrderedJudgement:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """
-    Tokens and cost of judgements that have ended.
+    What ended judgements took in tokens and money.
 
     Each is the sum over the judgements that report it, and None if none does. `unknown` is the number of
     ended judgements without a known cost.
@@ -114,7 +114,7 @@ def _tokens_of(usages: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def status_of(judgements: Iterable[OrderedJudgement]) -> int:
-    """Exit status of a command: 0 if every judgement has a total."""
+    """A command's exit status: 0 if every judgement has a total."""
     return 0 if all(j.total_score is not None for j in judgements) else FAILED
 
 
@@ -124,10 +124,10 @@ def status_of(judgements: Iterable[OrderedJudgement]) -> int:
 @dataclass(frozen=True, slots=True)
 class StudyRun:
     """
-    The orders of a command, and the command line that shows them again.
+    What a command orders, and the command line that shows them again.
 
     Args:
-        arguments: Arguments of the command, without `--run`.
+        arguments: The command's arguments, without `--run`.
     """
 
     run_id: UUID
@@ -152,7 +152,7 @@ timeout_option = click.option(
 
 
 def run_options(command: Any) -> Any:
-    """The options of every command that orders judgements and follows them."""
+    """Options for every command that orders judgements and follows them."""
     add_run = click.option(
         "--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command."
     )
@@ -161,7 +161,7 @@ def run_options(command: Any) -> Any:
 
 async def follow(settings: Settings, run: StudyRun, timeout_s: float) -> dict[Order, OrderedJudgement]:
     """
-    Order the judgements of a run and follow them until all have ended or `timeout_s` is over.
+    Order a run's judgements and follow them until all have ended or `timeout_s` is over.
 
     Prints on stderr which judgements are outstanding and how to see them later. However it ends, workers
     continue with the ordered judgements.

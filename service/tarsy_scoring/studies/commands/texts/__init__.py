@@ -1,4 +1,4 @@
-"""Texts of the studies for terminals."""
+"""The studies' texts for terminals."""
 
 from functools import partial
 
