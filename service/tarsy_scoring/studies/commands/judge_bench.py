@@ -132,14 +132,13 @@ def judge_bench(
 
     Sessions with a known outcome are judged. LABELS.csv comes first and has a header and a line per session:
     `session_id` and `outcome` (correct, wrong; partial and unknown are left out), and optionally `source` and
-    `incident`. Every session is judged under each criteria at each provider: --criteria
-    A B --providers X Y makes four judges. The calls and their cost are shown first. Needs neither Kafka nor a
-    database, and budgets do not apply.
+    `incident`. Every session is judged under each criteria at each provider: --criteria A B --providers X Y
+    makes four judges. The calls and their cost are shown first. Needs neither Kafka nor a database, and
+    budgets do not apply.
 
     The AUC is the share of pairs of a right and a wrong session in which the right one has the higher total:
     1 is perfect, 0.5 is chance. Sessions from one source form pairs. A session without a score loses each
-    pair.
-    Intervals take sessions about one incident as one observation.
+    pair. Intervals take sessions about one incident as one observation.
 
     Each judgement is recorded as it is made, so a run that was stopped continues, and the same judgement is
     never asked for twice. Exit status 1: a session has no score.
