@@ -129,7 +129,7 @@ def _summary(command: str) -> str:
         return LAB_SUMMARIES[command]
     package, _, module = _module_of(command).rpartition(".")
     text = files(package).joinpath(f"{module}.py").read_text("utf-8")
-    found = re.search(rf'def {command.replace("-", "_")}\(.*?"""\s*(.+?\.)\s', text, re.DOTALL)
+    found = re.search(rf'def {command.replace("-", "_")}\(.*?"""\s*(.+?\.)(?:\s|""")', text, re.DOTALL)
     return found[1] if found else ""
 
 

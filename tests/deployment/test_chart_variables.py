@@ -116,7 +116,9 @@ def test_secret_variables_reach_every_program_with_the_configuration(charts: dic
         given = {v["name"]: v.get("valueFrom") for v in container["env"]}
         for name, source in wanted.items():
             assert given[name] == {"secretKeyRef": {"name": source["existingSecret"], "key": source["key"]}}
-    assert holders == {f"scoring-{name}" for name in ("intake", "worker", "api", "bridge", "insights", "prune", "test")}
+    assert holders == {
+        f"scoring-{name}" for name in ("intake", "worker", "api", "bridge", "insights", "notify", "prune", "test")
+    }
 
 
 def test_env_refuses_secrets_and_variables_of_the_chart(helm: Render) -> None:
