@@ -35,16 +35,6 @@ LAG, LAST_PASS = "tarsy_scoring_consumer_lag_records", "tarsy_scoring_intake_las
 # --- metrics -------------------------------------------------------------------------------------------
 
 
-def test_the_page_names_the_metrics_of_the_process_itself() -> None:
-    """Memory, processor and files come from the client library; the table of our own metrics is generated."""
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    names = {s.name for family in Metrics().registry.collect() for s in family.samples}
-    foreign = {n for n in names if not n.startswith("tarsy_scoring_") and not n.endswith("_created")}
-
-    assert "process_resident_memory_bytes" in foreign
-    assert [name for name in sorted(foreign) if f"`{name}`" not in page] == []
-
-
 def test_names_end_in_their_unit() -> None:
     endings = {"counter": "_total", "histogram": ("_seconds", "_points")}
     kinds = {attribute: kind.__name__.lower() for attribute, kind in get_type_hints(Metrics).items()}
