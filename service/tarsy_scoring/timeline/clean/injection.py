@@ -27,6 +27,8 @@ _PATTERNS = [
     for name, patterns in read_rules("injections.yaml", "patterns").items()
     for pattern in patterns
 ]
+# One search tells that a stretch has none of them, as nearly all have.
+_ANY_PATTERN = compile_bytes("|".join(f"(?:{pattern.pattern})" for _, pattern in _PATTERNS), capture=False)
 _MOST_SPANS = 10_000  # a text with more of them counts as one from the first span on
 _LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(?:\n|\\{1,8}n)\Z")
 _MARKER = INSTRUCTION_REMOVED.encode()
@@ -58,6 +60,8 @@ def find_injections(data: bytes) -> list[Span]:
     text = folded.text.replace(_MARKER, b"\1" * len(_MARKER))
     spans: list[Span] = []
     for start, end in _near(text):
+        if _ANY_PATTERN.search(text, start, end) is None:
+            continue
         for name, pattern in _PATTERNS:
             position = start
             while (found := pattern.search(text, position, end)) is not None:
