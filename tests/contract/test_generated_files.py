@@ -58,7 +58,6 @@ def test_examples_are_valid_and_complete() -> None:
         "waiting_for",
         "waiting_for_text",
         "latest_attempt",
-        "labels_nearby",
         "current_stage",
         "left_out",
     }

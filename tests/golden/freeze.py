@@ -1,5 +1,5 @@
 """
-Compare the code with the golden artefacts in `data/`: its public surface, the judge's input, tables and plans.
+Compare the code with the golden artefacts in `data/`: criteria hashes, the judge's input and query plans.
 
 `python tests/golden/freeze.py` compares, `--write` writes the artefacts. A refactoring leaves every artefact unchanged.
 A change of behaviour commits the new artefacts.
@@ -33,11 +33,11 @@ artefacts:
 
 examples:
   python tests/golden/freeze.py                         compare all
-  python tests/golden/freeze.py --only openapi plans    compare two of them
-  python tests/golden/freeze.py --write --only metrics  accept a change of the metrics
+  python tests/golden/freeze.py --only criteria plans   compare two of them
+  python tests/golden/freeze.py --write --only plans    accept changed plans
 
 In a diff, lines with - come from tests/golden/data and lines with + from the code. An artefact is skipped, with the
-reason, where the machine lacks helm or the recorded sessions; a skipped artefact is no failure.
+reason, where the machine lacks the recorded sessions; a skipped artefact is no failure.
 
 The default folder of recorded sessions is ../shared/sessions beside the checkout. For a checkout in another place, give
 --sessions or set {SESSIONS_VARIABLE}.

@@ -48,10 +48,10 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
     """
     Delete expired rows.
 
-    SCORING_RETENTION_DAYS and `retention` in the YAML say when a row expires. A session is deleted whole when
-    it had no activity during the retention of scores. Until then the newest completed score stays, however
-    old. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka keeps the
-    topics, or a redelivered event is scored again.
+    SCORING_RETENTION_DAYS, or --keep, says when a row expires. A session is deleted whole when it had no
+    activity for that time. Until then the newest completed score stays, however old. Open scores stay.
+    Requests stay for 30 days or more: keep them longer than Kafka keeps the topics, or a redelivered
+    event is scored again.
 
     Safe beside running workers: it works a quarter of the time (--share) and sleeps otherwise. Concurrent
     runs are safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
