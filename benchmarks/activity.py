@@ -1,7 +1,7 @@
 """What PostgreSQL counted for a database: transactions and written rows."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Self
 
 import asyncpg
@@ -9,9 +9,9 @@ import asyncpg
 _FLUSHED_WITHIN_S = 10.0
 
 _COUNT = """
-SELECT xact_commit + xact_rollback, inserted, updated, hot_updated FROM pg_stat_database, (
-  SELECT coalesce(sum(n_tup_ins), 0)::bigint AS inserted, coalesce(sum(n_tup_upd), 0)::bigint AS updated,
-    coalesce(sum(n_tup_hot_upd), 0)::bigint AS hot_updated FROM pg_stat_user_tables) AS tables
+SELECT xact_commit + xact_rollback, inserted, updated FROM pg_stat_database, (
+  SELECT coalesce(sum(n_tup_ins), 0)::bigint AS inserted, coalesce(sum(n_tup_upd), 0)::bigint AS updated
+  FROM pg_stat_user_tables) AS tables
 WHERE datname = current_database()
 """
 
@@ -23,26 +23,16 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Transactions, inserted and updated rows; `hot_updates` left every index as it was."""
+    """Transactions, inserted and updated rows."""
 
     transactions: float
     inserts: float
     updates: float
-    hot_updates: float
 
-    def __sub__(self, other: Self) -> "Activity":
-        return Activity(
-            self.transactions - other.transactions,
-            self.inserts - other.inserts,
-            self.updates - other.updates,
-            self.hot_updates - other.hot_updates,
-        )
-
-    def per(self, scores: int) -> "Activity":
-        """The counts per score."""
-        return Activity(
-            self.transactions / scores, self.inserts / scores, self.updates / scores, self.hot_updates / scores
-        )
+    def since(self, before: Self, scores: int) -> "Activity":
+        """The counts per score after an earlier look."""
+        changes = zip(astuple(self), astuple(before), strict=True)
+        return Activity(*((now - then) / scores for now, then in changes))
 
 
 async def read_activity(connection: asyncpg.Connection) -> Activity:

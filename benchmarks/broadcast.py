@@ -14,7 +14,20 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosedError
 
-from benchmarks.live_load import COMPLETED
+# Fields of `scoring.completed` besides those of every event, at their usual length.
+COMPLETED = {
+    "total_score": 67,
+    "outcome": "pass",
+    "criteria": "investigation-methodology",
+    "criteria_hash": "0" * 64,
+    "judge_fingerprint": "1" * 64,
+    "failure_tags": ["premature_conclusion", "unverified_claim"],
+    "flags": [],
+    "usage": {"input_tokens": 24_000, "cached_input_tokens": 20_000, "output_tokens": 900, "cost_usd": 0.0123},
+    "score_triggered_by": "auto",
+    "alert_type": "PodCrashLoop",
+    "labels": {"guidance": "v2"},
+}
 
 
 async def send(clients: set[ServerConnection], rate: int, seconds: int) -> None:

@@ -24,12 +24,12 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import structlog
 import uvloop
 
-from benchmarks.live_load import COMPLETED, FILL, SCORES
+from benchmarks.broadcast import COMPLETED
 from benchmarks.meter import metered
 from benchmarks.programs import program
 from tarsy_scoring.config.load import load_settings
@@ -46,6 +46,13 @@ WAIT_S = 30.0
 # of Kafka connect. They would be most of the slowest hundredth.
 WARM_UP_S = 5
 TARGET_P99_MS = 50.0  # on a quiet machine
+SCORES = 100
+FILL = f"""
+INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SCORES}) n;
+INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, status)
+SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, 1, 'auto', 'c', 'pending'
+FROM generate_series(1, {SCORES}) n;
+"""
 _POSITION = re.compile(rb'"position":(\d+)')
 _EMITTED = re.compile(rb'"timestamp_us":(\d+)')
 
@@ -58,7 +65,6 @@ class Asked:
     deaf: int
     rate: int
     seconds: int
-    broker: Literal["auto", "apache-kafka", "tansu"]
 
     @property
     def events(self) -> int:
@@ -215,7 +221,6 @@ async def listen(port: int, asked: Asked) -> None:
                 "deliveries": len(ordered),
                 "p50_ms": _share(ordered, 0.5),
                 "p99_ms": _share(ordered, 0.99),
-                "p999_ms": _share(ordered, 0.999),
                 "max_ms": _share(ordered, 1.0),
             }
         ),
@@ -241,26 +246,6 @@ async def emit(database: Database, asked: Asked) -> None:
         await asyncio.sleep(max(0.0, began + (n + 1) / asked.rate - time.monotonic()))
 
 
-@contextlib.asynccontextmanager
-async def _program(module: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *words),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), 15)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-
-
 async def _line(process: asyncio.subprocess.Process, timeout_s: float = WAIT_S) -> str:
     assert process.stdout is not None
     return (await asyncio.wait_for(process.stdout.readline(), timeout_s)).decode().strip()
@@ -272,20 +257,22 @@ def _say(process: asyncio.subprocess.Process) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(port: str, asked: Asked) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _listening(port: str, asked: Asked, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """The clients of a server on `port`; all have subscribed."""
     words = [port, *(f"{getattr(asked, name)}" for name in ("clients", "deaf", "rate", "seconds"))]
-    async with _program("benchmarks.gateway", "listen", *words) as clients:
+    log_file = folder / "clients.log"
+    async with program("-m", "benchmarks.gateway", "listen", *words, env={}, log_file=log_file) as clients:
         assert await _line(clients) == "ready"
         yield clients
 
 
-async def measure_broadcast(asked: Asked) -> dict[str, Any]:
+async def measure_broadcast(asked: Asked, folder: Path) -> dict[str, Any]:
     """Send as many events through a bare broadcast, to clients that all read; returns what the clients saw."""
     asked = replace(asked, deaf=0)
+    words = (str(asked.rate), str(WARM_UP_S + asked.seconds))
     async with (
-        _program("benchmarks.broadcast", str(asked.rate), str(WARM_UP_S + asked.seconds)) as server,
-        _listening(await _line(server), asked) as clients,
+        program("-m", "benchmarks.broadcast", *words, env={}, log_file=folder / "broadcast.log") as server,
+        _listening(await _line(server), asked, folder) as clients,
     ):
         _say(server)
         assert await _line(server, 10 * (WARM_UP_S + asked.seconds) + WAIT_S) == "sent"
@@ -297,7 +284,7 @@ async def measure(asked: Asked) -> dict[str, Any]:
     """Start all programs, send the events, and return the results of clients, server and machine."""
     async with contextlib.AsyncExitStack() as started:
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-")))
-        stack = await started.enter_async_context(Stack(broker=asked.broker))
+        stack = await started.enter_async_context(Stack())
         env = stack.env | {"SCORING_API_PORT": "0", "SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "json"}
         await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
         settings = load_settings(env)
@@ -306,11 +293,11 @@ async def measure(asked: Asked) -> dict[str, Any]:
         await database.open()
         started.push_async_callback(database.close)
         await database.once(lambda c: c.execute(FILL))
-        bare = await measure_broadcast(asked)
+        bare = await measure_broadcast(asked, folder)
         log_file = folder / "api.log"
         server = await started.enter_async_context(program("-m", "tarsy_scoring", "api", env=env, log_file=log_file))
         port = (await _line(server)).rpartition(":")[2]
-        clients = await started.enter_async_context(_listening(port, asked))
+        clients = await started.enter_async_context(_listening(port, asked, folder))
         stopping = asyncio.Event()
         relay = asyncio.create_task(Relay(settings, database, Metrics()).run(stopping))
         pids = {"measured": server.pid, "clients": clients.pid, "relay": os.getpid()}
@@ -340,22 +327,20 @@ def main() -> int:
     """
     Run the measurement, or one of its programs.
 
-    Returns:
-        Exit status 0: each client that reads got every event in order, with p99 under the target; 1: not so,
-        or the machine was too busy to send at the asked rate.
+    Exit status 0: each client that reads got every event in order, with p99 under the target; 1: not so, or the machine
+    was too busy to send at the asked rate.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     if sys.argv[1:2] == ["listen"]:
         port, clients, deaf, rate, seconds = map(int, sys.argv[2:])
-        uvloop.run(listen(port, Asked(clients, deaf, rate, seconds, "auto")))
+        uvloop.run(listen(port, Asked(clients, deaf, rate, seconds)))
         return 0
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--deaf", type=int, default=10, help="of them never read")
     parser.add_argument("--rate", type=int, default=200, help="events per second")
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
     asked = Asked(**vars(parser.parse_args()))
     result = uvloop.run(measure(asked))
     print(json.dumps(result, indent=2))

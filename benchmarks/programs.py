@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -28,7 +27,7 @@ async def program(
     """
     Run a program, `python` by default, with these arguments.
 
-    Standard output is a pipe; standard error goes to `log_file`.
+    Standard input and output are pipes; standard error goes to `log_file`.
 
     At the end the program gets SIGTERM, and SIGKILL after `STOP_S`.
 
@@ -40,7 +39,7 @@ async def program(
         process = await asyncio.create_subprocess_exec(
             *(executable, *arguments),
             env=base_env | dict(env),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             limit=2**24,
@@ -93,10 +92,9 @@ class Judge:
         """Number of calls that it has received so far."""
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALLS_TIMEOUT_S)) as session,
-            session.get(self.base_url.removesuffix("/v1") + "/script") as response,
+            session.get(self.base_url.removesuffix("/v1") + "/calls") as response,
         ):
-            script: dict[str, Any] = await response.json()
-            return int(script["calls"])
+            return int(await response.text())
 
 
 @asynccontextmanager

@@ -12,13 +12,12 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import asyncpg
 import psutil
-from pydantic_core import to_json
 
 from benchmarks.meter import peak_rss
 from benchmarks.programs import ProgramFailed, first_line, program
@@ -64,14 +63,14 @@ async def ask(client: aiohttp.ClientSession, address: str, path: str) -> tuple[f
     return 1000 * (time.monotonic() - began), len(body)
 
 
-async def measure_page(process: asyncio.subprocess.Process, address: str, path: str, times: int) -> Page:
+async def measure_page(process: asyncio.subprocess.Process, address: str, path: str) -> Page:
     """Measure a page, one request at a time; the first one, `SETTLED_S` after the start, is the cold one."""
     api = psutil.Process(process.pid)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client:
         await asyncio.sleep(SETTLED_S)
         cold_ms, size = await ask(client, address, path)
         before = api.cpu_times()
-        ordered = sorted([(await ask(client, address, path))[0] for _ in range(times)])
+        ordered = sorted([(await ask(client, address, path))[0] for _ in range(TIMES)])
         after = api.cpu_times()
     return Page(
         path,
@@ -79,27 +78,27 @@ async def measure_page(process: asyncio.subprocess.Process, address: str, path: 
         round(ordered[len(ordered) // 2], 1),
         round(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 1),
         size,
-        round(1000 * (after.user + after.system - before.user - before.system) / times, 1),
+        round(1000 * (after.user + after.system - before.user - before.system) / TIMES, 1),
         round(peak_rss(api) / 1e6, 1),
     )
 
 
-async def measure(directory: Path, times: int, only: str) -> list[Page]:
+async def measure(directory: Path, only: str) -> list[Page]:
     """Measure the pages whose address contains `only`, each over a PostgreSQL that was just started."""
-    async with stored(directory) as (postgres, _):
+    async with stored(directory) as postgres:
         found = []
         for path in await paths(postgres.url):
             if only in path:
                 await postgres.stop()
                 empty_caches()
                 await postgres.start()
-                found.append(await measure_path(postgres.url, path, times))
+                found.append(await measure_path(postgres.url, path))
                 sys.stdout.write(row(found[-1]))
                 sys.stdout.flush()
         return found
 
 
-async def measure_path(url: str, path: str, times: int) -> Page:
+async def measure_path(url: str, path: str) -> Page:
     """Measure one page with an API of its own. Raises: ProgramFailed: it did not start, or refused the page."""
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         log_file = Path(place) / "api.log"
@@ -107,7 +106,7 @@ async def measure_path(url: str, path: str, times: int) -> Page:
         env["SCORING_API_RATE_PER_MINUTE"] = "100000"
         async with program("-m", "tarsy_scoring", "api", env=env, log_file=log_file) as process:
             line = await first_line(process, log_file)
-            return await measure_page(process, line.split()[-1], path, times)
+            return await measure_page(process, line.split()[-1], path)
 
 
 def empty_caches() -> None:
@@ -129,7 +128,6 @@ async def paths(url: str) -> list[str]:
         "/missing-tools",
         "/missing-tools?since=&until=",
         "/missing-tools?chain=chain-7",
-        f"{API}/missing-tools",
         "/drift",
         "/drift?chain=chain-7",
         "/trends?chain=chain-7",
@@ -148,17 +146,9 @@ async def paths(url: str) -> list[str]:
         "/?flag=breakdown_mismatch&min=90",
         "/sessions/session-4711",
         f"{API}/sessions?limit=200",
-        f"{API}/sessions?limit=200&sort=score_desc",
         f"{API}/analytics/trends",
-        f"{API}/analytics/distribution",
-        f"{API}/analytics/failure-tags",
         f"{API}/analytics/missing-tools",
-        f"{API}/analytics/drift",
-        f"{API}/sessions/session-4711/scores",
         f"{API}/scores/{score_id}/turns",
-        f"{API}/review",
-        f"{API}/trust",
-        f"{API}/scores/{score_id}/labels",
     ]
 
 
@@ -173,23 +163,17 @@ def main() -> int:
     """
     Measure and print the latencies.
 
-    Returns:
-        Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not
-        measured.
+    Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not measured.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("--times", type=int, default=TIMES)
     parser.add_argument("directory", type=Path, help="which benchmarks.stored has filled")
     parser.add_argument("--only", default="", help="pages whose address contains this text")
-    parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     try:
-        found = asyncio.run(measure(asked.directory, asked.times, asked.only))
+        found = asyncio.run(measure(asked.directory, asked.only))
     except (ProgramFailed, TimeoutError) as error:
         sys.stderr.write(f"benchmarks: {str(error) or 'the API did not start in time'}\n")
         return 1
-    if asked.json:
-        sys.stdout.write(to_json([asdict(page) for page in found]).decode() + "\n")
     pages = [page for page in found if not page.path.startswith(API)]
     return 0 if all(page.cold_ms <= COLD_TARGET_MS and page.p50_ms <= TARGET_MS for page in pages) else 1
 

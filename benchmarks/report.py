@@ -2,9 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -102,7 +100,6 @@ _VALUES: Mapping[str, Callable[[Result], float | None]] = {
     "transactions": lambda r: r.own.transactions if r.own else None,
     "inserts": lambda r: r.own.inserts if r.own else None,
     "updates": lambda r: r.own.updates if r.own else None,
-    "hot_updates": lambda r: r.own.hot_updates if r.own else None,
     "tarsy_transactions": lambda r: r.tarsy.transactions if r.tarsy else None,
     "judge_calls": lambda r: r.judge_calls / r.completed,
     "bystanders_share": lambda r: r.bystanders_share,
@@ -110,9 +107,7 @@ _VALUES: Mapping[str, Callable[[Result], float | None]] = {
 
 
 def as_json(summaries: Sequence[Summary], about: dict[str, Any]) -> dict[str, Any]:
-    """
-    The report as JSON: of each value its median and range, to four digits. It has no host name and no path.
-    """
+    """The report as JSON: of each value its median and range, to four digits. It has no host name and no path."""
     rows = []
     for one in summaries:
         spreads = {name: one.spread(value) for name, value in _VALUES.items()} | {"ratio_to_bare": one.ratio_to_bare}
@@ -124,20 +119,12 @@ def as_json(summaries: Sequence[Summary], about: dict[str, Any]) -> dict[str, An
 def machine() -> dict[str, Any]:
     """Hardware and software of the measurement."""
     return {
-        "processor": _processor(),
+        "processor": platform.processor() or platform.machine(),
         "cores": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": platform.system(),
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def print_table(console: Console, summaries: Sequence[Summary], about: dict[str, Any]) -> None:
@@ -146,7 +133,7 @@ def print_table(console: Console, summaries: Sequence[Summary], about: dict[str,
     context = f"{about['context_bytes'] // 1000} KB per context"
     title = f"{at['cores']} cores, Python {at['python']}, {about['broker']}, {context}"
     table = Table(title=title, title_justify="left", caption_justify="left", caption=_CAPTION)
-    for heading in _HEADINGS:
+    for heading in (*_HEADINGS, *_BESIDE):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for one in summaries:
         table.add_row(*_cells(one))
@@ -161,8 +148,8 @@ def print_table(console: Console, summaries: Sequence[Summary], about: dict[str,
             console.print(f"  odd      {name}: {calls} calls of the judge for {completed} scores")
 
 
-_PROGRAM_HEADINGS = ("", "scores", "/s", "/s all", "of ideal", "of bare", "CPU ms", "MB")
-_HEADINGS = (*_PROGRAM_HEADINGS, "judge", "pg", "broker", "tx", "updates")
+_HEADINGS = ("", "scores", "/s", "/s all", "of ideal", "of bare", "CPU ms", "MB")
+_BESIDE = ("judge", "pg", "broker", "tx", "updates")
 _CAPTION = (
     "Medians, and below them least and most of the runs. /s: scores per second without ramp and tail; all: from "
     "first claim to last completion. CPU ms per score and peak MB of the measured process; judge, pg, broker: CPU ms "

@@ -15,10 +15,9 @@ import sys
 import tempfile
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import structlog
 from rich.console import Console
@@ -34,8 +33,6 @@ from benchmarks.tarsy import fill
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.stack import Stack
-
-T = TypeVar("T")
 
 REPORT_WIDTH = 150  # columns of the widest row
 
@@ -83,7 +80,7 @@ async def measure_all(
         console.print("starting PostgreSQL and a broker ...")
         async with AsyncExitStack() as parts:
             stack = await parts.enter_async_context(Stack(broker=broker))
-            filled = (await parts.enter_async_context(stored(directory)))[0] if directory else None
+            filled = await parts.enter_async_context(stored(directory)) if directory else None
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             bench = Bench(stack, folder, peer, filled)
             await _prepare(bench, wanted)
@@ -95,13 +92,7 @@ async def measure_all(
                     except (ProgramFailed, TimeoutError) as error:
                         failures.append(f"{scenario.name}: {str(error) or 'took too long'}")
                         console.print(f"  {failures[-1]}", markup=False, highlight=False)
-            about = {
-                "version": version("tarsy-scoring"),
-                "date": datetime.now(UTC).date().isoformat(),
-                "postgresql": await bench.postgres_version(),
-                "broker": stack.broker,
-                "context_bytes": CONTEXT_BYTES,
-            }
+            about = {"version": version("tarsy-scoring"), "broker": stack.broker, "context_bytes": CONTEXT_BYTES}
     return summarize_rounds(rounds), about, failures
 
 
@@ -179,7 +170,7 @@ def main() -> int:
     return 1 if failures else 0
 
 
-async def _until_signalled(measuring: Coroutine[Any, Any, T]) -> T:
+async def _until_signalled(measuring: Coroutine[Any, Any, Any]) -> Any:
     """Await `measuring`; SIGTERM cancels it as Ctrl-C does, and ends all programs that it started."""
     task = asyncio.current_task()
     assert task is not None

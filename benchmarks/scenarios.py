@@ -81,7 +81,7 @@ class Result:
 
     `whole` reaches from the first claim to the last completion; `steady` leaves out ramp and tail. `cpu_s`
     and `others_cpu_s` are CPU per completed score over the whole run, including intake and publishing,
-    without the start of the process. `steady_cpu_s` is CPU per score of the steady window.
+    without the start of the process.
     """
 
     scenario: Scenario
@@ -89,7 +89,6 @@ class Result:
     whole: Window
     steady: Window | None
     cpu_s: float
-    steady_cpu_s: float | None
     peak_rss: int
     judge_calls: int
     others_cpu_s: Mapping[str, float]
@@ -144,14 +143,6 @@ class Bench:
                 if scenario.kind == "bare":
                     return await self._measure_bare(scenario, asked, progress)
                 return await self._measure_service(scenario, asked, progress)
-
-    async def postgres_version(self) -> str:
-        """The version of PostgreSQL, such as `18.4`."""
-        connection = await asyncpg.connect(self.stack.postgres.url, timeout=10)
-        try:
-            return str(await connection.fetchval("SELECT split_part(current_setting('server_version'), ' ', 1)"))
-        finally:
-            await connection.close()
 
     # --- the bare client -------------------------------------------------------------------------------
 
@@ -226,10 +217,10 @@ class Bench:
                     started = time.time()
                     await post_scores(base_url, [session_name(n) for n in range(scenario.scores)])
                     await _follow(scenario, process, log_file, lambda: _count_peer(connection), progress)
-            activity = await read_activity(connection) - before
+            after = await read_activity(connection)
             completions = await connection.fetchval(_PEER_COMPLETIONS)
         result = _result(scenario, started, started, completions, meter, scenario.scores * TURNS)
-        return replace(result, own=activity.per(result.completed))
+        return replace(result, own=after.since(before, result.completed))
 
     # --- the service -----------------------------------------------------------------------------------
 
@@ -252,13 +243,14 @@ class Bench:
                 }
                 async with metered(pids) as meter:
                     await _follow(scenario, process, log_file, lambda: _count_service(names, connection), progress)
-            own, of_tarsy = [await read_activity(c) - b for c, b in zip((connection, tarsy), before, strict=True)]
+            after = [await read_activity(c) for c in (connection, tarsy)]
             since, first_claim, completions = await _read_service(names, connection)
         finally:
             await tarsy.close()
             await connection.close()
         result = _result(scenario, since, first_claim, completions, meter, await asked.calls())
-        return replace(result, own=own.per(result.completed), tarsy=of_tarsy.per(result.completed))
+        own, of_tarsy = (a.since(b, result.completed) for a, b in zip(after, before, strict=True))
+        return replace(result, own=own, tarsy=of_tarsy)
 
     async def environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
         """Create a database for a scenario; returns its settings, with its own topics and consumer group."""
@@ -397,7 +389,6 @@ def _result(
         whole=whole,
         steady=steady,
         cpu_s=meter.used_s("measured", since, until) / len(completions),
-        steady_cpu_s=meter.used_s("measured", steady.since, steady.until) / steady.scores if steady else None,
         peak_rss=meter.peak_rss,
         judge_calls=calls,
         others_cpu_s={name: meter.used_s(name, since, until) / len(completions) for name in sorted(beside)},

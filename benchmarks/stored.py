@@ -8,13 +8,11 @@ measure over it.
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +22,8 @@ from benchmarks.programs import program
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
-SCORES, CHAINS, TEXT_CHARS, EVENT_DAYS = 1_000_000, 50, 4000, 365
+SCORES, CHAINS = 1_000_000, 50
+TEXT_CHARS = 4000  # of an analysis and of a reply
 AT_ONCE = 20_000  # scores of one transaction
 CONNECTIONS = 2
 TEXTS = 400
@@ -85,7 +84,7 @@ SELECT score_id, session_id, k, (n - 1::bigint) * {events} + k, 'scoring.progres
   jsonb_build_object('type', 'scoring.progress', 'event_id', request_id, 'sequence', k, 'purpose', 'production',
     'score_id', score_id, 'session_id', session_id, 'request_id', request_id, 'chain_id', chain_id, 'attempt', 1,
     'timestamp', at, 'current_stage', 'analyzing_methodology'), at
-FROM slice, generate_series(1, {events}) k WHERE at >= '{now}'::timestamptz - make_interval(days => {event_days});
+FROM slice, generate_series(1, {events}) k;
 """
 
 # Criteria, and what people and drift detection have said about the scores.
@@ -137,30 +136,15 @@ UPDATE relay_floor SET published = {last}, entry = (SELECT coalesce(max(entry), 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """How a directory was filled."""
-
-    scores: int
-    chains: int
-    text_chars: int
-    event_days: int
-
-    @property
-    def sessions(self) -> int:
-        """Their ids are `session-1` to this number."""
-        return self.scores - self.scores // 5
-
-
 @asynccontextmanager
-async def stored(directory: Path) -> AsyncIterator[tuple[EmbeddedPostgres, Stored]]:
+async def stored(directory: Path) -> AsyncIterator[EmbeddedPostgres]:
     """Run the PostgreSQL of a filled directory. Raises: FileNotFoundError: it was not filled to the end."""
-    found = Stored(**json.loads((directory / MARK).read_text()))
+    (directory / MARK).stat()
     async with EmbeddedPostgres(directory) as postgres:
-        yield postgres, found
+        yield postgres
 
 
-async def fill(directory: Path, what: Stored) -> None:
+async def fill(directory: Path, scores: int) -> None:
     """Fill an empty directory."""
     async with EmbeddedPostgres(directory) as postgres:
         await asyncio.to_thread(migrate.migrate, postgres.url)
@@ -175,15 +159,15 @@ async def fill(directory: Path, what: Stored) -> None:
         for index in indexes:
             await connection.execute(f"DROP INDEX {index['name']}")
         await connection.execute("CREATE SCHEMA benchmark; CREATE TABLE benchmark.texts (n int PRIMARY KEY, text text)")
-        await connection.executemany("INSERT INTO benchmark.texts VALUES ($1, $2)", list(_texts(what.text_chars)))
-        await _fill_slices(postgres.url, what)
+        await connection.executemany("INSERT INTO benchmark.texts VALUES ($1, $2)", list(_texts()))
+        await _fill_slices(postgres.url, scores)
         await connection.execute("DROP SCHEMA benchmark CASCADE")
         for index in indexes:
             await connection.execute(index["definition"])
             _say(f"built {index['name']}")
         await connection.execute("ANALYZE")
-        await connection.execute(DECISIONS.format(scores=what.scores, chains=what.chains))
-        await connection.execute(POSITIONS.format(last=what.scores * EVENTS))
+        await connection.execute(DECISIONS.format())
+        await connection.execute(POSITIONS.format(last=scores * EVENTS))
         await connection.execute("ANALYZE")
         _say("decisions")
         env = {"SCORING_DATABASE_URL": postgres.url}
@@ -195,21 +179,21 @@ async def fill(directory: Path, what: Stored) -> None:
         await connection.execute("ALTER SYSTEM RESET ALL")
         await connection.execute("CHECKPOINT")
         await connection.close()
-    (directory / MARK).write_text(json.dumps(asdict(what)))
+    (directory / MARK).touch()
     _say("done")
 
 
-async def _fill_slices(url: str, what: Stored) -> None:
+async def _fill_slices(url: str, scores: int) -> None:
     now = datetime.now(UTC).isoformat()
-    firsts = iter(range(1, what.scores + 1, AT_ONCE))
+    firsts = iter(range(1, scores + 1, AT_ONCE))
 
     async def work() -> None:
         connection = await asyncpg.connect(url, command_timeout=600)
         await connection.execute(WITHOUT_TRIGGERS)
         for first in firsts:
-            values = {"first": first, "last": min(first + AT_ONCE - 1, what.scores), "texts": TEXTS, "events": EVENTS}
-            values |= {"chars": what.text_chars, "now": now}
-            await connection.execute(SLICE.format(**values, **asdict(what)))
+            values = {"first": first, "last": min(first + AT_ONCE - 1, scores), "scores": scores, "now": now}
+            values |= {"chains": CHAINS, "texts": TEXTS, "chars": TEXT_CHARS, "events": EVENTS}
+            await connection.execute(SLICE.format(**values))
             if (first - 1) % (10 * AT_ONCE) == 0:
                 _say(f"{first:,} scores")
         await connection.close()
@@ -217,12 +201,12 @@ async def _fill_slices(url: str, what: Stored) -> None:
     await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
 
 
-def _texts(chars: int) -> Iterator[tuple[int, str]]:
+def _texts() -> Iterator[tuple[int, str]]:
     """Texts of drawn words, which PostgreSQL compresses about as much as prose."""
     draw = random.Random(7)
     words = ["".join(draw.choices("etaoinshrdlucmfwypvbgk", k=draw.randint(2, 10))) for _ in range(1500)]
     for n in range(TEXTS):
-        yield n, " ".join(draw.choices(words, k=chars // 3))[:chars]
+        yield n, " ".join(draw.choices(words, k=TEXT_CHARS // 3))[:TEXT_CHARS]
 
 
 _BEGAN_S = time.monotonic()
@@ -237,12 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stored", description=__doc__)
     parser.add_argument("directory", type=Path, help="an account that is not root must be able to reach it")
     parser.add_argument("--scores", type=int, default=SCORES)
-    parser.add_argument("--chains", type=int, default=CHAINS)
-    parser.add_argument("--text-chars", type=int, default=TEXT_CHARS, help="of an analysis and of a reply")
-    parser.add_argument("--event-days", type=int, default=EVENT_DAYS, help="age of the oldest stored events")
     asked = parser.parse_args()
-    what = Stored(asked.scores, asked.chains, asked.text_chars, asked.event_days)
-    asyncio.run(fill(asked.directory, what))
+    asyncio.run(fill(asked.directory, asked.scores))
 
 
 if __name__ == "__main__":
