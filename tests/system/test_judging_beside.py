@@ -61,7 +61,7 @@ async def test_a_command_without_a_worker_times_out_and_can_be_continued(service
     ended = await service.run("consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2")
 
     assert ended.status == 1
-    assert "no worker is judging" in ended.stderr
+    assert "no worker is free" in ended.stderr
     assert "2 of 2 judgements are outstanding (2 pending)" in ended.stderr
     service.worker("--only", "judge")
     later = await run_again(service, ended.stderr)

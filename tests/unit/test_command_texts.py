@@ -129,7 +129,7 @@ def test_versions_are_printed_as_a_table_with_a_star_at_what_is_shown(capsys: py
     ]
     comparison = compare_versions(sessions, ("v1", "v\n2"))
     document = {"label": "guidance"} | asdict(comparison)
-    compare.print_versions(document, all_metrics=False)
+    compare.print_versions(document)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "guidance: v 2 (20 sessions) minus v1 (20 sessions)"
     assert lines[1].split() == ["metric", "v1", "v", "2", "difference", "95", "%", "interval", "shown"]
@@ -137,19 +137,15 @@ def test_versions_are_printed_as_a_table_with_a_star_at_what_is_shown(capsys: py
     assert [*total[:6], *total[-2:]] == ["total_score", "49.5", "(n=20)", "69.5", "(n=20)", "+20.0", "*", "higher"]
     assert [line.split()[0] for line in lines[2:6]] == [*compare.MAIN_METRICS]
     assert lines[6].startswith("* shown, allowing for 8 metrics; ")
-    assert lines[7].startswith("without a star, and printed with --all-metrics: retry_rate, ")
+    assert lines[7].startswith("without a star: retry_rate, ")
 
     of_rate = next(m for m in document["metrics"] if m["metric"] == "retry_rate")
     of_rate["verdict"] = "lower"
     of_rate["difference"] = document["metrics"][0]["difference"]
-    compare.print_versions(document, all_metrics=False)
+    compare.print_versions(document)
     assert any(
         line.startswith("retry_rate ") and line.endswith("* lower") for line in capsys.readouterr().out.splitlines()
     )
-    compare.print_versions(document, all_metrics=True)
-    everything = capsys.readouterr().out
-    assert all(f"\n{m['metric']} " in everything for m in document["metrics"])
-    assert "--all-metrics" not in everything
 
 
 def test_calibration_prints_kappa_and_the_confusion_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,7 +105,6 @@ CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
         pytest.param(["--label", "guidance", "--run", str(RUN)], "--run goes with --criteria", id="label-and-run"),
         pytest.param([*CRITERIA, "s", "--values", "a", "b"], "--values goes with --label", id="criteria-and-values"),
         pytest.param([*CRITERIA, "s", "--chain", "c"], "--chain goes with --label", id="criteria-and-chain"),
-        pytest.param([*CRITERIA, "s", "--all-metrics"], "--all-metrics goes with --label", id="criteria-and-metrics"),
         pytest.param([*CRITERIA, "s", "--since", "2026-01-01"], "--since goes with --label", id="criteria-and-since"),
         pytest.param(["--label", "guidance", "--values", "a", "a"], "two different values", id="one-value-twice"),
         pytest.param(["--label", "guidance", "--since", "yesterday"], "is not a time", id="no-time"),

@@ -28,9 +28,8 @@ SOURCE_ANCHORS = "anchors"
 AUTOMATIC = "anchors"
 # The current judge gave most of these newest scores, so one score by a substitute makes no new judge.
 NEWEST_LOOKED_AT = 5
-JUDGEMENTS_EACH = 1  # per anchor and judge
 EVERY_S = 86_400.0  # between requests for judgements that anchors lack
-SPARE_TRIES = 2  # beyond the judgements wanted; each consists of up to `max_attempts` attempts
+MOST_TRIES = 3  # for one judgement; each consists of up to `max_attempts` attempts
 DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
 ASKED_AT_ONCE = 500
 _NAMESPACE = UUID(
@@ -246,7 +245,6 @@ async def standing(database: Database, policy: Policy) -> AnchorStanding:
     """
     settings = policy.settings
     own = {name: chain.criteria for name, chain in settings.config.chains.items()}
-    wanted, patience_s = JUDGEMENTS_EACH, EVERY_S
 
     async def work(connection: Connection) -> AnchorStanding:
         rows = await connection.fetch(
@@ -254,8 +252,8 @@ async def standing(database: Database, policy: Policy) -> AnchorStanding:
         )
         judges = judges_of(rows)
         columns = [j.chain_id for j in judges], [j.fingerprint for j in judges]
-        rows = await connection.fetch(database.sql(STANDING), *columns, patience_s, _DOUBTFUL)
-        return AnchorStanding([_anchor(row, wanted) for row in rows], judges)
+        rows = await connection.fetch(database.sql(STANDING), *columns, EVERY_S, _DOUBTFUL)
+        return AnchorStanding([_anchor(row) for row in rows], judges)
 
     return await database.once(work)
 
@@ -268,29 +266,23 @@ def judges_of(rows: Sequence[Any]) -> list[Judge]:
     return [Counter(judges).most_common(1)[0][0] for judges in newest.values()]
 
 
-def _anchor(row: Any, wanted: int) -> Anchor:
-    state, is_due = state_of(row, wanted)
+def _anchor(row: Any) -> Anchor:
+    state, is_due = state_of(row)
     stored = {f.name: row[f.name] for f in fields(Anchor) if f.name not in ("state", "is_due")}
     return Anchor(**stored, state=state, is_due=is_due)
 
 
-def state_of(row: Any, wanted: int) -> tuple[State, bool]:
-    """
-    An anchor's state, and whether it is to be requested now.
-
-    Args:
-        row: A row of `STANDING`.
-        wanted: Judgements wanted per anchor.
-    """
+def state_of(row: Any) -> tuple[State, bool]:
+    """The state of an anchor (a row of `STANDING`), and whether it is to be requested now."""
     if row["has_no_judge"]:
         return "no_judge", False
-    if row["judgements"] >= wanted:
+    if row["judgements"]:
         return "judged", False
     if row["open"]:
         return "under_way", False
     if row["error_kind"] == SessionNotFound.error_kind:
         return "gone", False
-    if row["tries"] >= wanted + SPARE_TRIES:
+    if row["tries"] >= MOST_TRIES:
         return "given_up", False
     return "lacking", not row["asked_lately"]
 
@@ -304,39 +296,30 @@ async def ask(
     """
     Request the missing judgements of anchors, at the lowest priority; returns their score ids.
 
-    Waits for the database. Request ids are derived from anchor, judge and number, so concurrent calls,
-    and calls repeated with the same `found`, create each judgement once.
+    Waits for the database. Request ids are derived from anchor, judge and number of requests so far, so
+    concurrent calls, and calls repeated with the same `found`, create each judgement once.
 
     Args:
         found: The anchors, read shortly before.
         states: Request anchors in these states; None: those that are due.
     """
-    wanted = JUDGEMENTS_EACH
     judges = {j.chain_id: j for j in found.judges}
     requests = [
-        _request(anchor, judge, anchor.asked + number, by)
+        _request(anchor, judge, by)
         for anchor in found.anchors
         if (anchor.is_due if states is None else anchor.state in states)
         and (judge := judges.get(anchor.chain_id or "")) is not None
-        for number in range(wanted - anchor.judgements)
     ]
-    scores: list[UUID] = []
     for start in range(0, len(requests), ASKED_AT_ONCE):
-        page = requests[start : start + ASKED_AT_ONCE]
-        await inbox.accept(page)
-        ids = [r.request_id for r in page]
-        scores += await _scores_of(inbox.database, ids)
-    return scores
-
-
-async def _scores_of(database: Database, request_ids: Sequence[UUID]) -> list[UUID]:
-    rows = await database.persist(lambda c: c.fetch(database.sql(SCORES_OF_REQUESTS), request_ids))
+        await inbox.accept(requests[start : start + ASKED_AT_ONCE])
+    statement, ids = inbox.database.sql(SCORES_OF_REQUESTS), [r.request_id for r in requests]
+    rows = await inbox.database.persist(lambda c: c.fetch(statement, ids))
     return [r["score_id"] for r in rows]
 
 
-def _request(anchor: Anchor, judge: Judge, number: int, by: str) -> Request:
+def _request(anchor: Anchor, judge: Judge, by: str) -> Request:
     return Request(
-        request_id=uuid5(_NAMESPACE, "\x1f".join((anchor.session_id, judge.fingerprint, str(number)))),
+        request_id=uuid5(_NAMESPACE, "\x1f".join((anchor.session_id, judge.fingerprint, str(anchor.asked)))),
         session_id=anchor.session_id,
         source=SOURCE_ANCHORS,
         event_id=f"anchors:{judge.fingerprint}",

@@ -46,11 +46,6 @@ FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (crit
 WHERE s.score_id = ANY($1::uuid[])
 """
 
-# An expired lease belongs to a worker that is gone.
-BUSY = (
-    "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
-)
-
 
 async def scores_by_label(
     database: Database, label: str, chain: str | None, since: datetime | None
@@ -89,8 +84,3 @@ async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, 
     return [
         {**r, "waiting_for": waits[r["score_id"]].reason if r["score_id"] in waits else None} for r in rows
     ]
-
-
-async def busy_scores(database: Database) -> int:
-    """Count the scores under a lease that has not expired. Raises: DatabaseAway."""
-    return int(await database.once(lambda c: c.fetchval(database.sql(BUSY))))

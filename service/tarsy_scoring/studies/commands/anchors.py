@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +19,7 @@ from tarsy_scoring.commands.shared import (
     sessions_argument,
     settings_of_environment,
 )
-from tarsy_scoring.queue.selection import Amount, CostEstimate, estimate_of
+from tarsy_scoring.queue.selection import CostEstimate, estimate_of
 from tarsy_scoring.studies import anchors as anchor_sessions
 from tarsy_scoring.studies.anchors import Anchor, State
 from tarsy_scoring.studies.commands.judging import (
@@ -151,47 +151,33 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
-        lacking = sum(anchor_sessions.JUDGEMENTS_EACH - a.judgements for a in wanted)
-        estimate = _scale_amounts(estimate, lacking / max(len(wanted), 1))
         if not as_json:
-            _print_plan(found.anchors, estimate, lacking)
+            _print_plan(found.anchors, estimate)
         made: list[OrderedJudgement] = []
         if yes and wanted:
-            await audited(parts.database, "order", command="anchors run", judgements=lacking)
+            await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
             scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
             made = list((await wait_for(parts.reader, scores, timeout_s)).values())
-        _print_end(found.anchors, estimate, lacking, made, yes=yes, as_json=as_json)
+        _print_end(found.anchors, estimate, made, yes=yes, as_json=as_json)
         return status_of(made)
 
     sys.exit(run_on_parts(work, settings))
 
 
-def _scale_amounts(estimate: CostEstimate, factor: float) -> CostEstimate:
-    """The estimate with tokens and cost multiplied by `factor`."""
-
-    def amount(of: Amount) -> Amount:
-        return replace(of, about=None if of.about is None else of.about * factor)
-
-    return replace(estimate, tokens=amount(estimate.tokens), cost_usd=amount(estimate.cost_usd))
-
-
-def _print_plan(found: Sequence[Anchor], estimate: CostEstimate, lacking: int) -> None:
+def _print_plan(found: Sequence[Anchor], estimate: CostEstimate) -> None:
     counts = Counter(a.state for a in found)
     states = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
     click.echo(
         f"{counted(len(found), 'anchor')}"
         + (f": {states}" if states else "; add some with `tarsy-scoring anchors add`")
     )
-    if lacking:
+    if estimate.sessions:
         show_estimate(estimate)
-        if lacking > estimate.sessions:
-            click.echo(f"  in {lacking} judgements")
 
 
 def _print_end(
     found: Sequence[Anchor],
     estimate: CostEstimate,
-    lacking: int,
     made: list[OrderedJudgement],
     *,
     yes: bool,
@@ -203,7 +189,7 @@ def _print_end(
             {
                 "anchors": len(found),
                 "states": Counter(a.state for a in found),
-                "lacking": lacking,
+                "lacking": estimate.sessions,
                 "asked": len(made),
                 "outstanding": outstanding,
                 "estimate": estimate_document(estimate),
@@ -213,7 +199,7 @@ def _print_end(
         )
     elif made:
         _print_made(made, outstanding)
-    elif lacking and not yes:
+    elif estimate.sessions and not yes:
         click.echo("nothing was requested; add --yes to request it")
 
 

@@ -48,12 +48,11 @@ _LABEL_OPTIONS = {
     "values": "--values",
     "chain": "--chain",
     "since": "--since",
-    "all_metrics": "--all-metrics",
 }
 _CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
 
 
-# Metrics that are always printed; the others where they show a difference, or with --all-metrics.
+# Metrics that are always printed; the others only where they show a difference. --json has them all.
 MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 
 
@@ -86,9 +85,6 @@ class Pair:
     help="With --label: only sessions that ended since (RFC 3339, or a date).",
 )
 @click.option(
-    "--all-metrics", is_flag=True, help="With --label: print the metrics without a difference, too."
-)
-@click.option(
     "--criteria",
     nargs=2,
     metavar="A B",
@@ -104,7 +100,6 @@ def compare(
     values: tuple[str, str] | None,
     chain: str | None,
     since: datetime | None,
-    all_metrics: bool,
     criteria: tuple[str, str] | None,
     timeout_s: float,
     run_id: UUID | None,
@@ -127,7 +122,7 @@ def compare(
     if label is not None:
         _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
         document = _compare_label(settings, label, values, chain, since)
-        print_json(document) if as_json else print_versions(document, all_metrics=all_metrics)
+        print_json(document) if as_json else print_versions(document)
     elif criteria is not None:
         _refuse_options(context, "--label", _LABEL_OPTIONS)
         _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
@@ -165,14 +160,10 @@ def _compare_label(
     return {"label": label, "chain": chain, "since": since} | asdict(comparison)
 
 
-def print_versions(document: Mapping[str, Any], *, all_metrics: bool) -> None:
-    """Print a comparison of two versions for people: the main metrics and those with a difference, or all."""
+def print_versions(document: Mapping[str, Any]) -> None:
+    """Print a comparison of two versions for people: the main metrics, and those with a difference."""
     metrics = document["metrics"]
-    printed = [
-        m
-        for m in metrics
-        if all_metrics or m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")
-    ]
+    printed = [m for m in metrics if m["metric"] in MAIN_METRICS or m["verdict"] in ("higher", "lower")]
     others = [m["metric"] for m in metrics if m not in printed]
     print_study("versions.txt", {**document, "metrics": printed, "tested": len(metrics), "others": others})
 

@@ -20,17 +20,17 @@ import click
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import band_of, bands_of
 from tarsy_scoring.scores.reader import Reader
-from tarsy_scoring.studies.stored_scores import busy_scores, ordered_scores
+from tarsy_scoring.studies.stored_scores import ordered_scores
 from tarsy_scoring.wiring import open_migrated_parts
 
 POLL_S = 0.5
 PICK_UP_S = 10.0  # an idle worker looks for due scores every second
 TIMEOUT_S = 600.0
-NO_WORKER = "no worker is judging. Start one with `tarsy-scoring worker`"
+NO_WORKER = "no worker is free. Start one with `tarsy-scoring worker`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
                 outstanding = _outstanding(judgements.values())
                 show(len(ids) - len(outstanding))
                 if not has_hinted and (is_last or waited_s >= PICK_UP_S) and len(outstanding) == len(ids):
-                    has_hinted = await _print_hint(reader.database, outstanding, waited_s)
+                    has_hinted = _print_hint(outstanding, waited_s)
                 if not outstanding or is_last:
                     return judgements
             except DatabaseAway:
@@ -233,14 +233,11 @@ async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, OrderedJudgem
     }
 
 
-async def _print_hint(database: Database, outstanding: Sequence[OrderedJudgement], waited_s: float) -> bool:
+def _print_hint(outstanding: Sequence[OrderedJudgement], waited_s: float) -> bool:
     """Print why no judgement has begun; False if one has."""
     if any(j.attempt for j in outstanding):
         return False
     held_up_by = sorted({j.waiting_for for j in outstanding if j.waiting_for})
-    busy = await busy_scores(database)
-    why = f"the workers are busy with {busy} other scores" if busy else NO_WORKER
-    if held_up_by:
-        why = f"they wait for: {', '.join(held_up_by)}"
+    why = f"they wait for: {', '.join(held_up_by)}" if held_up_by else NO_WORKER
     click.echo(f"after {waited_s:.0f} s none of the judgements has begun: {why}", err=True)
     return True
