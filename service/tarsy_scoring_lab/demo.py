@@ -37,7 +37,6 @@ from tarsy_scoring_lab.process import free_port
 from tarsy_scoring_lab.recorded_replies import MODEL, RecordedReplies, example_sessions
 from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring_lab.tarsy import create_tables, load_session
-from tarsy_scoring_lab.tour import tour
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 RECORDED = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
@@ -89,7 +88,8 @@ async def run_demo(
             env = _environment(stack.env, config, real if is_real else {})
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
-            console.print(f"  judge: {_describe_judge(env) if is_real else RECORDED}")
+            (provider,) = load_settings(env).config.providers.values()
+            console.print(f"  judge: {f'{provider.model} at {provider.base_url}' if is_real else RECORDED}")
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
             async with program("api", env, logs) as api:
@@ -112,8 +112,8 @@ async def run_demo(
                 console.print(f"look at the pages while scores arrive: [bold]{page}[/]\n", highlight=False)
                 async with program("worker", env, logs) as worker:
                     limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
-                    ended = await _follow(console, env, address, sessions, worker, limit_s, stopping)
-                    status = _summarise(console, len(sessions), ended.values(), is_real)
+                    ended = await _follow(console, env, sessions, worker, limit_s, stopping)
+                    status = _summarise(console, len(sessions), ended.values())
                     if keep_running and not stopping.is_set():
                         if filled is not None:
                             _print_tour(console, address, filled)
@@ -132,11 +132,6 @@ def _environment(parts: Mapping[str, str], config: Path, judge: Mapping[str, str
         "SCORING_API_PORT": str(free_port()),
     }
     return {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | dict(judge) if judge else env
-
-
-def _describe_judge(env: Mapping[str, str]) -> str:
-    (provider,) = load_settings(env).config.providers.values()
-    return f"{provider.model} at {provider.base_url}"
 
 
 def _print_environment(console: Console, address: str, env: Mapping[str, str]) -> None:
@@ -175,10 +170,10 @@ async def _fill_history(env: Mapping[str, str]) -> Filled:
 
 
 def _print_tour(console: Console, address: str, filled: Filled) -> None:
-    """Print the five addresses with what to look at on each."""
+    """Print the addresses with what to look at on each."""
     console.print("\na tour of the pages (chains example-... hold example data that no model judged):\n")
-    for number, stop in enumerate(tour(filled), start=1):
-        console.print(f"  {number}. {address}{stop.path}\n     {stop.look_at}", highlight=False)
+    for number, (path, look_at) in enumerate(filled.tour().items(), start=1):
+        console.print(f"  {number}. {address}{path}\n     {look_at}", highlight=False)
 
 
 async def _wait_until_ready(address: str, api: asyncio.subprocess.Process) -> None:
@@ -233,7 +228,6 @@ async def program(
 async def _follow(
     console: Console,
     env: Mapping[str, str],
-    address: str,
     sessions: list[dict[str, Any]],
     worker: asyncio.subprocess.Process,
     limit_s: float,
@@ -243,9 +237,6 @@ async def _follow(
     Announce the sessions on Kafka, and print each score when the last event arrives.
 
     Ends when all have ended, after `limit_s`, or at `stopping`.
-
-    Args:
-        address: Of the API, which knows why a score did not pass: events say only that.
 
     Returns:
         The last event of each session that ended, by session id.
@@ -274,10 +265,6 @@ async def _follow(
                     if event["type"] in ("scoring.completed", "scoring.failed"):
                         ended[event["session_id"]] = event
                         console.print(_line(event))
-                        if event.get("outcome") == "fail":
-                            console.print(
-                                f"           {await _reason(address, event)}", markup=False, highlight=False
-                            )
     finally:
         await tail.stop()
         await publisher.stop()
@@ -310,15 +297,7 @@ def _line(event: Mapping[str, Any]) -> str:
     ).rstrip()
 
 
-async def _reason(address: str, event: Mapping[str, Any]) -> str:
-    """Which gates of a score failed, and why."""
-    path = f"/api/v1/scoring/scores/{event['score_id']}"
-    async with aiohttp.ClientSession(address, raise_for_status=True) as client, client.get(path) as answer:
-        reason: str = (await answer.json())["outcome_reason"]
-        return reason
-
-
-def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, Any]], is_real: bool) -> int:
+def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, Any]]) -> int:
     """Print totals, tokens and cost. Returns the exit status: 0 if every session was scored, else 1."""
     scored = [event for event in ended if event["type"] == "scoring.completed"]
     totals = sorted(event["total_score"] for event in scored)
@@ -326,10 +305,6 @@ def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, A
     if totals:
         console.print(f"median {median_low(totals)}, lowest {totals[0]}, highest {totals[-1]}")
     console.print(_tokens_and_cost([event["usage"] for event in scored]))
-    if not is_real:
-        console.print(
-            "the judgements were recorded: a language model wrote them earlier about these example sessions"
-        )
     return 0 if len(totals) == sessions else 1
 
 

@@ -78,6 +78,24 @@ class Filled:
         """The date of a day of the history."""
         return f"{self.beginning + timedelta(days=number):%Y-%m-%d}"
 
+    def tour(self) -> dict[str, str]:
+        """Six paths of pages over the example sessions and the history, each with what the page shows."""
+        judge, prompt, tool, lost = (self.day(day) for day in (JUDGE_DAY, PROMPT_DAY, TOOL_DAY, LOST_DAY))
+        return {
+            "/?q=demo-": "the ten sessions judged just now; open one: every reason cites an entry of its timeline",
+            "/week": f"{DATABASES} got worse: its agents have had no {LOST_TOOL} since {lost}, and judges miss it",
+            f"/trends?chain={PAYMENTS}": (
+                f"totals rose twice: a milder judge took over on {judge} (dashed line), agents got prompt v2 on {prompt}"
+            ),
+            f"/drift?chain={PAYMENTS}": (
+                "both causes, separated by 40 anchors: the judge changed, and the agents changed about when v2 came"
+            ),
+            "/missing-tools": (
+                f"{BUILT_TOOL} was built on {tool} and is no longer asked for; {WANTED_TOOL} is what to build next"
+            ),
+            "/review": "scores of the last week that wait for a person, and how far people agreed with each judge",
+        }
+
 
 async def fill(url: str, now: datetime) -> Filled:
     """
@@ -110,28 +128,6 @@ def read() -> dict[str, Any]:
     return stored
 
 
-async def dump(url: str) -> None:
-    """Store the history anew, without the columns and tables that a migrated database lacks."""
-    stored = read()
-    connection = await asyncpg.connect(url)
-    try:
-        for table in list(stored["tables"]):
-            columns = {name for name, _ in await connection.fetch(COLUMNS, table)}
-            rows = stored["tables"].pop(table)
-            if columns and table in TABLES:
-                kept = [{name: value for name, value in row.items() if name in columns} for row in rows]
-                stored["tables"][table] = kept
-    finally:
-        await connection.close()
-    write(stored)
-
-
-def write(stored: Mapping[str, Any]) -> None:
-    """Replace the stored history."""
-    text = json.dumps(stored, separators=(",", ":"), sort_keys=True)
-    _place().write_bytes(lzma.compress(text.encode(), preset=9))
-
-
 async def _insert(connection: Any, table: str, rows: Sequence[Mapping[str, Any]], shift_days: int) -> None:
     """Insert rows; a column that a row lacks gets the default."""
     given = {name for row in rows for name in row}
@@ -152,10 +148,22 @@ def _place() -> Path:
 
 
 async def renew() -> None:
-    """Store the history as the tables of this version hold it, after a column or a table was removed."""
+    """Store the history as the tables of this version hold it."""
     async with EmbeddedPostgres() as server:
         await asyncio.to_thread(migrate.migrate, server.url)
-        await dump(server.url)
+        stored = read()
+        end = datetime.fromisoformat(stored["beginning"]).replace(tzinfo=UTC) + WHOLE
+        await fill(server.url, end)
+        connection = await asyncpg.connect(server.url)
+        try:
+            for table in TABLES:
+                names = ", ".join(name for name, _ in await connection.fetch(COLUMNS, table))
+                rows = f"SELECT jsonb_agg(to_jsonb(t)) FROM (SELECT {names} FROM {table}) t"
+                stored["tables"][table] = json.loads(await connection.fetchval(rows))
+        finally:
+            await connection.close()
+    text = json.dumps(stored, separators=(",", ":"), sort_keys=True)
+    _place().write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 if __name__ == "__main__":

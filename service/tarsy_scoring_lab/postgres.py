@@ -30,9 +30,8 @@ class EmbeddedPostgres(EmbeddedServer):
     stop_signal = signal.SIGINT  # "fast" shutdown: disconnects clients instead of waiting for them
     kill_signal = signal.SIGQUIT  # "immediate" shutdown: all processes end at once, without a checkpoint
 
-    def __init__(self, directory: Path | None = None, *, max_connections: int = 200) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
         super().__init__(directory)
-        self._max_connections = max_connections
         self._password = secrets.token_urlsafe(18)
 
     @property
@@ -71,7 +70,7 @@ class EmbeddedPostgres(EmbeddedServer):
             "listen_addresses": HOST,
             "port": self.port,
             "unix_socket_directories": "",
-            "max_connections": self._max_connections,
+            "max_connections": 200,
             "fsync": sync,
             "full_page_writes": sync,
         }

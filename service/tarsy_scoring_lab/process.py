@@ -74,21 +74,14 @@ class EmbeddedServer(ABC):
 
     @property
     def pid(self) -> int:
-        """Process id of the server. Raises: RuntimeError: it is not running."""
-        if self._process is None or not self.running:
-            raise RuntimeError(f"{self.name} is not running")
+        """Process id of the running server."""
+        assert self._process is not None
         return self._process.pid
 
     @property
     def directory(self) -> Path:
-        """
-        Directory of data, configuration and log; it exists from the first start to the end of the context.
-
-        Raises:
-            RuntimeError: The server was never started.
-        """
-        if self._directory is None:
-            raise RuntimeError(f"{self.name} was never started")
+        """Directory of data, configuration and log; it exists from the first start to the end of the context."""
+        assert self._directory is not None
         return self._directory
 
     async def start(self) -> None:

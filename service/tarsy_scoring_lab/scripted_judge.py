@@ -2,7 +2,7 @@
 A stand-in for the judge: an OpenAI-compatible endpoint that answers by a script and judges nothing.
 
 Answers depend only on the conversation, so the same session gets the same answer, and each answer states
-that it is made up. Faults are ordered by `ScriptedJudge.script` or over HTTP (`POST /script`).
+that it is made up. Tests order faults by `ScriptedJudge.script`.
 """
 
 import argparse
@@ -11,30 +11,53 @@ import json
 import signal
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass
-from typing import Any, Self, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import uvloop
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tarsy_scoring_lab.recorded_replies import RecordedReplies
-from tarsy_scoring_lab.scripted_faults import Fault, FaultKind, error_response, send_spoilt
-from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, read_task, write_reply
+from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, Turn, read_task, write_reply
 
 __all__ = ["MODEL", "STAND_IN", "Fault", "ScriptedJudge"]
 
 MODEL = "scripted-judge"
-_REMEMBERED_REQUESTS = 256
-_LARGEST_BODY = 64 * 2**20
 
 
-class _Script(BaseModel):
-    """Body of `POST /script`: further faults."""
+FaultKind = Literal[
+    "status",  # `status`, `headers`, `json` as the body
+    "latency",  # `seconds` of waiting, then the next fault or the answer
+    "hang",  # no answer until the client gives up
+    "no_score",
+    "refusal",
+    "reply",  # `content` in place of the answer
+]
 
-    model_config = ConfigDict(extra="forbid")
 
-    faults: list[Fault]
+@dataclass(slots=True)
+class Fault:
+    """
+    A fault that the scripted judge produces in matching calls.
+
+    A call meets the first fault that matches it and has `times` left. After a `latency` it looks for a fault
+    again, and may meet the same one.
+
+    Args:
+        times: Calls that meet it; None: all from now on.
+        match: Text that the body, or a message in it, must hold; None: any body.
+    """
+
+    kind: FaultKind
+    times: int | None = None
+    match: str | None = None
+    turn: Turn | Literal["any"] = "any"
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +74,7 @@ class ScriptedJudge:
     """
     The endpoint of the scripted judge, on a loopback port.
 
-    `requests` holds the last 256 request bodies. `calls_by_turn` counts the calls of each turn, and
-    `faults_met` the faults of each kind that calls have met.
+    `requests` holds the last 256 request bodies. `calls_by_turn` counts the calls of each turn.
 
     Args:
         recorded: Replies that it gives instead of made-up ones where it has one for a session.
@@ -66,10 +88,9 @@ class ScriptedJudge:
         self._recorded = recorded
         self.port = port
         self.latency_s = latency_s
-        self.requests: deque[dict[str, Any]] = deque(maxlen=_REMEMBERED_REQUESTS)
+        self.requests: deque[dict[str, Any]] = deque(maxlen=256)
         self.faults: list[Fault] = []
         self.calls_by_turn: Counter[str] = Counter()
-        self.faults_met: Counter[str] = Counter()
         self._runner: web.AppRunner | None = None
 
     @property
@@ -83,7 +104,7 @@ class ScriptedJudge:
 
     def script(self, *faults: Fault) -> None:
         """Order further faults; calls meet those ordered earlier first."""
-        self.faults += [fault.model_copy() for fault in faults]
+        self.faults += [replace(fault) for fault in faults]
 
     def clear(self) -> None:
         """Remove all faults. Calls that hang already continue to hang."""
@@ -96,14 +117,12 @@ class ScriptedJudge:
         Raises:
             OSError: The port is taken.
         """
-        app = web.Application(client_max_size=_LARGEST_BODY)
+        app = web.Application(client_max_size=64 * 2**20)
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._complete),
                 web.get("/v1/models", self._list_models),
-                web.post("/script", self._add_to_script),
-                web.get("/script", self._show_script),
-                web.delete("/script", self._clear_script),
+                web.get("/calls", self._show_calls),
             ]
         )
         # A call that hangs ends when the client gives up, and at the latest with `stop`.
@@ -130,9 +149,9 @@ class ScriptedJudge:
         try:
             call = _parse_call(await request.read())
         except (ValueError, KeyError, TypeError, StopIteration):
-            return error_response(400, "the body is no chat completion with a message of the user")
+            return _error(400, "the body is no chat completion with a message of the user")
         if call.body.get("stream"):
-            return error_response(400, "the scripted judge does not stream")
+            return _error(400, "the scripted judge does not stream")
         self.calls_by_turn[call.task.turn] += 1
         self.requests.append(call.body)
         await asyncio.sleep(self.latency_s)
@@ -140,11 +159,8 @@ class ScriptedJudge:
         while fault is not None and fault.kind == "latency":
             await asyncio.sleep(fault.seconds)
             fault = self._take_fault(call)
-        reply = self._recorded.reply_to(call.task, call.messages) if self._recorded else None
-        if reply is None:
-            reply = write_reply(
-                call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch"
-            )
+        recorded = self._recorded.reply_to(call.task, call.messages) if self._recorded else None
+        reply = recorded or write_reply(call.task)
         answer = {
             "id": f"chatcmpl-{self.calls}",
             "object": "chat.completion",
@@ -161,15 +177,14 @@ class ScriptedJudge:
             ],
             "usage": _usage(call.messages, reply),
         }
-        return web.json_response(answer) if fault is None else await send_spoilt(answer, fault)
+        return await _send(answer, fault)
 
     def _take_fault(self, call: _Call) -> Fault | None:
         """The first fault that matches the call; counts it, and removes it after the last time."""
         fault = next((f for f in self.faults if _matches(f, call)), None)
         if fault is None:
             return None
-        self.faults_met[fault.kind] += 1
-        met = fault.model_copy()
+        met = replace(fault)
         if fault.times is not None:
             fault.times -= 1
             if not fault.times:
@@ -180,26 +195,8 @@ class ScriptedJudge:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "stand-in"}
         return web.json_response({"object": "list", "data": [model]})
 
-    async def _add_to_script(self, request: web.Request) -> web.Response:
-        try:
-            self.script(*_Script.model_validate_json(await request.read()).faults)
-        except ValidationError as error:
-            kinds = ", ".join(get_args(FaultKind))
-            keys = ", ".join(field.alias or name for name, field in Fault.model_fields.items())
-            expected = (
-                f'expected {{"faults": [{{"kind": ...}}]}}; kinds are {kinds}; keys of a fault are {keys}'
-            )
-            return error_response(400, f"{expected}; {error}")
-        return await self._show_script(request)
-
-    async def _show_script(self, _: web.Request) -> web.Response:
-        faults = [f.model_dump(by_alias=True, exclude_unset=True) for f in self.faults]
-        counters = {"calls": self.calls, "calls_by_turn": self.calls_by_turn, "faults_met": self.faults_met}
-        return web.json_response({"faults": faults} | counters)
-
-    async def _clear_script(self, request: web.Request) -> web.Response:
-        self.clear()
-        return await self._show_script(request)
+    async def _show_calls(self, _: web.Request) -> web.Response:
+        return web.json_response(self.calls)
 
 
 def _parse_call(raw: bytes) -> _Call:
@@ -210,24 +207,13 @@ def _parse_call(raw: bytes) -> _Call:
         ValueError, KeyError, TypeError, StopIteration: It is no request for a chat completion.
     """
     body = json.loads(raw)
-    messages = [(m["role"], _text_of(m["content"])) for m in body["messages"]]
+    messages = [(m["role"], m["content"]) for m in body["messages"]]
     return _Call(raw, body, messages, read_task(messages, body.get("response_format")))
 
 
-def _text_of(content: str | list[dict[str, Any]]) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
 def _matches(fault: Fault, call: _Call) -> bool:
-    if fault.turn not in ("any", call.task.turn):
-        return False
-    if fault.kind == "no_response_format":
-        asked = call.body.get("response_format")
-        return asked is not None and fault.match in (None, asked["type"])
-    if fault.kind == "breakdown_mismatch" and not call.task.can_contradict:
-        return False
-    wanted = fault.match
-    return not wanted or wanted.encode() in call.raw or any(wanted in content for _, content in call.messages)
+    wanted, is_turn = fault.match or "", fault.turn in ("any", call.task.turn)
+    return is_turn and (wanted.encode() in call.raw or any(wanted in content for _, content in call.messages))
 
 
 def _usage(messages: Messages, reply: str) -> dict[str, Any]:
@@ -245,6 +231,30 @@ def _usage(messages: Messages, reply: str) -> dict[str, Any]:
         "total_tokens": sum(tokens) + written,
         "prompt_tokens_details": {"cached_tokens": sum(tokens[: answered[-1]]) if answered else 0},
     }
+
+
+async def _send(answer: dict[str, Any], fault: Fault | None) -> web.Response:
+    """Send the answer, as the fault changes it, or the response that replaces it."""
+    message = answer["choices"][0]["message"]
+    match fault:
+        case Fault(kind="status"):
+            return _error(fault.status, f"scripted: status {fault.status}", fault)
+        case Fault(kind="hang"):
+            await asyncio.Event().wait()
+        case Fault(kind="no_score"):
+            message["content"] = f"{STAND_IN} It was instructed to state no total."
+        case Fault(kind="refusal"):
+            message |= {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."}
+        case Fault(kind="reply"):
+            message["content"] = fault.content
+    return web.json_response(answer)
+
+
+def _error(status: int, message: str, fault: Fault | None = None) -> web.Response:
+    """An error in the shape of OpenAI's endpoints, or with the fault's body if it has one."""
+    body = fault.json if fault else None
+    body = body or {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
+    return web.json_response(body, status=status, headers=fault.headers if fault else None)
 
 
 def main() -> None:

@@ -25,7 +25,6 @@ Turn = Literal["analysis", "missing_tools", "reminder", "repair"]
 Messages = list[tuple[str, str]]  # role, content
 
 _CATEGORIES = {"Logical Flow": 25, "Consistency": 25, "Tool Relevance": 25, "Synthesis Quality": 25}
-_OFF_BY = 10  # points or hundredths by which a contradictory breakdown misses the total
 
 
 # --- the transcript ------------------------------------------------------------------------------------
@@ -151,13 +150,6 @@ class Task:
             return None
         return min(self.bands, key=lambda name: max(self.bands[name][0] - total, total - self.bands[name][1]))
 
-    @property
-    def can_contradict(self) -> bool:
-        """Whether the answer has parts of a total, which can contradict it."""
-        if self.schema is None:
-            return self.turn in ("analysis", "repair") and bool(self.categories)
-        return bool({"weighted_score", "score_breakdown"} & self.schema["properties"].keys())
-
 
 _CATEGORY_LINE = re.compile(r"^[ \t]*([A-Z][A-Za-z0-9 ]{0,60}): X/(\d{1,3})[ \t]*$", re.MULTILINE)
 _BAND_LINE = re.compile(
@@ -249,12 +241,12 @@ def _schema_in(text: str) -> dict[str, Any] | None:
 # --- the answer ----------------------------------------------------------------------------------------
 
 
-def write_reply(task: Task, *, contradictory: bool = False) -> str:
-    """The answer to a task; a contradictory one states a breakdown that does not add up to the total."""
+def write_reply(task: Task) -> str:
+    """The answer to a task."""
     if task.schema is not None:
-        return json.dumps(_json_answer(task, task.schema, contradictory), indent=2)
+        return json.dumps(_json_answer(task, task.schema), indent=2)
     total = task.transcript.total
-    points = _points(task.categories, _wrong_sum(total) if contradictory else total)
+    points = _points(task.categories, total)
     outcome = [f"Outcome: {task.outcome}", ""] if task.outcome else []
     breakdown = [f"{name}: {points[name]}/{limit}" for name, limit in task.categories.items()]
     match task.turn:
@@ -268,11 +260,6 @@ def write_reply(task: Task, *, contradictory: bool = False) -> str:
             missing = task.transcript.missing_tools.items()
             gaps = [f"{i}. **{name}**: {why}." for i, (name, why) in enumerate(missing, 1)]
             return "\n".join([STAND_IN, "", *(gaps or ["No critical missing tools identified."])])
-
-
-def _wrong_sum(total: int) -> int:
-    """A sum of parts that contradicts the total, within 0-100."""
-    return total - _OFF_BY if total >= 50 else total + _OFF_BY
 
 
 def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
@@ -295,7 +282,7 @@ def _analysis(task: Task, limits: Mapping[str, int]) -> str:
     return f"{STAND_IN} {_TEXTS['analysis'].format(citation=task.transcript.citation, points=given)}"
 
 
-def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dict[str, Any]:
+def _json_answer(task: Task, schema: dict[str, Any]) -> dict[str, Any]:
     """The answer with all properties of the schema, in that order; a property of no strategy is empty."""
     properties: dict[str, Any] = schema["properties"]
     transcript, total = task.transcript, task.transcript.total
@@ -305,7 +292,7 @@ def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dic
         reasoning += f"\n\nOutcome: {task.outcome}"
     known: dict[str, Any] = {
         "total_score": total,
-        "score_breakdown": _points(limits, _wrong_sum(total) if contradictory else total),
+        "score_breakdown": _points(limits, total),
         "score_reasoning": reasoning,
         "missing_tools": [
             {"tool_name": name, "rationale": why} for name, why in transcript.missing_tools.items()
@@ -313,7 +300,7 @@ def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dic
         "alternative_approaches": _alternatives(transcript),
         # Equal values add up to the total under any weights.
         "scores": dict.fromkeys(properties.get("scores", {}).get("properties", {}), total / 100),
-        "weighted_score": (_wrong_sum(total) if contradictory else total) / 100,
+        "weighted_score": total / 100,
         "confidence": 0.0,  # no model judged
         "issues": [f"{STAND_IN} The values were computed from a checksum of the transcript."],
         "highlights": [f"{transcript.citation}."],

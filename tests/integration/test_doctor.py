@@ -22,8 +22,7 @@ from tarsy_scoring.doctor import database as database_module
 from tarsy_scoring.doctor.checks import CheckResult, run_checks
 from tarsy_scoring.doctor.systems import broker_checks, judge_checks, source_checks
 from tarsy_scoring.kafka.examine import read_topics
-from tarsy_scoring_lab.scripted_faults import Fault
-from tarsy_scoring_lab.scripted_judge import ScriptedJudge
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 DEAD = "127.0.0.1:9"
 

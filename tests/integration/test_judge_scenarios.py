@@ -99,7 +99,7 @@ def scenarios(name: str) -> dict[str, Any]:
 
 def faults_of(orders: list[Row]) -> list[Fault]:
     in_3_s = format_datetime(datetime.now(UTC) + timedelta(seconds=3), usegmt=True)
-    return [Fault.model_validate_json(json.dumps(order).replace("{in 3 s}", in_3_s)) for order in orders]
+    return [Fault(**json.loads(json.dumps(order).replace("{in 3 s}", in_3_s))) for order in orders]
 
 
 @pytest.mark.parametrize(("chain", "faults", "flags"), **scenarios("completed"))
