@@ -31,7 +31,7 @@ allow() {
 
 allow "$worker" Read --topic "$completed" --topic "$requested" --group "$group"
 allow "$worker" Write --topic "$events" --topic "$letters" --topic "$figures"
-allow "$api" Read --topic "$events" --topic "$figures"
+allow "$api" Read --topic "$events"
 allow "$bridge" Write --topic "$completed"
 allow "$insights" Read --topic "$events" --group "$group-insights"
 allow "$insights" Write --topic "$figures"

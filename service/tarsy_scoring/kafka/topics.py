@@ -214,15 +214,12 @@ class Tail:
             raise BrokerAway(f"cannot follow the topic {self._topic}: {error!r}") from error
         return [Record.of(r) for records in found.values() for r in records]
 
-    async def follow(
-        self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0
-    ) -> None:
+    async def follow(self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event) -> None:
         """
         Start, pass records to `take` as they arrive until `stopping` is set, then stop.
 
         Args:
             take: Called with an empty list where no record arrived within `TAKE_S`.
-            gather_s: Pause after each batch, in which records gather for one call.
 
         Raises:
             BrokerAway: This tail cannot go on; create a new one.
@@ -231,7 +228,7 @@ class Tail:
             await self.start()
             while not stopping.is_set():
                 take(await self.take(TAKE_S))
-                await asyncio.sleep(gather_s)
+                await asyncio.sleep(0)
         finally:
             await self.stop()
 

@@ -7,7 +7,7 @@ disconnected with a code that means "reconnect and catch up". A chunk for many c
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ class CloseReason(Enum):
     FLOOD = 1008, "too many messages", "flood"
     TOO_BIG = 1009, "message too big", "too_big"
     NOT_READY = 1013, "not ready yet: try again later", "not_ready"
+    REVOKED = 1008, "the token is no longer valid", "revoked"
     OLD = 4009, "connected for long enough: reconnect and catch up", "old"
     STOPPING = 1012, "the service restarts: reconnect and catch up", "stopping"
     RENUMBERED = 1012, "positions begin anew: reconnect and reload", "renumbered"
@@ -44,8 +45,8 @@ class GatewayLimits:
         clients: Connections in this process.
         clients_per_caller: Connections by name, or by address for anonymous callers. A quarter of
             all, since all users behind a proxy share an address.
-        life_s: Seconds; a connection is closed after 75 to 100 % of them. Access is checked at the handshake
-            only, so this bounds how long a client gets events after it lost access.
+        life_s: Seconds; a connection is closed after 75 to 100 % of them. Access is checked at the handshake,
+            and later only for tokens, so this bounds how long a client gets events after it lost access.
         channels: Subscriptions per client.
         queue_events, queue_bytes: Bounds for a client's queue, in addition to the connection buffer. An
             empty queue accepts any chunk. 1,000 events are five seconds in a very busy fleet.
@@ -159,10 +160,14 @@ class Client:
         channels: Channels that the client subscribed to.
         requests: Requests that were not answered yet, the oldest first.
         closing: A future that holds the reason once the gateway closes the connection.
+        is_revoked: Tells whether the caller may no longer have this connection.
     """
 
-    def __init__(self, socket: Socket, limits: GatewayLimits) -> None:
+    def __init__(
+        self, socket: Socket, limits: GatewayLimits, is_revoked: Callable[[], bool] = lambda: False
+    ) -> None:
         self.socket = socket
+        self.is_revoked = is_revoked
         self.channels: set[str] = set()
         self.requests: asyncio.Queue[ClientRequest] = asyncio.Queue(limits.messages_at_once)
         self.closing: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()

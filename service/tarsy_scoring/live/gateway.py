@@ -15,7 +15,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
 import structlog
@@ -39,7 +39,6 @@ from tarsy_scoring.live.client import (
     parse_request,
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS, EventSequence, decode, event_of
-from tarsy_scoring.live.signals import INSIGHTS, LiveInsights
 from tarsy_scoring.live.stored import READ_LIMIT, catch_up, newer
 from tarsy_scoring.live.subscriptions import Subscriptions
 from tarsy_scoring.postgres.database import Database, DatabaseAway
@@ -54,18 +53,14 @@ READER_WAIT_S = (
 PLACE_WAIT_S = 10.0  # wait of a client, after a start, for the position at which live events begin
 GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms apart
 POLL_S = 1.0
+REVOKED_S = 5.0  # between two looks for clients whose token is no longer valid
 # Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the
 # pause is as long as the delivery was.
 GATHER_S = 0.02
 
 
 class Gateway:
-    """
-    The clients of this process. `run` brings the events, `serve` is the life of one connection.
-
-    Attributes:
-        insights: The channel of rolling signals and drift findings.
-    """
+    """The clients of this process. `run` brings the events, `serve` is the life of one connection."""
 
     def __init__(
         self, settings: Settings, database: Database, metrics: Metrics, limits: GatewayLimits = DEFAULT_LIMITS
@@ -80,7 +75,6 @@ class Gateway:
         self._clients: set[Client] = set()
         self._callers: Counter[Hashable] = Counter()
         self._subscriptions = Subscriptions(metrics)
-        self.insights = LiveInsights(settings, self._subscriptions)
         self._readers = asyncio.Semaphore(limits.readers)
 
     @property
@@ -105,8 +99,8 @@ class Gateway:
             async with asyncio.TaskGroup() as group:
                 if self._settings.kafka_bootstrap_servers:
                     group.create_task(self.follow_topic(stopping))
-                    group.create_task(self.insights.run(stopping))
                 group.create_task(self._follow_order(stopping))
+                group.create_task(self._close_revoked(stopping))
         finally:
             self._close_all(CloseReason.STOPPING)
 
@@ -207,14 +201,17 @@ class Gateway:
 
     # --- clients ---------------------------------------------------------------------------------------
 
-    async def serve(self, socket: Socket, caller: Hashable = None) -> None:
+    async def serve(
+        self, socket: Socket, caller: Hashable = None, is_revoked: Callable[[], bool] = lambda: False
+    ) -> None:
         """
         Serve an accepted connection until it ends. A cancel leaves nothing of the client behind.
 
         Args:
             caller: The caller whose connection it is, as `has_enough` counts them.
+            is_revoked: Asked every `REVOKED_S`; the connection is closed once it is true.
         """
-        client = Client(socket, self._limits)
+        client = Client(socket, self._limits, is_revoked)
         self._clients.add(client)
         self._callers[caller] += 1
         self._metrics.gateway_clients.inc()
@@ -288,16 +285,13 @@ class Gateway:
         Confirm a subscription, send stored events, and go on with live ones.
 
         The channel of a session starts at the beginning unless the client gives a position. The channel of
-        all sessions starts with live events unless it does. Insights have no positions and are sent as they
-        stand.
+        all sessions starts with live events unless it does.
         """
         action, channel, last = request
         if action == "unsubscribe":
             return self._subscriptions.remove(client, [channel])
         if refusal := self._refusal(client, channel):
             return client.send_message({"type": "subscription.error", "channel": channel, "message": refusal})
-        if channel == INSIGHTS:
-            return self._send_insights(client, is_subscription=action == "subscribe")
         since = last if channel == SESSIONS else last or 0
         if since is None:
             return self._subscribe(client, channel)
@@ -307,8 +301,8 @@ class Gateway:
         """Why the client may not subscribe to this channel; None: it may."""
         session_id = channel.removeprefix(OF_SESSION_PREFIX)
         is_of_session = session_id != channel and SESSION_ID_PATTERN.fullmatch(session_id)
-        if channel not in (SESSIONS, INSIGHTS) and not is_of_session:
-            return "there is no such channel: sessions, insights, or session: and a session id"
+        if channel != SESSIONS and not is_of_session:
+            return "there is no such channel: sessions, or session: and a session id"
         if channel not in client.channels and len(client.channels) >= self._limits.channels:
             return f"at most {self._limits.channels} channels per connection: unsubscribe from others"
         return None
@@ -316,13 +310,6 @@ class Gateway:
     def _subscribe(self, client: Client, channel: str) -> None:
         self._subscriptions.add(client, channel)
         client.send_message({"type": "subscription.confirmed", "channel": channel})
-
-    def _send_insights(self, client: Client, *, is_subscription: bool) -> None:
-        """Confirm, and send the newest messages: they replace whatever the client missed."""
-        if is_subscription:
-            self._subscribe(client, INSIGHTS)
-        if (snapshot := self.insights.snapshot()).texts:
-            client.offer(snapshot)
 
     async def _catch_up(self, client: Client, channel: str, since: int, *, is_subscription: bool) -> None:
         """
@@ -367,6 +354,13 @@ class Gateway:
         except DatabaseAway as error:
             log.warning("gateway.catch_up_failed", reason=str(error))
             return [], True
+
+    async def _close_revoked(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            for client in tuple(self._clients):
+                if client.is_revoked():
+                    client.end(CloseReason.REVOKED)
+            await unless_stopped(asyncio.sleep(REVOKED_S), stopping)
 
     def _close_all(self, reason: CloseReason) -> None:
         for client in tuple(self._clients):

@@ -31,11 +31,6 @@ class Subscriptions:
                 del self._subscribers[channel]
             self._metrics.gateway_subscriptions.dec()
 
-    def broadcast(self, channel: str, chunk: Chunk) -> None:
-        """Send messages without a position to a channel, also to clients whose live events are held back."""
-        for client in self._subscribers.get(channel, ()):
-            client.offer(chunk)
-
     def send(self, events: Sequence[LiveEvent]) -> None:
         """Send events, in order, to subscribers, once per client."""
         wanted = self._recipients(events)
