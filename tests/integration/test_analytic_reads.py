@@ -11,6 +11,7 @@ from builders import connected
 from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
+from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 from tarsy_scoring.web.pages import labelling
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
@@ -93,15 +94,14 @@ async def test_requests_beyond_the_places_for_analytic_reads_are_refused_at_once
     """Otherwise they would wait, and use up the places of all requests."""
     await store_score(api.scoring, "session-1", 40)
     await store_score(api.scoring, "session-2", 40)
-    places = asyncio.Semaphore(0)
-    api.app.state.context.analytic_requests = places
+    api.app.state.context.analytic_requests = BoundedSemaphore(0)
 
     for path in ANALYTIC:
         refused = await api.client.get(path)
-        assert (refused.status_code, refused.json()["title"]) == (503, "Too many readers"), path
+        assert (refused.status_code, refused.json()["title"]) == (503, "Too busy"), path
         assert int(refused.headers["retry-after"]) > 0
     await require_service(api)
-    places.release()
+    api.app.state.context.analytic_requests = BoundedSemaphore(1)
     assert [(await api.client.get(path)).status_code for path in ANALYTIC] == [200] * len(ANALYTIC)
 
 

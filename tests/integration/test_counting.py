@@ -333,7 +333,7 @@ async def test_requests_over_http_are_counted_like_events(api: Api) -> None:
         'requests_total{disposition="in_progress",source="api"} 1.0',
         'requests_total{disposition="repeated",source="api"} 1.0',
         'scores_total{chain="other",error_kind="cancelled",status="cancelled"} 1.0',
-        'api_refused_total{protocol="http",status="400"} 1.0',
+        'api_requests_total{method="GET",route="unmatched",status="400"} 1.0',
     ):
         assert f"tarsy_scoring_{line}\n" in text
 

@@ -91,7 +91,7 @@ async def _serve(
         gateway,
     )
     app = create_app(context, access=access)
-    app.state.lifecycle.has_started = False
+    app.state.has_started = False
     calm_garbage_collector()
     listening = listen(settings)
     log.info(
@@ -104,7 +104,7 @@ async def _serve(
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(serve(app, settings, listening, stopping))
         if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
-            app.state.lifecycle.has_started = True
+            app.state.has_started = True
             parts.metrics.database_up.set(1)
             beside = [
                 group.create_task(parts.database.send_notifications()),

@@ -122,7 +122,6 @@ class Metrics:
 
     api_requests: Counter
     api_request_duration: Histogram
-    api_refused: Counter
 
     # --- rolling signals ---
 

@@ -10,7 +10,7 @@ from tarsy_scoring.web.api.probes import database_look
 from tarsy_scoring.web.api.registry import ROUTERS
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge.access import Access
-from tarsy_scoring.web.edge.middleware import Lifecycle, RequestMiddleware
+from tarsy_scoring.web.edge.middleware import RequestMiddleware
 from tarsy_scoring.web.edge.problems import REFUSALS, Problem, add_problem_handlers
 from tarsy_scoring.web.openapi import openapi_document
 from tarsy_scoring.web.pages.registry import routers
@@ -30,11 +30,9 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     app = application()
     app.state.context = context
     app.state.database_look = database_look(context)
-    access = access or Access(context.settings)
-    app.state.lifecycle = Lifecycle(access=access)
-    app.add_middleware(
-        RequestMiddleware, access=access, metrics=context.metrics, lifecycle=app.state.lifecycle
-    )
+    app.state.has_started = True
+    app.state.access = access or Access(context.settings)
+    app.add_middleware(RequestMiddleware, access=app.state.access, metrics=context.metrics)
     return app
 
 

@@ -1,6 +1,5 @@
 """Parts that all routes share."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -47,13 +46,13 @@ class AppContext:
     metrics: Metrics
     source: TimelineSource | None
     gateway: Gateway | None = None
-    analytic_requests: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(MAX_ANALYTIC_REQUESTS)
+    analytic_requests: BoundedSemaphore = field(
+        default_factory=lambda: BoundedSemaphore(MAX_ANALYTIC_REQUESTS)
     )
     session_reads: BoundedSemaphore = field(
         default_factory=lambda: BoundedSemaphore(MAX_SESSION_READS, MAX_SESSION_READS_WAITING)
     )
-    exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
+    exports: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_EXPORTS))
 
     @property
     def policy(self) -> Policy:

@@ -35,7 +35,7 @@ from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, TimelineSource
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.caller import Caller
-from tarsy_scoring.web.edge.problems import Problem, malformed
+from tarsy_scoring.web.edge.problems import NOT_TERMINAL, Problem, malformed
 
 SOURCE_API = "api"
 TIMELINE_RETRY_S = 5
@@ -268,5 +268,5 @@ def _unknown(session_id: str) -> Problem:
 
 def _running(session_id: str) -> Problem:
     return Problem(
-        400, "Session not terminal", f"the session {session_id} has not ended: request its score when it has"
+        400, NOT_TERMINAL, f"the session {session_id} has not ended: request its score when it has"
     )

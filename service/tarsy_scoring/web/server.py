@@ -9,8 +9,8 @@ from fastapi import FastAPI
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.live.client import DEFAULT_LIMITS
 from tarsy_scoring.telemetry import http_server
-from tarsy_scoring.web.api import live
 
 KEEP_ALIVE_S = 75  # proxies keep an idle connection for 60 s; if we closed it first, a request could be lost
 LONGEST_STOP_S = 30.0
@@ -57,19 +57,19 @@ async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stop
         app,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S))),
-        **live.UVICORN_OPTIONS,
+        ws_max_size=DEFAULT_LIMITS.message_bytes,
+        ws_per_message_deflate=False,  # the window would take most of the memory of a client
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
     )
 
     async def stop() -> None:
         await stopping.wait()
-        app.state.lifecycle.is_stopping = True
         server.should_exit = True
 
-    beside = [asyncio.create_task(stop()), asyncio.create_task(app.state.lifecycle.watch())]
+    waiting = asyncio.create_task(stop())
     try:
         await server.serve(sockets=[listening])
     finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        waiting.cancel()
         listening.close()

@@ -31,7 +31,6 @@ from tarsy_scoring.telemetry.http_server import listen
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.edge import middleware
 from tarsy_scoring.web.server import serve
 
 WAIT_S = 30.0
@@ -278,7 +277,7 @@ async def test_sockets_of_a_removed_token_are_closed(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a further request; those of other tokens stay."""
-    monkeypatch.setattr(middleware, "REVOKED_S", 0.05)
+    monkeypatch.setattr("tarsy_scoring.live.gateway.REVOKED_S", 0.05)
     tokens = [
         {"name": name, "scope": "read", "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in ("old", "new")
     ]
@@ -293,6 +292,7 @@ async def test_sockets_of_a_removed_token_are_closed(
         served.client(**with_token("old")) as old,
         served.client(**with_token("new")) as new,
     ):
+        following = asyncio.create_task(served.gateway.run(served.stopping))
         path.write_text(json.dumps(tokens[1:]))
         with pytest.raises(ConnectionClosed) as closed:
             async with asyncio.timeout(WAIT_S):
@@ -302,3 +302,5 @@ async def test_sockets_of_a_removed_token_are_closed(
         served.send(1)
         async with asyncio.timeout(WAIT_S):
             assert json.loads(await new.recv())["type"]
+        served.stopping.set()
+        await following

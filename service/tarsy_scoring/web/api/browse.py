@@ -20,7 +20,7 @@ from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_c
 from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Analysing
-from tarsy_scoring.web.edge.problems import Problem, malformed
+from tarsy_scoring.web.edge.problems import malformed
 from tarsy_scoring.web.queries import (
     ApproachesQuery,
     ExportQuery,
@@ -32,8 +32,6 @@ from tarsy_scoring.web.queries import (
 
 router = scoring_routes("browsing")
 figures = scoring_routes("analytics", "/analytics")
-
-EXPORT_RETRY_S = 10
 
 
 @router.get("/sessions", summary="List sessions with their scores")
@@ -57,17 +55,8 @@ async def read_sessions(
 
 
 async def _export_slot(request: Request) -> AsyncIterator[None]:
-    """Hold a slot for an export until the last byte has been sent. Raises: Problem: 503, no slot is free."""
-    exports = context_of(request).exports
-    if exports.locked():
-        retry = {"Retry-After": str(EXPORT_RETRY_S)}
-        raise Problem(
-            503,
-            "Too many exports",
-            "other exports are under way: try again when one has ended",
-            headers=retry,
-        )
-    async with exports:
+    """Hold a slot for an export until the last byte has been sent. Raises: QueueFull: No slot is free."""
+    async with context_of(request).exports.hold():
         yield
 
 

@@ -21,7 +21,7 @@ from tarsy_scoring.web.api.common import (
     scoring_routes,
 )
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.edge.access import Analysing, Reading, Scoring
+from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
 
@@ -128,7 +128,7 @@ class TrustCards(BaseModel):
         409: {"description": "The score is not completed, or has no number."},
     },
 )
-async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said: LabelRequest) -> Response:
+async def label_score(request: Request, caller: Admitted, score_id: ScoreId, said: LabelRequest) -> Response:
     """
     Agree with a score, or give the right outcome and number, with a reason.
 
@@ -142,7 +142,7 @@ async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said
     summary="Read the labels of a score",
     responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
 )
-async def read_labels(request: Request, _: Reading, score_id: ScoreId) -> Response:
+async def read_labels(request: Request, score_id: ScoreId) -> Response:
     """The labels of a score, newest first, at most 500."""
     database = context_of(request).reader.database
     found = await labels.of_score(database, score_id)

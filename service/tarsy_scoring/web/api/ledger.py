@@ -11,7 +11,7 @@ from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Scoring
+from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import Moment
 
@@ -56,7 +56,7 @@ class MergeRequest(BaseModel):
     status_code=201,
     responses={404: NO_SUCH_TOOL},
 )
-async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> ToolState:
+async def set_state(request: Request, caller: Admitted, said: SayingRequest) -> ToolState:
     """
     Store a tool state with author and time. Earlier states stay in the history; the newest counts.
 
@@ -81,7 +81,7 @@ async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> T
     status_code=201,
     responses={404: NO_SUCH_TOOL},
 )
-async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
+async def merge_names(request: Request, caller: Admitted, wanted: MergeRequest) -> Merge:
     """
     Merge a name in all spellings into a tool, or, without `tool`, separate it from similar names.
 

@@ -2,14 +2,13 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
+from tarsy_scoring.live.client import Chunk
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Reading
-from tarsy_scoring.web.edge.problems import UPGRADE_HEADERS, Problem
+from tarsy_scoring.web.edge.access import Admitted
+from tarsy_scoring.web.edge.problems import Problem
 
 router = APIRouter(prefix="/api/v1")
 
@@ -18,7 +17,7 @@ CLOSE_S = 5.0
 
 
 @router.websocket("/ws")
-async def live(websocket: WebSocket, caller: Reading) -> None:
+async def live(websocket: WebSocket, caller: Admitted) -> None:
     """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
     gateway = context_of(websocket).gateway
     if gateway is None or gateway.is_full:
@@ -37,7 +36,8 @@ async def live(websocket: WebSocket, caller: Reading) -> None:
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
     await websocket.accept()
-    await gateway.serve(_Socket(websocket), caller.identity)
+    access = websocket.app.state.access
+    await gateway.serve(_Socket(websocket), caller.identity, lambda: access.is_revoked(caller))
 
 
 @router.get("/ws", include_in_schema=False)
@@ -47,7 +47,7 @@ async def not_upgraded() -> None:
         426,
         "Upgrade required",
         "live events need a WebSocket: use a WebSocket client; docs/live.md describes the protocol",
-        headers=UPGRADE_HEADERS,
+        headers={"Upgrade": "websocket", "Connection": "Upgrade"},
     )
 
 
@@ -75,12 +75,3 @@ class _Socket:
         with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
             async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code, reason)
-
-
-# Options for `uvicorn.Config`. Compression is off, because the window would take most memory per client.
-UVICORN_OPTIONS: dict[str, Any] = {
-    "ws_max_size": DEFAULT_LIMITS.message_bytes,
-    "ws_per_message_deflate": False,
-    "ws_ping_interval": 20.0,
-    "ws_ping_timeout": 20.0,
-}

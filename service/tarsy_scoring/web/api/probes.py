@@ -53,9 +53,7 @@ async def readyz(request: Request) -> Response:
     since the API works without it.
     """
     state = request.app.state
-    missing = (
-        await state.database_look() if state.lifecycle.has_started else "the database has not answered yet"
-    )
+    missing = await state.database_look() if state.has_started else "the database has not answered yet"
     if missing is not None:
         return JSONResponse({"status": "not ready", "reason": missing}, status_code=503, headers=LAST)
     return JSONResponse({"status": "ready"}, headers=LAST)

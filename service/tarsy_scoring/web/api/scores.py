@@ -25,7 +25,7 @@ from tarsy_scoring.web.api.common import (
 )
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
-from tarsy_scoring.web.edge.access import Reading, Scoring
+from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
 from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, ScoreRequest, request_score
@@ -116,7 +116,7 @@ class CriteriaDocument(BaseModel):
 )
 async def ask(
     request: Request,
-    caller: Scoring,
+    caller: Admitted,
     session_id: SessionId,
     wanted: ScoreRequest | None = None,
     idempotency_key: IdempotencyKey = None,
@@ -155,7 +155,7 @@ async def ask(
         409: {"description": "The score has ended."},
     },
 )
-async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
+async def cancel(request: Request, caller: Admitted, score_id: ScoreId) -> Response:
     """End a pending or in-progress score without a number. The judge's replies so far are kept."""
     context = context_of(request)
     is_cancelled = await context.leases.cancel(score_id, caller.name, is_patient=False)
@@ -176,7 +176,7 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
     summary="Read the score of a session",
     responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
 )
-async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
+async def read_score_of_session(request: Request, session_id: SessionId) -> Response:
     """
     The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed
     score the newest, whatever the status.
@@ -196,7 +196,6 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
 )
 async def read_history(
     request: Request,
-    _: Reading,
     session_id: SessionId,
     query: Annotated[HistoryQuery, Query()],
 ) -> Response:
@@ -225,7 +224,7 @@ async def read_history(
     summary="Read a score",
     responses={200: {"model": ScoreDocument}, 404: NO_SUCH_SCORE},
 )
-async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
+async def read_score(request: Request, score_id: ScoreId) -> Response:
     """One score, whatever the status and purpose."""
     document = await _score(request, score_id)
     return json_answer(document)
@@ -236,7 +235,7 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
     summary="Read the judge's replies",
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
-async def read_turns(request: Request, caller: Reading, score_id: ScoreId) -> Response:
+async def read_turns(request: Request, caller: Admitted, score_id: ScoreId) -> Response:
     """The judge's replies in full and in order; while a score is open, those stored so far."""
     audit.log_read("replies", by=caller.name, score_id=score_id)
     turns = await context_of(request).reader.replies(score_id)
@@ -252,7 +251,6 @@ async def read_turns(request: Request, caller: Reading, score_id: ScoreId) -> Re
 )
 async def read_requests(
     request: Request,
-    _: Reading,
     event_id: Annotated[str, Path(min_length=1, max_length=255, pattern=PLAIN_TEXT, examples=["event-4711"])],
 ) -> Response:
     """
@@ -274,7 +272,7 @@ async def read_requests(
     summary="Read criteria",
     responses={200: {"model": CriteriaDocument}, 404: {"description": "No criteria have this hash."}},
 )
-async def read_criteria(request: Request, _: Reading, criteria_hash: CriteriaHash) -> Response:
+async def read_criteria(request: Request, criteria_hash: CriteriaHash) -> Response:
     """Criteria that a score was or will be judged under."""
     context = context_of(request)
     found = await find_criteria(context, criteria_hash)

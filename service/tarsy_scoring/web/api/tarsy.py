@@ -4,39 +4,23 @@ Scores at TARSy's own addresses, with TARSy's keys, statuses and errors, for cli
 Source: TARSy's REST API at commit c35f0f75.
 """
 
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.api.common import SessionId, json_answer, operation_id
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Reading, Scoring
-from tarsy_scoring.web.edge.problems import Problem, database_away
+from tarsy_scoring.web.edge.access import Admitted
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.score_requests import IdempotencyKey, ScoreRequest, request_score
-
-NOT_FOUND = "resource not found"
-NOT_TERMINAL = "session is not in a terminal state"
-UNDER_WAY = "scoring already in progress for this session"
-UNAVAILABLE = "scoring service is not available"
-# Our status -> TARSy's status and message. Others keep their status and our detail.
-_TARSY_ANSWERS = {
-    400: (409, NOT_TERMINAL),
-    404: (404, NOT_FOUND),
-    409: (409, UNDER_WAY),
-    503: (503, UNAVAILABLE),
-}
 
 
 class TarsyError(BaseModel):
-    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem, too."""
+    """A refusal in TARSy's words, beside the members of a problem."""
 
     message: str
 
@@ -66,36 +50,7 @@ class TarsyScore(BaseModel):
     error_message: str | None
 
 
-class _TarsyRoute(APIRoute):
-    """Answers refusals with TARSy's statuses and messages."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_in_tarsys_words(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except Problem as problem:
-                return _refusal(problem)
-            except DatabaseAway:
-                return _refusal(database_away())
-            except RequestValidationError as error:
-                fault = error.errors()[0]
-                if fault["loc"][0] == "path":  # TARSy looks a malformed id up and finds no session
-                    return _refusal(Problem(404, "", ""))
-                return _refusal(Problem(422, "", f"{fault['loc'][-1]}: {fault['msg']}"))
-
-        return handle_in_tarsys_words
-
-
-def _refusal(problem: Problem) -> Response:
-    status, message = _TARSY_ANSWERS.get(problem.status, (problem.status, problem.detail))
-    return json_answer({"message": message}, status, problem.headers)
-
-
-router = APIRouter(
-    prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute, generate_unique_id_function=operation_id
-)
+router = APIRouter(prefix="/api/v1", tags=["tarsy"], generate_unique_id_function=operation_id)
 
 
 @router.post(
@@ -109,7 +64,7 @@ router = APIRouter(
     },
 )
 async def start(
-    request: Request, caller: Scoring, session_id: SessionId, idempotency_key: IdempotencyKey = None
+    request: Request, caller: Admitted, session_id: SessionId, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """
     Make a new score for a session that has ended, whatever scores exist. A repeat under the key returns it.
@@ -128,11 +83,11 @@ async def start(
         404: {"description": "There is no such session, or it has no score."},
     },
 )
-async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
+async def read(request: Request, session_id: SessionId) -> Response:
     """The newest score, whatever the status: a failed one hides an older completed one, as in TARSy."""
     row = await context_of(request).reader.newest_score(session_id, "production")
     if row is None:
-        raise Problem(404, "No score", NOT_FOUND)
+        raise Problem(404, "No score", f"no score of a session {session_id} is stored")
     return json_answer(_score(row))
 
 

@@ -1,8 +1,7 @@
 """
 Authenticates and authorizes callers: bearer tokens, users named by a trusted proxy, or open access.
 
-`RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so that a route without a
-check is guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
+`RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so every route is guarded.
 """
 
 import time
@@ -22,7 +21,7 @@ from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.addresses import address_of, is_loopback
 from tarsy_scoring.web.edge.caller import ALL_SCOPES, Caller
 from tarsy_scoring.web.edge.host_check import Hosts, peer_address, require_same_site
-from tarsy_scoring.web.edge.problems import ANALYTIC_RETRY_S, CHALLENGE, Problem, unauthorized
+from tarsy_scoring.web.edge.problems import CHALLENGE, Problem, unauthorized
 from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.edge.rates import Rates
 from tarsy_scoring.web.edge.tokens import Token, TokensFile, bearer_token, utc_today
@@ -41,16 +40,9 @@ ADVICE = (
 )
 
 
-async def may_read(connection: HTTPConnection) -> Caller:
-    """The caller; every admitted caller may read."""
+async def admitted(connection: HTTPConnection) -> Caller:
+    """The caller. The middleware has refused changes by a caller who may only read."""
     return cast(Caller, connection.state.caller)
-
-
-async def may_score(connection: HTTPConnection) -> Caller:
-    """The caller, who may request changes. Raises: Problem: 403, this caller may only read."""
-    caller = cast(Caller, connection.state.caller)
-    _require_scope(caller)
-    return caller
 
 
 async def may_analyse(connection: HTTPConnection) -> AsyncIterator[Caller]:
@@ -58,22 +50,16 @@ async def may_analyse(connection: HTTPConnection) -> AsyncIterator[Caller]:
     The caller, who may read many scores. Holds a place for such requests until the answer is sent.
 
     Raises:
-        Problem: 503, every place is taken. Nothing waits for a place: requests that wait would count as under
+        QueueFull: Every place is taken. Nothing waits for a place: requests that wait would count as under
             way, and the overall limit would then refuse every kind.
     """
-    places = context_of(connection).analytic_requests
-    if places.locked():
-        retry = {"Retry-After": str(ANALYTIC_RETRY_S)}
-        detail = "too many requests that read many scores are under way: try again shortly"
-        raise Problem(503, "Too many readers", detail, headers=retry)
-    async with places:
+    async with context_of(connection).analytic_requests.hold():
         yield cast(Caller, connection.state.caller)
 
 
 # Parameter types for routes: FastAPI passes the admitted caller.
-Reading = Annotated[Caller, Depends(may_read)]
+Admitted = Annotated[Caller, Depends(admitted)]
 Analysing = Annotated[Caller, Depends(may_analyse)]
-Scoring = Annotated[Caller, Depends(may_score)]
 
 
 class Access:
@@ -113,10 +99,6 @@ class Access:
                 f"the API would listen on {settings.api_host}, beyond this machine, without access control: "
                 f"{ADVICE}"
             )
-        if self._tokens and self._is_open:
-            log.warning(
-                "api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token"
-            )
         if not (self._is_local or self._hosts):
             log.warning(
                 "api.only_loopback_names",
@@ -135,12 +117,15 @@ class Access:
         forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
         self._hosts.require(connection, is_proxied=forwarded is not None)
         caller = self._caller(connection, forwarded, is_from_proxy=is_from_proxy)
-        caller = replace(caller, origin=replace(caller.origin, address=client_address(connection, forwarded)))
-        changes = is_change(connection)
+        caller = replace(
+            caller, origin=replace(caller.origin, address=_client_address(connection, forwarded))
+        )
+        changes = connection.scope.get("method", "GET") not in UNCHANGING_METHODS
         if changes or connection.scope["type"] == "websocket":
             require_same_site(connection, is_proxied=forwarded is not None)
         if changes:
-            _require_scope(caller)
+            if "score" not in caller.scopes:
+                raise _only_reads()
             self._changes.count(caller.identity)
         # The gateway bounds WebSockets.
         elif connection.scope["type"] == "http":
@@ -202,28 +187,18 @@ class Access:
         return entry
 
 
-def client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:
-    """
-    The client address: the peer, or the one that a trusted proxy has added to the forwarded
-    ones.
-    """
+def _client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> str | None:
+    """The address of the peer, or the one that a trusted proxy has added to the forwarded ones."""
     peer = peer_address(connection)
     if forwarded is not None and (passed := ",".join(connection.headers.getlist("x-forwarded-for"))):
         peer = address_of(passed.rpartition(",")[2].strip()) or peer
     return str(peer) if peer else None
 
 
-def is_change(connection: HTTPConnection) -> bool:
-    """Whether a request asks for a change, by its method."""
-    return connection.scope.get("method", "GET") not in UNCHANGING_METHODS
-
-
-def _require_scope(caller: Caller) -> None:
-    if "score" not in caller.scopes:
-        raise Problem(
-            403,
-            "Not allowed",
-            "this caller may only read: ask an operator for a token with the scope score, or for a group "
-            "with it",
-            headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
-        )
+def _only_reads() -> Problem:
+    return Problem(
+        403,
+        "Not allowed",
+        "this caller may only read: ask an operator for a token with the scope score, or for a group with it",
+        headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
+    )

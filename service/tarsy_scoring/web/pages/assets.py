@@ -10,7 +10,6 @@ from pathlib import PurePath
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from tarsy_scoring.web.edge.access import Reading
 from tarsy_scoring.web.edge.problems import Problem
 
 router = APIRouter(include_in_schema=False)
@@ -45,7 +44,7 @@ def address_of(name: str) -> str:
 
 
 @router.get("/static/{digest}/{name}")
-async def static_file(_: Reading, digest: str, name: str) -> Response:
+async def static_file(digest: str, name: str) -> Response:
     """A style sheet, script or icon."""
     file = static_files().get(name)
     if file is None or file.digest != digest:

@@ -11,7 +11,7 @@ from tarsy_scoring.audit import audit
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.web.api.common import no_such_score
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.rendering import count, page, percent, points, seconds, spelt, usd
@@ -89,7 +89,7 @@ class ComparedNames(NamedTuple):
 
 
 @router.get("/scores/compare")
-async def compare_page(request: Request, caller: Reading) -> HTMLResponse:
+async def compare_page(request: Request, caller: Admitted) -> HTMLResponse:
     """
     Two scores for one session side by side.
 

@@ -10,7 +10,6 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, find_criteria
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Reading
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.rendering import page
 
@@ -25,7 +24,7 @@ _CSS_CLASSES = {"+": "added", "-": "gone", "@": "place", " ": ""}
 
 @router.get("/criteria/{criteria_hash}")
 async def criteria_page(
-    request: Request, _: Reading, criteria_hash: CriteriaHash, before: EarlierHash = None
+    request: Request, criteria_hash: CriteriaHash, before: EarlierHash = None
 ) -> HTMLResponse:
     """The prompts and settings stored under a hash, and their changes since the criteria `before`."""
     context = context_of(request)

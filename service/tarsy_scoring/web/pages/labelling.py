@@ -13,7 +13,7 @@ from tarsy_scoring.labels import labels, review
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.edge.access import Analysing, Scoring
+from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
@@ -45,7 +45,7 @@ async def review_page(request: Request, _: Analysing) -> HTMLResponse:
 
 
 @router.post("/scores/{score_id}/labels")
-async def label(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
+async def label(request: Request, caller: Admitted, score_id: UUID) -> RedirectResponse:
     """Store a label as `POST /api/v1/scoring/scores/{score_id}/labels` does, and return to the score."""
     await keep_label(context_of(request), score_id, read_label_form(await request.body()), caller.name)
     return RedirectResponse(f"/scores/{score_id}#labels", 303)

@@ -15,7 +15,7 @@ from tarsy_scoring.missing_tools.reasons import read_reasons
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.access import Analysing, Scoring
+from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period
@@ -88,7 +88,7 @@ class StateForm(SayingRequest):
 
 
 @router.post(f"{PAGE}/states")
-async def set_state(request: Request, caller: Scoring) -> RedirectResponse:
+async def set_state(request: Request, caller: Admitted) -> RedirectResponse:
     """
     Store the state of a tool as `POST /api/v1/scoring/missing-tools/states` does, and return to the page.
     """
@@ -97,7 +97,7 @@ async def set_state(request: Request, caller: Scoring) -> RedirectResponse:
 
 
 @router.post(f"{PAGE}/merges")
-async def merge_names(request: Request, caller: Scoring) -> RedirectResponse:
+async def merge_names(request: Request, caller: Admitted) -> RedirectResponse:
     """Merge or separate names as `POST /api/v1/scoring/missing-tools/merges` does, and return to the page."""
     await ledger.merge_names(request, caller, read_as(MergeRequest, form_fields(await request.body())))
     return RedirectResponse(PAGE, 303)

@@ -17,7 +17,7 @@ from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.web.api.common import SessionId, no_such_score
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.edge.access import Reading, Scoring
+from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.pages.forms import form_fields, read_as, unreadable
 from tarsy_scoring.web.pages.rendering import Live, page, position_of
@@ -30,7 +30,7 @@ MAX_KEY_CHARACTERS = 100
 
 
 @router.get("/sessions/{session_id}")
-async def session_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
+async def session_page(request: Request, caller: Admitted, session_id: SessionId) -> HTMLResponse:
     """The latest completed score, else the newest one, and how the newest attempt stands."""
     audit.log_read("session", by=caller.name, session_id=session_id)
     context = context_of(request)
@@ -40,7 +40,7 @@ async def session_page(request: Request, caller: Reading, session_id: SessionId)
 
 
 @router.get("/scores/{score_id}")
-async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLResponse:
+async def score_page(request: Request, caller: Admitted, score_id: UUID) -> HTMLResponse:
     """One score, whatever the status and purpose."""
     context = context_of(request)
     position = await position_of(context)
@@ -78,7 +78,7 @@ async def _score_page(
 
 
 @router.post("/sessions/{session_id}/score")
-async def score_session(request: Request, caller: Scoring, session_id: SessionId) -> RedirectResponse:
+async def score_session(request: Request, caller: Admitted, session_id: SessionId) -> RedirectResponse:
     """
     Request a score as `POST /api/v1/scoring/sessions/{session_id}/score` does, and go to the session's page.
 
@@ -107,7 +107,7 @@ def read_score_form(body: bytes) -> tuple[str | None, ScoreRequest]:
 
 
 @router.post("/scores/{score_id}/cancel")
-async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
+async def cancel(request: Request, caller: Admitted, score_id: UUID) -> RedirectResponse:
     """
     Cancel a score and go to the session page. A score that ended in the meantime stays as it ended.
     """

@@ -16,7 +16,7 @@ from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.edge.access import Reading
+from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.pages.session import UnreadableSession, read_with
@@ -35,7 +35,7 @@ RETRY_S = 10
 
 
 @router.get("/sessions/{session_id}/timeline")
-async def timeline_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
+async def timeline_page(request: Request, caller: Admitted, session_id: SessionId) -> HTMLResponse:
     """
     A session's timeline, read from the source now, with the citations in one score as marks.
 
