@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import httpx2
 import structlog
-from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from tarsy_scoring.config.chains import ProviderSettings
@@ -194,7 +193,7 @@ class JudgeClient:
         try:
             while True:
                 request = self.endpoint.prepare(fitted)
-                permit = await clock.untimed(self._admit(permits, fitted, request)) if permits else None
+                permit = await clock.untimed(self._admit(permits, fitted)) if permits else None
                 ends_at = asyncio.get_running_loop().time() + clock.left_s
                 outcome = await self.endpoint.call(fitted, request, ends_at)
                 if permits and outcome.account is not None:
@@ -206,13 +205,12 @@ class JudgeClient:
         finally:
             self._calls.release()
 
-    async def _admit(self, permits: Permits, fitted: FittedQuestion, request: Mapping[str, Any]) -> Any:
+    async def _admit(self, permits: Permits, fitted: FittedQuestion) -> Any:
         """Obtain a permit; a pause that ends soon enough is slept through."""
         most_usd = None
         if self.prices.are_known:
-            # A token has at least one byte, estimates are right within a factor of 2, and the model reads at
-            # most its window.
-            most_read = min(len(to_json(request)), 2 * fitted.tokens, self.settings.context_window_tokens)
+            # Estimates are right within a factor of 2, and the model reads at most its window.
+            most_read = min(2 * fitted.tokens, self.settings.context_window_tokens)
             most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
         while True:
             try:

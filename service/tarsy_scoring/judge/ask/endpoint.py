@@ -5,24 +5,24 @@ It never calls twice: a second layer of retries would multiply calls and hide th
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
 import structlog
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, omit
-from openai.types.chat import ChatCompletion
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, omit
+from pydantic_core import to_json
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable
-from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, wait_asked_s
+from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, as_mapping, wait_asked_s
 from tarsy_scoring.judge.ask.prices import Prices
-from tarsy_scoring.judge.ask.reply import read_turn, usage_of
+from tarsy_scoring.judge.ask.reply import ReplyUsage, read_turn, usage_of
 from tarsy_scoring.judge.ask.transport import (
     CONNECT_TIMEOUT_S,
     REPLY_BYTES_MORE,
@@ -42,6 +42,7 @@ _ADAPTABLE = {"temperature", "max_tokens", "response_format"}
 # Without an answer the provider may bill the call, so tokens and cost stay unknown.
 _NO_ANSWER: Mapping[str, Any] = {"failed": True, "reason": "no answer"}
 _NOTHING_BILLED: Mapping[str, Any] = {"tokens": 0, "cost_usd": 0.0}
+_NO_COMPLETION = "answered something that is no chat completion"
 
 _log = structlog.get_logger()
 
@@ -192,82 +193,80 @@ class Endpoint:
             ends_at: When the attempt ends, by the event loop's clock. Without an answer by then, the result
                 is a `TimeoutError`.
         """
-        started = time.perf_counter()
-        own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
-        key = current(self._api_key)
+        loop = asyncio.get_running_loop()
+        started, key = loop.time(), current(self._api_key)
+        own_end = started + self.settings.timeout_s
         try:
             async with asyncio.timeout_at(min(ends_at, own_end)):
-                reply = await self._client.chat.completions.with_raw_response.create(
-                    **request, extra_headers=self._headers
+                # Not `chat.completions.create`: it copies the request part by part and builds models from the
+                # answer, which takes as much CPU as the rest of the call.
+                response = await self._client.post(
+                    "/chat/completions",
+                    cast_to=httpx2.Response,
+                    content=to_json(request),
+                    options={"headers": self._headers},
                 )
-            completion = reply.parse()
+            answer = as_mapping(response.json())
         except TimeoutError:
-            return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
+            if ends_at < own_end:  # a short wait is not held against the provider
+                has_waited = loop.time() - started >= SILENCE_S
+                return CallOutcome(_NO_ANSWER if has_waited else None, TimeoutError())
+            reason = f"gave no answer within {self.settings.timeout_s:g} s"
+            return CallOutcome(_NO_ANSWER, JudgeUnavailable(f"{self.who} {reason}"))
         except UnreadableReply as error:
-            return CallOutcome(_NO_ANSWER, self._unavailable(str(error)))
+            return self._unavailable(str(error))
         except APIStatusError as error:
-            return self._refused(fitted, request, key, error)
+            return self._refused(fitted, request, key, error.response, error.body)
         except APIConnectionError as error:
-            reason = f"could not be reached, or broke off ({type(_cause_of(error)).__name__})"
-            return CallOutcome(_NO_ANSWER, self._unavailable(reason))
-        except (OpenAIError, ValueError, RecursionError):  # not JSON, not text, or nested too deeply
-            return CallOutcome(_NO_ANSWER, self._no_completion())
-        if reported := getattr(completion, "error", None):
-            answered = ErrorReply(
-                reply.status_code, reply.headers, reported, fitted.tokens + fitted.reply_limit
+            return self._unavailable(
+                f"could not be reached, or broke off ({type(_cause_of(error)).__name__})"
             )
-            return self._react(request, answered, getattr(completion, "usage", None), key)
-        return self._read(fitted, completion, reply.headers, round((time.perf_counter() - started) * 1000))
+        except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
+            return self._unavailable(_NO_COMPLETION)
+        if reported := answer.get("error"):
+            return self._refused(fitted, request, key, response, reported, answer.get("usage"))
+        return self._answered(fitted, answer, response.headers, round((loop.time() - started) * 1000))
 
     def _refused(
-        self, fitted: FittedQuestion, request: dict[str, Any], key: str | None, error: APIStatusError
+        self,
+        fitted: FittedQuestion,
+        request: dict[str, Any],
+        key: str | None,
+        response: httpx2.Response,
+        reported: object,
+        usage: object = None,
     ) -> CallOutcome:
         secret = self._api_key
-        is_key_refused = error.status_code == HTTPStatus.UNAUTHORIZED
+        is_key_refused = response.status_code == HTTPStatus.UNAUTHORIZED
         if is_key_refused and isinstance(secret, WatchedSecret) and secret.read_again() != key:
             return CallOutcome(_NOTHING_BILLED, None)
-        needed_tokens = fitted.tokens + fitted.reply_limit
-        reply = ErrorReply(error.status_code, error.response.headers, error.body, needed_tokens)
-        usage = error.body.get("usage") if isinstance(error.body, dict) else None
-        return self._react(request, reply, usage, key)
-
-    def _react(
-        self, request: dict[str, Any], error: ErrorReply, usage: object, key: str | None
-    ) -> CallOutcome:
-        used = usage_of(usage)
+        error = ErrorReply(
+            response.status_code, response.headers, reported, fitted.tokens + fitted.reply_limit
+        )
+        used = usage_of(usage or as_mapping(reported).get("usage"))
         is_billed = used.total is not None or error.may_be_billed()
-        costs = {"tokens": used.total, "cost_usd": self.prices.cost_usd(*used)}
-        billed = costs if is_billed else _NOTHING_BILLED
         account, failure = error.reaction(self.who, key)
+        billed = self._billed(used) if is_billed else _NOTHING_BILLED
         return CallOutcome({**account, **billed}, None if self._adapt(request, error) else failure)
 
-    def _read(
-        self, fitted: FittedQuestion, completion: ChatCompletion, headers: httpx2.Headers, latency_ms: int
+    def _answered(
+        self, fitted: FittedQuestion, answer: Mapping[str, Any], headers: httpx2.Headers, latency_ms: int
     ) -> CallOutcome:
-        usage = usage_of(getattr(completion, "usage", None))
-        cost_usd = self.prices.cost_usd(*usage)
-        billed = {"tokens": usage.total, "cost_usd": cost_usd}
-        turn = read_turn(
-            completion, self._provider, self.settings.model, fitted.question.kind, latency_ms, usage, cost_usd
-        )
+        usage = usage_of(answer.get("usage"))
+        billed = self._billed(usage)
+        asked = fitted.question.kind, self._provider, self.settings.model
+        turn = read_turn(answer, *asked, usage, billed["cost_usd"], latency_ms)
         if turn is None:
-            return CallOutcome({**_NO_ANSWER, **billed}, self._no_completion())
+            return self._unavailable(_NO_COMPLETION, billed)
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         blocked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
         return CallOutcome({**billed, **learned, "blocked_s": blocked_s}, turn)
 
-    def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> CallOutcome:
-        """For a call without an answer in time; a short wait is not held against the provider."""
-        if is_attempt_over:
-            return CallOutcome(_NO_ANSWER if waited_s >= SILENCE_S else None, TimeoutError())
-        reason = f"gave no answer within {self.settings.timeout_s:g} s"
-        return CallOutcome(_NO_ANSWER, JudgeUnavailable(f"{self.who} {reason}"))
+    def _billed(self, usage: ReplyUsage) -> Mapping[str, Any]:
+        return {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
 
-    def _no_completion(self) -> TransientError:
-        return self._unavailable("answered something that is no chat completion")
-
-    def _unavailable(self, reason: str) -> TransientError:
-        return TransientError(JudgeUnavailable(f"{self.who} {reason}"))
+    def _unavailable(self, reason: str, billed: Mapping[str, Any] = MappingProxyType({})) -> CallOutcome:
+        return CallOutcome({**_NO_ANSWER, **billed}, TransientError(JudgeUnavailable(f"{self.who} {reason}")))
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:

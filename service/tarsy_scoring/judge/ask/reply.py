@@ -1,14 +1,11 @@
 """
 Reads a completion: its text, how it ended, and the tokens it took.
 
-`openai` does not validate what an endpoint sends, so each value is checked here. `Conversation`
-decides whether the answer is usable.
+Endpoints send anything, so each value is checked here. `Conversation` decides whether the answer is usable.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from tarsy_scoring.judge.ask.errors import as_count, as_mapping
 from tarsy_scoring.judge.verdict import Turn, TurnKind
@@ -38,22 +35,20 @@ def usage_of(reported: object) -> ReplyUsage:
 
     A count that cannot be true is unknown: the nearest possible number would be made up.
     """
-    usage = as_mapping(
-        reported.to_dict(warnings=False) if isinstance(reported, CompletionUsage) else reported
-    )
+    usage = as_mapping(reported)
     cached = as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")
     counts = map(as_count, (usage.get("prompt_tokens"), cached, usage.get("completion_tokens")))
     return ReplyUsage(*(None if count is None or count > MOST_TOKENS else count for count in counts))
 
 
 def read_turn(
-    completion: ChatCompletion,
+    answer: Mapping[str, Any],
+    kind: TurnKind,
     provider: str,
     model: str,
-    kind: TurnKind,
-    latency_ms: int,
     usage: ReplyUsage,
     cost_usd: float | None,
+    latency_ms: int,
 ) -> Turn | None:
     """
     The answer in the first choice; None where there is no answer.
@@ -61,26 +56,25 @@ def read_turn(
     Args:
         model: The requested model.
     """
-    choices: Any = getattr(completion, "choices", None)
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = getattr(choice, "message", None)
-    finish_reason = getattr(choice, "finish_reason", None)
-    if not isinstance(message, ChatCompletionMessage) or finish_reason in _BROKEN_OFF:
+    choices = answer.get("choices")
+    choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}
+    message, finish_reason = choice.get("message"), choice.get("finish_reason")
+    if not isinstance(message, dict) or finish_reason in _BROKEN_OFF:
         return None
     return Turn(
         kind=kind,
-        reply=_text_of(getattr(message, "content", None)) or "",
+        reply=_text_of(message.get("content")) or "",
         provider=provider,
         model_requested=model,
-        model_served=_text_of(getattr(completion, "model", None)),
+        model_served=_text_of(answer.get("model")),
         input_tokens=usage.read,
         cached_input_tokens=usage.cached,
         output_tokens=usage.written,
         cost_usd=cost_usd,
         latency_ms=latency_ms,
         finish_reason=_text_of(finish_reason),
-        refusal=_text_of(getattr(message, "refusal", None)),
-        has_tool_calls=bool(getattr(message, "tool_calls", None) or getattr(message, "function_call", None)),
+        refusal=_text_of(message.get("refusal")),
+        has_tool_calls=bool(message.get("tool_calls") or message.get("function_call")),
     )
 
 

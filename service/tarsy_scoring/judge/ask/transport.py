@@ -50,17 +50,14 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         """Send the request; the body is read later, by the client."""
         request.headers["Accept-Encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
-        headers, most_bytes = response.headers, self._most_bytes
+        most_bytes = self._most_bytes
         fault = f"sent more than {most_bytes} bytes; if its replies are so long, raise max_reply_tokens"
-        if headers.pop("Content-Encoding", "identity") != "identity":
-            most_bytes, fault = (
-                0,
-                "compressed its reply, although Accept-Encoding asks it not to: switch compression off",
-            )
-        bounded = _BoundedBody(response, most_bytes, fault)
-        return httpx2.Response(
-            response.status_code, headers=headers, stream=bounded, extensions=response.extensions
-        )
+        if response.headers.pop("Content-Encoding", "identity") != "identity":
+            most_bytes = 0
+            fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off"
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _BoundedBody(response.stream, most_bytes, fault if response.is_success else None)
+        return response
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -68,23 +65,24 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    def __init__(self, response: httpx2.Response, most_bytes: int, fault: str) -> None:
-        self._response = response
+    """Ends after `most_bytes`: with an error where there is a fault to report, else silently."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most_bytes: int, fault: str | None) -> None:
+        self._inner = inner
         self._left = most_bytes
         self._fault = fault
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        assert isinstance(self._response.stream, httpx2.AsyncByteStream)
-        async for piece in self._response.stream:
+        async for piece in self._inner:
             self._left -= len(piece)
             if self._left < 0:
-                if self._response.is_success:
+                if self._fault:
                     raise UnreadableReply(self._fault)
                 return
             yield piece
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self._inner.aclose()
 
 
 def open_transport(provider: str, settings: ProviderSettings, connections: int) -> httpx2.AsyncHTTPTransport:
