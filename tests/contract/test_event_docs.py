@@ -116,7 +116,7 @@ def keys_of(model: type[BaseModel]) -> set[str]:
     return paths
 
 
-FREE = ("providers", "chains", "agent_prices_usd_per_million_tokens")
+FREE = ("providers", "chains")
 
 
 def keys_in(value: Any, free: tuple[str, ...] = FREE, path: str = "") -> set[str]:

@@ -43,15 +43,6 @@ class TokenPrices(Frozen):
     """Price of output tokens."""
 
 
-class AgentPrices(Frozen):
-    """USD per million tokens that an agent's model uses."""
-
-    input: float = Field(ge=0)
-    """Below the model's name: price per million input tokens."""
-    output: float = Field(ge=0)
-    """Below the model's name: price per million output tokens."""
-
-
 class ProviderSettings(Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
@@ -221,8 +212,6 @@ class Config(Frozen):
     """`{daily_usd}`: over all chains."""
     notifications: dict[TargetName, TargetSettings] = Field(default_factory=dict)
     """Where notifications and scores are sent, by name."""
-    agent_prices_usd_per_million_tokens: dict[str, AgentPrices] = Field(default_factory=dict)
-    """What the agents' models cost, by model name."""
     criteria_dirs: tuple[Path, ...] = ()
     """Folders with your own criteria files."""
     evidence: EvidenceSettings = EvidenceSettings()

@@ -1,33 +1,41 @@
-"""The cost of an investigation: the agents' tokens at the prices that the operator configured."""
+"""The cost of an investigation: the agents' tokens at published prices."""
 
-from collections.abc import Mapping
+from genai_prices import Usage, calc_price
 
-from tarsy_scoring.config.chains import AgentPrices
 from tarsy_scoring.timeline.model import Execution, Timeline
 
 USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
 
-def agent_cost_usd(timeline: Timeline, prices: Mapping[str, AgentPrices]) -> float | None:
+def agent_cost_usd(timeline: Timeline) -> float | None:
     """
-    Sum up the cost of all shown executions; None unless each has a price and known tokens.
+    Sum up the cost of all shown executions; None unless each has a published price and known tokens.
 
-    A timeline does not say how many input tokens came from a cache, so all are charged in full.
+    A timeline does not say how many input tokens came from a cache, so all are charged in full. An execution
+    records several names, of models and their providers. It has a price if exactly one of them does.
+    """
+    costs = [_cost_usd(e) for stage in timeline.shown_stages for e in stage.executions]
+    known = [cost for cost in costs if cost is not None]
+    return round(sum(known), USD_DIGITS) if known and len(known) == len(costs) else None
+
+
+def _cost_usd(execution: Execution) -> float | None:
+    if execution.input_tokens is None or execution.output_tokens is None:
+        return None
+    usage = Usage(input_tokens=execution.input_tokens, output_tokens=execution.output_tokens)
+    costs = [published_usd(usage, name) for name in {name.lower() for name in execution.model_names}]
+    known = [cost for cost in costs if cost is not None]
+    return known[0] if len(known) == 1 else None
+
+
+def published_usd(usage: Usage, model: str, api_url: str | None = None) -> float | None:
+    """
+    The published price of the tokens; None where the model is unknown.
 
     Args:
-        prices: By model name; case is ignored. An execution records several names, of models and their
-            providers. It has a price if exactly one of them does.
+        api_url: Base URL of the provider; None: the provider whose models are called so.
     """
-    known = {name.lower(): price for name, price in prices.items()}
-    costs = [_cost_usd(e, known) for stage in timeline.shown_stages for e in stage.executions]
-    if not known or not costs or None in costs:
+    try:
+        return float(calc_price(usage, model, provider_api_url=api_url).total_price)
+    except (LookupError, ValueError):
         return None
-    return round(sum(cost for cost in costs if cost is not None), USD_DIGITS)
-
-
-def _cost_usd(execution: Execution, prices: Mapping[str, AgentPrices]) -> float | None:
-    names = {name.lower() for name in execution.model_names} & prices.keys()
-    if len(names) != 1 or execution.input_tokens is None or execution.output_tokens is None:
-        return None
-    price = prices[names.pop()]
-    return (execution.input_tokens * price.input + execution.output_tokens * price.output) / 1e6

@@ -162,7 +162,7 @@ class Scorer:
         criteria = self.registry.of_chain(chain, claimed.criteria)
         hash_, content = criteria.criteria_hash, criteria.content
         await self._keep(attempt, hash_, partial(self.store.keep_criteria, hash_, criteria.name, content))
-        attempt.layers = await measure(timeline, chain, config.agent_prices_usd_per_million_tokens)
+        attempt.layers = await measure(timeline, chain)
         check_evidence(timeline, config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")

@@ -8,14 +8,14 @@ Metrics never decide an outcome; gates and the threshold do.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
-from tarsy_scoring.config.chains import AgentPrices, ChainSettings, Config, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, Config, ProviderSettings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS, agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
@@ -168,16 +168,11 @@ class Layers:
 INLINE_EVENTS = 2_000
 
 
-async def measure(timeline: Timeline, chain: ChainSettings, prices: Mapping[str, AgentPrices]) -> Layers:
-    """
-    Measure the interaction; large sessions are measured in a thread. Gates are not checked here.
-
-    Args:
-        prices: Of the agents' models.
-    """
+async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
+    """Measure the interaction; large sessions are measured in a thread. Gates are not checked here."""
     work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
     found = await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work()
-    return Layers(found, agent_cost_usd(timeline, prices))
+    return Layers(found, agent_cost_usd(timeline))
 
 
 def decided_columns(

@@ -61,7 +61,7 @@ async def score_offline(
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
     verdict: Verdict | None = None
-    layers = await measure(timeline, chain, settings.config.agent_prices_usd_per_million_tokens)
+    layers = await measure(timeline, chain)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         limit_s, gates = settings.attempt_timeout_s, settings.config.gates

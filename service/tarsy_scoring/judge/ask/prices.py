@@ -4,7 +4,10 @@ Costs calls, at configured prices or else at the model's published prices.
 
 from urllib.parse import urlsplit
 
+from genai_prices import Usage
+
 from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.evaluation.agent_cost import published_usd
 
 
 class Prices:
@@ -47,17 +50,8 @@ class Prices:
         return ((read - cached) * prices.input + cached * cached_price + written * prices.output) / 1e6
 
     def _published_usd(self, read: int, cached: int, written: int) -> float | None:
-        # Imported here because the price table takes about 30 MB.
-        from genai_prices import Usage, calc_price
-
         usage = Usage(input_tokens=read, cache_read_tokens=cached, output_tokens=written)
-        try:
-            price = calc_price(
-                usage, model_ref=self._settings.model, provider_api_url=self._settings.base_url
-            )
-        except (LookupError, ValueError):
-            return None
-        return float(price.total_price)
+        return published_usd(usage, self._settings.model, self._settings.base_url)
 
 
 def _is_private(base_url: str) -> bool:
