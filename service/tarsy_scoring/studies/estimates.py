@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scipy.stats import t as student
+from scipy import special  # `scipy.stats` has the same functions for 45 MB and 0.6 s more
 
 T = TypeVar("T")
 
@@ -148,8 +148,8 @@ def change_of(value: float, components: Sequence[Component], n: int, confidence:
     variance = math.fsum(v for v, _ in components)
     freedom = variance**2 / math.fsum(v * v / f for v, f in components)
     error = math.sqrt(variance)
-    reach = float(student.ppf((1 + confidence) / 2, freedom)) * error
-    chance = float(2 * student.sf(abs(value) / error, freedom))
+    reach = float(special.stdtrit(freedom, (1 + confidence) / 2)) * error
+    chance = float(2 * special.stdtr(freedom, -abs(value) / error))
     return Change(Estimate(value, value - reach, value + reach, n), components, chance)
 
 
