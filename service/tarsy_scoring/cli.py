@@ -30,7 +30,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Score sessions": ("score", "backfill", "rescore"),
     "Look at scores": ("export", "report", "calibrate", "criteria", "tools"),
     "Manage": (
-        *("check-config", "doctor", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
+        *("check-config", "doctor", "pause", "resume", "dead-letters", "erase", "prune"),
         *("insights", "recount"),
     ),
 }

@@ -149,7 +149,6 @@ def test_worker_without_landlock_does_not_start(
         monkeypatch.setenv(variable, value)
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     monkeypatch.setattr("tarsy_scoring.commands.worker.check_settings", lambda *_: None)
-    monkeypatch.setattr("tarsy_scoring.commands.worker.check_database_urls", lambda *_: None)
     monkeypatch.setattr("tarsy_scoring.commands.worker.run_until_signalled", lambda *_: None)
     monkeypatch.setattr("tarsy_scoring.commands.worker.run", lambda _: None)
     with pytest.raises(ConfigurationError, match="no Landlock"):

@@ -8,7 +8,6 @@ import structlog
 
 from tarsy_scoring.commands.shared import (
     calm_garbage_collector,
-    check_database_urls,
     run,
     settings_of_environment,
 )
@@ -40,7 +39,6 @@ def api() -> None:
     second late. Serves /metrics on SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
     settings = settings_of_environment()
-    check_database_urls(settings)
     check_settings(settings, (), os.environ)
     access = Access(settings)
     run(run_until_signalled(lambda stopping: run_api(settings, access, stopping)))

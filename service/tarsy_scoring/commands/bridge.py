@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from tarsy_scoring.commands.shared import check_database_urls, moment, run, settings_of_environment
+from tarsy_scoring.commands.shared import moment, run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.tarsy.announcer import BEGINNING
@@ -40,7 +40,6 @@ def bridge(since: datetime | None) -> None:
     """
     settings = settings_of_environment()
     settings.require_database()
-    check_database_urls(settings)
     settings.require_kafka()
     run(run_until_signalled(lambda stopping: run_bridge(settings, since, stopping)))
 

@@ -14,7 +14,6 @@ import click
 import yaml
 
 from tarsy_scoring.commands.shared import (
-    check_database_urls,
     collected_warnings,
     in_words,
     json_option,
@@ -78,10 +77,7 @@ def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[st
     """
     from tarsy_scoring.web.edge.access import Access
 
-    errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
-        *setting_errors(settings, ROLES, environ),
-        *errors_of(partial(Access, settings)),
-    ]
+    errors = [*setting_errors(settings, ROLES, environ), *errors_of(partial(Access, settings))]
     missing = [str(error) for error in errors if isinstance(error, SettingMissing)]
     if wrong := [str(error) for error in errors if not isinstance(error, SettingMissing)]:
         raise ConfigurationError("\n".join(wrong))

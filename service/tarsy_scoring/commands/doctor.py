@@ -10,7 +10,6 @@ import click
 
 from tarsy_scoring.commands.shared import (
     FAILED,
-    check_database_urls,
     collected_warnings,
     in_words,
     json_option,
@@ -67,10 +66,8 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[CheckResult]:
 def examine_settings(settings: Settings) -> CheckResult:
     """Make the checks that a start makes; the advice includes what to do about warnings."""
     with collected_warnings() as warnings:
-        errors = errors_of(partial(check_database_urls, settings)) or [  # other checks read these URLs
-            *setting_errors(settings, ROLES, os.environ),
-            *errors_of(partial(contain_commands, settings, os.environ)),
-        ]
+        errors = setting_errors(settings, ROLES, os.environ)
+        errors += errors_of(partial(contain_commands, settings, os.environ))
         if not errors:
             warn_of_settings(settings, ROLES, os.environ)
     return _result_of_settings(errors, "\n".join(map(in_words, warnings)))
@@ -95,7 +92,5 @@ async def examine_database(settings: Settings) -> list[CheckResult]:
     try:
         await database.open()
         return await run_checks(database_checks(settings, database))
-    except ConfigurationError as error:
-        return [CheckResult("database", "failed", str(error), SETTING_ADVICE)]
     finally:
         await database.close()

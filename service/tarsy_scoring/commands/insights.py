@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
+from tarsy_scoring.commands.shared import run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
@@ -27,7 +27,6 @@ def insights() -> None:
     """
     settings = settings_of_environment()
     settings.require_database()
-    check_database_urls(settings)
     settings.require_kafka()
     check_login(settings)
     require_faust()

@@ -23,14 +23,11 @@ def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     after it. Safe to repeat and to run concurrently. --json lists the revisions as `applied` or `undone`.
     """
     from tarsy_scoring.postgres.migrate import migrate as migrate_tables
-    from tarsy_scoring.postgres.url import check_url
 
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
-    database_url = settings.require_database()
-    check_url(database_url, "SCORING_DATABASE_URL")
-    done = migrate_tables(database_url, settings.database_schema, phase=phase, down=down, watch=progress_bar)
+    done = migrate_tables(settings.require_database(), settings.database_schema, phase=phase, down=down, watch=progress_bar)
     what = "undone" if down else "applied"
     if as_json:
         print_json({what: done})

@@ -283,14 +283,3 @@ def not_blank(text: str) -> str:
 def counted(number: int, thing: str) -> str:
     """A number and a noun, such as `1 session` or `2 sessions`."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
-
-
-def check_database_urls(settings: "Settings") -> None:
-    """Reject malformed database URLs. Raises: ConfigurationError: a URL can never work."""
-    from tarsy_scoring.config.settings import variable_of
-    from tarsy_scoring.postgres.url import check_url
-
-    # Without this check, a connection attempt would fail as if the database were away, and be repeated.
-    for name in ("database_url", "timeline_database_url", "write_back_database_url"):
-        if (url := getattr(settings, name)) is not None:
-            check_url(url.get_secret_value(), variable_of(name))

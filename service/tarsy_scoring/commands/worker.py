@@ -12,7 +12,6 @@ import structlog
 from tarsy_scoring.analytics.recount import run_recounts
 from tarsy_scoring.commands.shared import (
     calm_garbage_collector,
-    check_database_urls,
     run,
     settings_of_environment,
 )
@@ -77,7 +76,6 @@ def worker(only: str | None) -> None:
     """
     roles = _roles(only)
     settings = settings_of_environment()
-    check_database_urls(settings)
     check_settings(settings, roles, os.environ)
     if "judging" in roles:
         contain_commands(settings, os.environ)

@@ -21,6 +21,7 @@ from tarsy_scoring.config.secrets import WatchedSecret
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.config.yaml_file import read_yaml
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.url import check_url
 
 _PREFIX = "SCORING_"
 _VARIABLES = {variable_of(field) for field in Settings.model_fields if field != "unknown_variables"}
@@ -44,9 +45,14 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     values["config"] = config = _load_config(Path(path) if path else None, environ)
     values["unknown_variables"] = _unknown_variables(config, environ)
     try:
-        return Settings(**values)
+        settings = Settings(**values)
     except ValidationError as error:
         raise ConfigurationError(explain(error, variable_of)) from None
+    # A connection with a wrong URL would fail as if the database were away, and be repeated for ever.
+    for name in ("database_url", "timeline_database_url", "write_back_database_url"):
+        if url := getattr(settings, name):
+            check_url(url.get_secret_value(), variable_of(name))
+    return settings
 
 
 def nearest_variable(unknown: str) -> str | None:
