@@ -134,7 +134,7 @@ async def test_filters_apply_and_an_unreadable_session_is_named(
     assert [line.split(":")[1] for line in named] == [f" session {MINER}", f" session {HOSTILE}"]
     assert "\x1b" not in done.stderr
 
-    done, lines = await exported(scoring, tmp_path, "--min-total", "90", "--labelled")
+    done, lines = await exported(scoring, tmp_path, "--min-score", "90", "--labelled")
     assert (done.exit_code, done.stderr, [line["total_score"] for line in lines]) == (0, "", [91])
     assert (await exported(scoring, tmp_path, "--format", "csv"))[0].exit_code == 2
 

@@ -33,7 +33,7 @@ def test_foreign_text_in_json_is_harmless_and_complete(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "asked", [["score", HOSTILE], ["export", "--min", HOSTILE], [HOSTILE]], ids=["file", "option", "command"]
+    "asked", [["score", HOSTILE], ["export", "--since", HOSTILE], [HOSTILE]], ids=["file", "option", "command"]
 )
 def test_an_error_message_quotes_hostile_text_harmlessly(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +21,12 @@ def no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     @asynccontextmanager
-    async def parts(_settings: Any) -> AsyncIterator[None]:
-        yield None
+    async def parts(settings: Any) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(settings=settings)
 
     monkeypatch.setenv("SCORING_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setattr(command_module, "has_topic", has_topic)
-    monkeypatch.setattr(command_module, "open_migrated_parts", parts)
+    monkeypatch.setattr("tarsy_scoring.wiring.open_migrated_parts", parts)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", "0:1"], ["replay", "--all"]], ids="-".join)

@@ -11,7 +11,7 @@ NOWHERE = {"SCORING_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(["--min", "90", "--max", "10"], "min_score", id="no such range"),
+        pytest.param(["--min-score", "90", "--max-score", "10"], "min_score", id="no such range"),
         pytest.param(["--min-score", "101"], "--min-score", id="above 100"),
         pytest.param(["--since", "yesterday"], "not a time", id="no time"),
         pytest.param(["--since", "2026-02-01", "--until", "2026-01-01"], "since", id="ends before it began"),

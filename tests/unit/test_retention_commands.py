@@ -28,7 +28,6 @@ def was_accepted(ended: Result) -> bool:
         pytest.param(erase, [""], "'' is not a session id", id="erase-empty"),
         pytest.param(erase, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
         pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "excludes --keep", id="upstream-and-keep"),
-        pytest.param(prune, ["--share", "0"], "0.01<=x<=1", id="share-of-nothing"),
         pytest.param(prune, ["--keep", ""], "'' is not a duration", id="keep-empty"),
         pytest.param(prune, ["--keep", "90"], "write days as 90d", id="keep-without-unit"),
         pytest.param(prune, ["--keep", "0d"], "'0d' is not a duration", id="keep-nothing"),

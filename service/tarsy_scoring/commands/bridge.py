@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from tarsy_scoring.commands.shared import moment, run, settings_of_environment
-from tarsy_scoring.commands.standby import run_loop
+from tarsy_scoring.commands.standby import run_loop_on_database
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
@@ -53,7 +53,7 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
     """
     sessions = open_tarsy_sessions(settings)
     try:
-        await run_loop(
+        await run_loop_on_database(
             settings,
             "bridge",
             lambda database, metrics: Bridge(settings, database, sessions, metrics, since),

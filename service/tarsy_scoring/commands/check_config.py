@@ -21,7 +21,7 @@ from tarsy_scoring.commands.shared import (
     print_text,
     settings_of_environment,
 )
-from tarsy_scoring.config.chains import Config, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
@@ -47,9 +47,10 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     settings = settings_of_environment()
     with collected_warnings() as warnings:
         missing = check_what_is_set(settings, os.environ)
+    is_brief = not (shows_all or as_json)
     document: dict[str, Any] = {
-        "environment": _shown_environment(settings),
-        "config": _shown_config(settings.config),
+        "environment": _shown_environment(settings, is_brief=is_brief),
+        "config": _shown_config(settings.config, is_brief=is_brief),
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
         "file": os.environ.get("SCORING_CONFIG") or None,
@@ -59,10 +60,9 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    shown = document if shows_all else document | _differing(settings, document)
-    text = yaml.safe_dump(shown["config"], allow_unicode=True, sort_keys=False, width=math.inf)
+    text = yaml.safe_dump(document["config"], allow_unicode=True, sort_keys=False, width=math.inf)
     more = {"config_text": text, "warnings": [in_words(w) for w in warnings], "shows_all": shows_all}
-    print_text("settings.txt", shown | more)
+    print_text("settings.txt", document | more)
 
 
 def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[str]:
@@ -85,66 +85,34 @@ def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[st
     return missing
 
 
-# --- settings that differ from their defaults ----------------------------------------------------------
-
-
-def _differing(settings: Settings, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from the defaults in the document."""
-    config, usual = document["config"], _shown_config(Config())
-    usual["defaults"]["providers"] = list(config["providers"])  # a chain that lists none has all of them
-    provider = ProviderSettings().model_dump(mode="json")
-    named = {
-        "providers": {name: _changes(one, provider) for name, one in config["providers"].items()},
-        "notifications": {
-            name: _masked(one.model_dump(mode="json", exclude_defaults=True))
-            for name, one in settings.config.notifications.items()
-        },
-        "chains": {name: _changes(chain, config["defaults"]) for name, chain in config["chains"].items()},
-    }
-    if named["providers"] == {"default": {}}:  # the file names none
-        named["providers"] = {}
-    return {
-        "environment": _changes(document["environment"], _shown_environment(Settings())),
-        "config": {key: value for key, value in (_changes(config, usual) | named).items() if value},
-    }
-
-
-def _changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from the usual ones; of a mapping, only the values that differ."""
-    return {
-        key: _changes(value, usual[key])
-        if isinstance(value, dict) and isinstance(usual.get(key), dict)
-        else _without_nulls(value)
-        for key, value in values.items()
-        if value != usual.get(key)
-    }
-
-
-def _without_nulls(value: Any) -> Any:
-    """The value without keys that are null at any depth, such as names that gates do not have."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
 # --- settings without secrets --------------------------------------------------------------------------
 
 
-def _shown_environment(settings: Settings) -> dict[str, Any]:
-    shown = settings.model_dump(mode="json", exclude={"config", "unknown_variables"})
-    for name in SECRETS:
+def _shown_environment(settings: Settings, *, is_brief: bool) -> dict[str, Any]:
+    ours = {"config", "unknown_variables"}
+    shown = settings.model_dump(mode="json", exclude=ours, exclude_defaults=is_brief)
+    for name in shown.keys() & set(SECRETS):
         shown[name] = "(set)" if shown[name] else None
     return {variable_of(name): _masked(value) for name, value in shown.items()}
 
 
-def _shown_config(config: Config) -> dict[str, Any]:
-    shown = config.model_dump(mode="json")
-    for provider in shown["providers"].values():
-        provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
-        provider["proxy"] = provider["proxy"] and HIDDEN  # the only URL that may hold a password
+def _shown_config(config: Config, *, is_brief: bool) -> dict[str, Any]:
+    shown = config.model_dump(mode="json", exclude_defaults=is_brief)
+    for provider in shown.get("providers", {}).values():
+        if provider.get("extra_headers"):
+            provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
+        if provider.get("proxy"):  # the only URL that may hold a password
+            provider["proxy"] = HIDDEN
     for name, chain in config.chains.items():
-        if "pass_threshold" not in chain.model_fields_set:  # null would say that the chain has no threshold
-            del shown["chains"][name]["pass_threshold"]
+        left_out = {"pass_threshold"} - chain.model_fields_set  # null would mean that it has no threshold
+        if is_brief:
+            same = (n for n in ChainSettings.model_fields if getattr(chain, n) == getattr(config.defaults, n))
+            left_out |= set(same)
+        shown["chains"][name] = chain.model_dump(mode="json", exclude=left_out, exclude_unset=is_brief)
+    if is_brief:
+        if config.defaults.providers == tuple(config.providers):  # as where it lists none
+            del shown["defaults"]["providers"]
+        shown = {key: value for key, value in shown.items() if value not in ({}, {"default": {}})}
     masked: dict[str, Any] = _masked(shown)
     return masked
 

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +16,8 @@ from tarsy_scoring.commands.shared import (
     print_json,
     print_text,
     progress_bar,
-    run,
-    settings_of_environment,
+    run_on_parts,
 )
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.dead_letters.dead_letters import (
     DeadLetter,
     group_by_origin,
@@ -36,10 +33,9 @@ from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
 from tarsy_scoring.retention.erasure import erased_hashes, is_about
-from tarsy_scoring.wiring import Parts, open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 _PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic
-SILENT_MOST = 3  # each waits for 15 s
 
 _Group = tuple[Sequence[DeadLetter], Letter | None]
 """
@@ -62,13 +58,11 @@ def list_dead_letters(as_json: bool) -> None:
     `show` and `replay` take the PLACE in front of each. A message is listed once, however often it failed. It
     is `open` until it is replayed, and again if the replay fails.
     """
-    settings = settings_of_environment()
 
-    async def work() -> list[dict[str, Any]]:
-        async with open_migrated_parts(settings) as parts:
-            return [_document(group, group[0][-1]) for group in await _found(settings, parts)]
+    async def work(parts: Parts) -> list[dict[str, Any]]:
+        return [_document(group, group[0][-1]) for group in await _found(parts)]
 
-    letters = run(work())
+    letters = run_on_parts(work)
     if not as_json:
         print_text("dead_letters.txt", {"letters": letters})
         return
@@ -82,17 +76,15 @@ def list_dead_letters(as_json: bool) -> None:
 def show_dead_letter(place: str, as_json: bool) -> None:
     """Show one dead letter and the beginning of the message."""
     _require_places([place])
-    settings = settings_of_environment()
 
-    async def work() -> dict[str, Any]:
-        async with open_migrated_parts(settings) as parts:
-            groups = await _found(settings, parts)
-            (letter,) = _find(groups, [place])
-            body = await load_body(parts.database, letter.body_id) if letter.body_id is not None else None
-            group = next(one for one in groups if letter in one[0])
-            return _document(group, letter) | {"value": preview(body.value if body else letter.value)}
+    async def work(parts: Parts) -> dict[str, Any]:
+        groups = await _found(parts)
+        (letter,) = _find(groups, [place])
+        body = await load_body(parts.database, letter.body_id) if letter.body_id is not None else None
+        group = next(one for one in groups if letter in one[0])
+        return _document(group, letter) | {"value": preview(body.value if body else letter.value)}
 
-    document = run(work())
+    document = run_on_parts(work)
     if as_json:
         print_json(document)
         return
@@ -117,16 +109,14 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
     _require_places(places)
-    settings = settings_of_environment()
 
-    async def work() -> tuple[int, int, list[str]]:
-        async with open_migrated_parts(settings) as parts:
-            found = await _found(settings, parts)
-            opened = [group[-1] for group, state in found if state is None or state.state == "open"]
-            chosen = opened if everything else _find(found, places)
-            return len(found) - len(chosen), len(chosen), await _replay(settings, parts, chosen)
+    async def work(parts: Parts) -> tuple[int, int, list[str]]:
+        found = await _found(parts)
+        opened = [group[-1] for group, state in found if state is None or state.state == "open"]
+        chosen = opened if everything else _find(found, places)
+        return len(found) - len(chosen), len(chosen), await _replay(parts, chosen)
 
-    done, chosen, refused = run(work())
+    done, chosen, refused = run_on_parts(work)
     if everything and done:
         click.echo(f"replayed before: {done}; name their places to send them again", err=True)
     for why in refused:
@@ -139,11 +129,12 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
     sys.exit(FAILED if refused else 0)
 
 
-async def _replay(settings: Settings, parts: Parts, letters: Sequence[DeadLetter]) -> list[str]:
+async def _replay(parts: Parts, letters: Sequence[DeadLetter]) -> list[str]:
     """Replay these letters, each by itself; gives the reasons for those that were not sent."""
+    settings = parts.settings
     topics = (settings.topic_session_completed, settings.topic_rescore_requested)
     refused: list[str] = []
-    silent: Counter[str] = Counter()  # by topic: letters in a row that it did not take in time
+    away: set[str] = set()  # topics that did not take a letter in time: each try waits for 15 s
     publisher = Publisher(settings)
     try:
         await audited(parts.database, "replay", letters=len(letters))
@@ -153,7 +144,7 @@ async def _replay(settings: Settings, parts: Parts, letters: Sequence[DeadLetter
                 show(number)
                 topic = letter.origin.topic if letter.origin else ""
                 try:
-                    if silent[topic] >= SILENT_MOST:
+                    if topic in away:
                         raise BrokerAway(f"topic {topic} takes nothing; try again later")
                     await replay(
                         publisher,
@@ -162,9 +153,9 @@ async def _replay(settings: Settings, parts: Parts, letters: Sequence[DeadLetter
                         topics=topics,
                         is_erased=lambda b: is_about(b, erased),
                     )
-                    silent[topic] = 0
                 except (BrokerAway, TooLarge) as error:
-                    silent[topic] += isinstance(error, BrokerAway)
+                    if isinstance(error, BrokerAway):
+                        away.add(topic)
                     refused.append(f"dead letter {letter.place}: {error}")
                 except InvalidMessage as error:
                     refused.append(str(error))
@@ -173,7 +164,7 @@ async def _replay(settings: Settings, parts: Parts, letters: Sequence[DeadLetter
     return refused
 
 
-async def _found(settings: Settings, parts: Parts) -> list[_Group]:
+async def _found(parts: Parts) -> list[_Group]:
     """
     The messages whose dead letters Kafka still keeps, with what the database knows of them.
 
@@ -181,7 +172,7 @@ async def _found(settings: Settings, parts: Parts) -> list[_Group]:
         BrokerAway: They cannot be read now.
         StartRefused: Their topic does not exist.
     """
-    topic = settings.topic_dead_letters
+    settings, topic = parts.settings, parts.settings.topic_dead_letters
     # Checked first: the client searches 10 s for a missing topic and then raises an error without a reason.
     if not await has_topic(connection_options(settings), topic):
         raise StartRefused(
@@ -222,16 +213,13 @@ def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
 def _document(group: _Group, letter: DeadLetter) -> dict[str, Any]:
     """The document for one letter of a message."""
     letters, state = group
-    origin = letter.origin
+    came_from = ("topic", "partition", "offset", "timestamp_ms")
     return {
         "place": letter.place,
         "error": letter.error,
         "error_message": letter.error_message,
         "failed_at": letter.failed_at,
-        "original_topic": origin.topic if origin else None,
-        "original_partition": origin.partition if origin else None,
-        "original_offset": origin.offset if origin else None,
-        "original_timestamp_ms": origin.timestamp_ms if origin else None,
+        **{f"original_{name}": getattr(letter.origin, name, None) for name in came_from},
         "key": letter.key.decode("utf-8", "replace") if letter.key else None,
         "bytes": len(letter.value or b""),
         "body_id": letter.body_id,

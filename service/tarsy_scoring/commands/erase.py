@@ -14,6 +14,7 @@ from tarsy_scoring.commands.shared import (
     progress_bar,
     run_on_parts,
     sessions_argument,
+    yes_option,
 )
 from tarsy_scoring.retention import erasure, persons
 from tarsy_scoring.retention.erasure import Inventory, inventory
@@ -25,7 +26,7 @@ from tarsy_scoring.wiring import Parts
 @click.option(
     "--person", metavar="NAME", type=not_blank, help="Replace this name of a person, instead of sessions."
 )
-@click.option("--yes", is_flag=True, help="Erase; without it, the rows are only counted.")
+@yes_option
 @json_option
 def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> None:
     """

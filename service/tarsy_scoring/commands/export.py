@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
@@ -24,53 +25,31 @@ from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.web.queries import ExportQuery
 from tarsy_scoring.wiring import Parts
 
+_MOMENTS = ("since", "until", "ended_since", "ended_until")
+_NAMES = {"q": "prefix"}  # options that are not called as the parameter of the API
+
+
+def _option_of(parameter: str) -> str:
+    return "--" + _NAMES.get(parameter, parameter).replace("_", "-")
+
+
+def _filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command an option for each parameter of the API's export."""
+    for name, field in reversed(ExportQuery.model_fields.items()):
+        add = click.option(
+            _option_of(name),
+            name,
+            is_flag=field.annotation is bool,
+            multiple=isinstance(field.default, list),
+            type=moment if name in _MOMENTS else None,
+            help=field.description,
+        )
+        command = add(command)
+    return command
+
 
 @click.command()
-@click.option(
-    "--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl."
-)
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
-@click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
-@click.option(
-    "--min-score", "--min", "--min-total", "min_score", type=int, metavar="N", help="Total of at least this."
-)
-@click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
-@click.option(
-    "--criteria",
-    metavar="NAME",
-    help="Only scores under criteria of this name.",
-)
-@click.option("--alert-type", metavar="TYPE", help="Only scores of sessions of this alert type.")
-@click.option(
-    "--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable."
-)
-@click.option("--flag", metavar="FLAG", help="Only scores with this flag.")
-@click.option("--outcome", metavar="pass|fail", help="Only scores with this outcome.")
-@click.option(
-    "--since",
-    type=moment,
-    metavar="TIME",
-    help="Only scores that were completed since then (RFC 3339, or a date).",
-)
-@click.option("--until", type=moment, metavar="TIME", help="Only scores that were completed before then.")
-@click.option(
-    "--ended-since", type=moment, metavar="TIME", help="Only scores of sessions that ended since then."
-)
-@click.option(
-    "--ended-until", type=moment, metavar="TIME", help="Only scores of sessions that ended before then."
-)
-@click.option(
-    "--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this."
-)
-@click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
-@click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
-@click.option("--labelled", is_flag=True, help="Only scores that people have labelled.")
-@click.option(
-    "--exclude",
-    type=click.Choice(["injection_suspected"]),
-    multiple=True,
-    help="Without scores with this flag.",
-)
+@_filter_options
 @click.option(
     "--with-session", is_flag=True, help="Training material: each line has the masked session as a chat."
 )
@@ -90,7 +69,7 @@ def export(with_session: bool, **options: Any) -> None:
     timeline source as well. Exit status 1: scores were left out; stderr names the session of each with the
     reason. Those whose session the source no longer has share a line with their number and the first session.
     """
-    query = _query({name: _text(value) for name, value in options.items() if value not in (None, ())})
+    query = _query({name: value for name, value in options.items() if value not in (None, (), False)})
     if with_session and query.format == "csv":
         raise click.UsageError("--with-session writes JSON lines; leave out --format csv")
     try:
@@ -103,11 +82,6 @@ def export(with_session: bool, **options: Any) -> None:
         sys.exit(FAILED)
 
 
-def _text(value: Any) -> Any:
-    """A time as the API's query model reads it; anything else as it is."""
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
 def _query(options: dict[str, Any]) -> ExportQuery:
     """
     Check the options with the API's query model.
@@ -116,28 +90,25 @@ def _query(options: dict[str, Any]) -> ExportQuery:
         click.BadParameter: An option's value is invalid.
         click.UsageError: Two options contradict each other.
     """
-    from tarsy_scoring.web.queries import ExportQuery
-
+    given = {n: v.isoformat() if isinstance(v, datetime) else v for n, v in options.items()}
     try:
-        return ExportQuery.model_validate(options)
+        return ExportQuery.model_validate(given)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         message = str(fault["msg"]).removeprefix("Value error, ")
         if not fault["loc"]:
             raise click.UsageError(message) from None
-        name = {"q": "prefix"}.get(str(fault["loc"][0]), str(fault["loc"][0]).replace("_", "-"))
-        raise click.BadParameter(message, param_hint=f"--{name}") from None
+        raise click.BadParameter(message, param_hint=_option_of(str(fault["loc"][0]))) from None
 
 
 async def _write(parts: Parts, query: ExportQuery) -> int:
     file = sys.stdout.buffer
     await audited(parts.database, "export", **query.audited)
-    chosen = query.chosen
-    batches = export_scores(parts.reader, chosen)
+    batches = export_scores(parts.reader, query.chosen)
     done = 0
     # On a terminal the export itself shows progress. Only a bar that is seen is worth the count.
     is_seen = sys.stderr.isatty() and not file.isatty()
-    total = await count_scores(parts.database, chosen) if is_seen else None
+    total = await count_scores(parts.database, query.chosen) if is_seen else None
     with progress_bar("exporting", total) if is_seen else nullcontext(lambda _: None) as show:
         async for text, scores in written(batches, query.format):
             file.write(text)
@@ -163,9 +134,8 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
     try:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
-        chosen = query.chosen
-        total = await count_scores(parts.database, chosen)
-        batches = export_scores(parts.reader, chosen)
+        total = await count_scores(parts.database, query.chosen)
+        batches = export_scores(parts.reader, query.chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
         with progress_bar("reading sessions", total) as show:
             done = 0

@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from tarsy_scoring.commands.shared import run, settings_of_environment
-from tarsy_scoring.commands.standby import run_loop
+from tarsy_scoring.commands.standby import run_loop_on_database
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.kafka.security import check_login
@@ -53,7 +53,7 @@ async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
     """
     from tarsy_scoring.signals.publisher import RollingSignals
 
-    await run_loop(
+    await run_loop_on_database(
         settings,
         "insights",
         lambda database, metrics: RollingSignals(settings, database, metrics),

@@ -27,7 +27,9 @@ def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
-    done = migrate_tables(settings.require_database(), settings.database_schema, phase=phase, down=down, watch=progress_bar)
+    done = migrate_tables(
+        settings.require_database(), settings.database_schema, phase=phase, down=down, watch=progress_bar
+    )
     what = "undone" if down else "applied"
     if as_json:
         print_json({what: done})

@@ -5,20 +5,15 @@ import os
 import sys
 
 import click
-import structlog
 
 from tarsy_scoring.commands.shared import FAILED, plain, run, settings_of_environment
+from tarsy_scoring.commands.standby import run_loop
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.telemetry.health import Health
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.telemetry.metrics_server import serve_metrics
-from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
-
-log = structlog.get_logger()
+from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 
 @click.command()
@@ -83,18 +78,11 @@ async def run_notifier(settings: Settings, stopping: asyncio.Event) -> None:
     from tarsy_scoring.notifications.loop import Notifier
     from tarsy_scoring.notifications.targets import open_target
 
-    metrics = Metrics(settings.config.chains)
-    metrics.begin("notify")
     targets = {name: open_target(name, settings, os.environ) for name in settings.config.notifications}
-    notifier = Notifier(settings, targets, metrics)
-    health = Health("the brokers have not answered yet")
-
-    async def lacking() -> str | None:
-        return notifier.lacking
-
-    async with serve_metrics(settings, metrics.registry, health) as port:
-        log.info("service.starting", roles=["notify"], metrics_port=port)
-        if await unless_stopped(ensure_topics(settings, [settings.topic_scoring_events]), stopping):
-            health.add(lacking)
-            await notifier.run(stopping)
-    log.info("service.stopped")
+    await run_loop(
+        settings,
+        "notify",
+        lambda metrics: Notifier(settings, targets, metrics),
+        lambda: ensure_topics(settings, [settings.topic_scoring_events]),
+        stopping,
+    )

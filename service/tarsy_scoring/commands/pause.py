@@ -22,16 +22,9 @@ SEEN = "workers see it within seconds"
 
 
 @click.command()
+@click.option("--chain", type=not_blank, metavar="NAME", help="Only the scores of this chain.")
 @click.option(
-    "--chain",
-    type=not_blank,
-    metavar="NAME",
-    help="Only the scores of this chain.",
-)
-@click.option(
-    "--provider",
-    metavar="NAME",
-    help="Only calls of this provider; with --chain, only for that chain.",
+    "--provider", metavar="NAME", help="Only calls of this provider; with --chain, only for that chain."
 )
 @click.option("--reason", metavar="TEXT", help="Stored with the pause and shown beside it.")
 @click.option("--list", "only_list", is_flag=True, help="List the pauses; change nothing.")
@@ -70,17 +63,8 @@ def pause(
 
 
 @click.command()
-@click.option(
-    "--chain",
-    type=not_blank,
-    metavar="NAME",
-    help="Every pause of this chain, also those of one provider for it.",
-)
-@click.option(
-    "--provider",
-    metavar="NAME",
-    help="Every pause of this provider, also those for one chain.",
-)
+@click.option("--chain", type=not_blank, metavar="NAME", help="Every pause of this chain.")
+@click.option("--provider", metavar="NAME", help="Every pause of this provider.")
 @json_option
 def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     """

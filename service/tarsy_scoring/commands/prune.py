@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from tarsy_scoring.commands.shared import (
-    FiniteRange,
     asker,
     audited,
     json_option,
@@ -16,9 +15,10 @@ from tarsy_scoring.commands.shared import (
     progress_bar,
     run_on_parts,
     settings_of_environment,
+    yes_option,
 )
 from tarsy_scoring.retention.erasure import erase
-from tarsy_scoring.retention.pruning import COUNT_LIMIT, SHARE, Keep, Pruner
+from tarsy_scoring.retention.pruning import COUNT_LIMIT, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
 from tarsy_scoring.wiring import Parts
 
@@ -26,25 +26,30 @@ _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500
 
 
+def _days(text: str) -> int:
+    """Parse --keep, such as 90d or 26w, as days. Raises: click.BadParameter: it is not such a duration."""
+    match = _DURATION.fullmatch(text)
+    days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
+    if not 0 < days <= _LONGEST_DAYS:
+        raise click.BadParameter(f"{text!r} is not a duration: write days as 90d or weeks as 26w")
+    return days
+
+
 @click.command()
 @click.option(
-    "--keep", metavar="DURATION", help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS."
+    "--keep",
+    type=_days,
+    metavar="DURATION",
+    help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS.",
 )
 @click.option(
     "--deleted-upstream",
     is_flag=True,
     help="Erase sessions that TARSy has deleted, instead.",
 )
-@click.option("--yes", is_flag=True, help="Delete; without it, the rows are only counted.")
-@click.option(
-    "--share",
-    type=FiniteRange(0.01, 1),
-    default=SHARE,
-    show_default=True,
-    help="Share of the time to spend in deletions; 1 does not rest, for a time without workers.",
-)
+@yes_option
 @json_option
-def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_json: bool) -> None:
+def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) -> None:
     """
     Delete expired rows.
 
@@ -53,23 +58,20 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
     Requests stay for 30 days or more: keep them longer than Kafka keeps the topics, or a redelivered
     event is scored again.
 
-    Safe beside running workers: it works a quarter of the time (--share) and sleeps otherwise. Concurrent
+    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent
     runs are safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
     if deleted_upstream and keep is not None:
         raise click.UsageError("--deleted-upstream follows TARSy's deletions and excludes --keep")
-    days = None if keep is None else _days(keep)
 
     async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        pruner = Pruner(
-            parts.database, Keep.of(settings, days), is_written_back=settings.write_back, share=share
-        )
+        pruner = Pruner(parts.database, Keep.of(settings, keep), is_written_back=settings.write_back)
         if not yes:
             return await pruner.count()
-        await audited(parts.database, "prune", keep=keep)
+        await audited(parts.database, "prune", keep_days=keep)
         return await pruner.run(progress_bar if sys.stderr.isatty() else None)
 
     counts = run_on_parts(work, settings)
@@ -77,17 +79,6 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, share: float, as_
         print_json({"removed" if yes else "would_remove": counts})
         return
     _print_counts(counts, yes=yes)
-
-
-def _days(text: str) -> int:
-    """Parse --keep, such as 90d or 26w, as days. Raises: click.BadParameter: it is not such a duration."""
-    match = _DURATION.fullmatch(text)
-    days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
-    if not 0 < days <= _LONGEST_DAYS:
-        raise click.BadParameter(
-            f"{text!r} is not a duration: write days as 90d or weeks as 26w", param_hint="--keep"
-        )
-    return days
 
 
 async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:

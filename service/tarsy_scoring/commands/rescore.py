@@ -27,6 +27,7 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     sessions_argument,
     settings_of_environment,
+    yes_option,
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
@@ -65,7 +66,7 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
     "--without-reference", is_flag=True, help="Judge without the stored references of the sessions."
 )
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
-@click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
+@yes_option
 @json_option
 def rescore(
     sessions: list[str],
@@ -93,7 +94,18 @@ def rescore(
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
-    _require_consistent(sessions, obsolete, failed, error_kind, since, chain, criteria)
+    for is_wrong, why in (
+        (
+            bool(sessions) == is_selection,
+            "name sessions, or select them with --obsolete, --failed or --since",
+        ),
+        (sessions and chain, "--chain needs a selection: --obsolete, --failed or --since"),
+        (obsolete and failed, "--obsolete and --failed exclude each other"),
+        (error_kind and not failed, "--error-kind needs --failed"),
+        (obsolete and criteria, "--obsolete uses each chain's criteria and excludes --criteria"),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
 
@@ -121,10 +133,7 @@ def rescore(
             )
             for session in await select(parts)
         ]
-        if is_selection:
-            await _show_or_send(parts, requests, yes=yes, as_json=as_json)
-        else:
-            _print_sent(requests, await _send(parts, requests), None, as_json=as_json)
+        await _show_or_send(parts, requests, yes=yes, as_json=as_json, is_selection=is_selection)
 
     run_on_parts(work, settings)
 
@@ -144,7 +153,7 @@ def rescore(
     is_flag=True,
     help="Also sessions where scoring is off, and those outside the sample.",
 )
-@click.option("--yes", is_flag=True, help="Send the requests; without it, the sessions are only counted.")
+@yes_option
 @json_option
 def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_json: bool) -> None:
     """
@@ -172,11 +181,9 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
         ]
         left_out = Counter[str]()
         if not takes_all:
-            reasons = [
-                (request, parts.inbox.policy.rejection(request, request.chain_id)) for request in requests
-            ]
-            requests = [request for request, why_not in reasons if why_not is None]
-            left_out.update(why_not for _, why_not in reasons if why_not is not None)
+            reasons = [parts.inbox.policy.rejection(request, request.chain_id) for request in requests]
+            requests = [r for r, why_not in zip(requests, reasons, strict=True) if why_not is None]
+            left_out.update(why_not for why_not in reasons if why_not is not None)
         await _show_or_send(parts, requests, yes=yes, as_json=as_json, left_out=left_out)
 
     run_on_parts(work)
@@ -201,33 +208,6 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
         await source.close()
 
 
-def _require_consistent(
-    sessions: Sequence[str],
-    obsolete: bool,
-    failed: bool,
-    error_kind: str | None,
-    since: datetime | None,
-    chain: str | None,
-    criteria: str | None,
-) -> None:
-    """Refuse options of `rescore` that do not go together. Raises: click.UsageError."""
-    is_selection = obsolete or failed or since is not None
-    _refuse_if(
-        bool(sessions) == is_selection, "name sessions, or select them with --obsolete, --failed or --since"
-    )
-    _refuse_if(sessions and chain is not None, "--chain needs a selection: --obsolete, --failed or --since")
-    _refuse_if(obsolete and failed, "--obsolete and --failed exclude each other")
-    _refuse_if(error_kind is not None and not failed, "--error-kind needs --failed")
-    _refuse_if(
-        obsolete and criteria is not None, "--obsolete uses each chain's criteria and excludes --criteria"
-    )
-
-
-def _refuse_if(is_wrong: object, why: str) -> None:
-    if is_wrong:
-        raise click.UsageError(why)
-
-
 # --- selections ----------------------------------------------------------------------------------------
 
 
@@ -237,23 +217,31 @@ async def _show_or_send(
     *,
     yes: bool,
     as_json: bool,
+    is_selection: bool = True,
     left_out: Mapping[str, int] | None = None,
 ) -> None:
     """
-    Show a selection's estimated cost, and send the requests only if `yes` is set.
+    Send requests for named sessions. Of a selection, show the estimated cost, and send it only if `yes` is set.
 
     Args:
         left_out: How many sessions the selection leaves out, by reason; None: it comes from stored
             scores, and the source may have lost some of these sessions.
     """
-    estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
-    if not as_json:
-        show_estimate(estimate)
-        _show_unsent(requests, left_out)
-    counts = await _send(parts, requests) if yes else Counter()
-    if as_json or yes:
-        _print_sent(requests, counts, estimate, as_json=as_json, left_out=left_out)
-    elif requests:
+    estimate = None
+    if is_selection:
+        estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
+        if not as_json:
+            show_estimate(estimate)
+            _show_unsent(requests, left_out)
+    counts = await _send(parts, requests) if yes or not is_selection else Counter()
+    if as_json:
+        document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
+        document |= {"estimate": estimate_document(estimate)} if estimate else {}
+        print_json(document | ({} if left_out is None else {"left_out": left_out}))
+    elif counts or not requests:
+        summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
+        click.echo(f"{counted(len(requests), 'session')}: {summary}")
+    else:
         click.echo("nothing was sent; add --yes to send it")
 
 
@@ -275,24 +263,6 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
             counts.update((await parts.inbox.accept(requests[start : start + _REQUESTS_PER_BATCH])).values())
             show(min(start + _REQUESTS_PER_BATCH, len(requests)))
     return counts
-
-
-def _print_sent(
-    requests: Sequence[Request],
-    counts: Counter[str],
-    estimate: CostEstimate | None,
-    *,
-    as_json: bool,
-    left_out: Mapping[str, int] | None = None,
-) -> None:
-    """Print what was sent."""
-    if as_json:
-        document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
-        document |= {"estimate": estimate_document(estimate)} if estimate else {}
-        print_json(document | ({} if left_out is None else {"left_out": left_out}))
-        return
-    summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
-    click.echo(f"{counted(len(requests), 'session')}: {summary}")
 
 
 def estimate_document(estimate: CostEstimate) -> dict[str, Any]:

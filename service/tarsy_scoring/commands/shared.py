@@ -28,6 +28,7 @@ FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 FAILED, ASKED_WRONGLY = 1, 2  # exit statuses; click ends with 2 for wrong usage as well
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+yes_option = click.option("--yes", is_flag=True, help="Do it; without this option, it is only counted.")
 
 
 class FiniteRange(click.FloatRange):

@@ -1,8 +1,8 @@
-"""Runs the loop for `bridge` or `insights`: one process works, others stand by."""
+"""Runs the loop for `bridge`, `insights` or `notify`: one process works, others stand by."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import structlog
 
@@ -30,7 +30,7 @@ class Loop(Protocol):
     async def run(self, stopping: asyncio.Event) -> None: ...
 
 
-async def run_loop(
+async def run_loop_on_database(
     settings: Settings,
     role: str,
     open_loop: Callable[[Database, Metrics], Loop],
@@ -40,39 +40,49 @@ async def run_loop(
     compacted: Sequence[str] = (),
 ) -> None:
     """
-    Wait for the database and the broker, then run the loop until `stopping`.
-
-    Args:
-        topics: Topics that must exist, or are created where the settings allow it.
-        compacted: More such topics, of which Kafka keeps the newest message per key.
+    `run_loop` for a loop with a database, which it waits for.
 
     Raises:
         StartRefused: Topics are missing, or the database is not migrated.
     """
-    metrics = Metrics(settings.config.chains)
-    metrics.begin(role)
-    health = Health("the database or the broker has not answered yet")
-    cache = settings.database_statement_cache
     database = Database(
-        database_url_source(settings), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
+        database_url_source(settings),
+        settings.database_schema,
+        pool_size=POOL_SIZE,
+        statement_cache=settings.database_statement_cache,
     )
 
     async def prepare() -> None:
         await require_migrated(database, wait=True)
         await ensure_topics(settings, topics, compacted)
 
+    await database.open()
+    try:
+        await run_loop(settings, role, lambda metrics: open_loop(database, metrics), prepare, stopping)
+    finally:
+        await database.close()
+
+
+async def run_loop(
+    settings: Settings,
+    role: str,
+    open_loop: Callable[[Metrics], Loop],
+    prepare: Callable[[], Coroutine[Any, Any, None]],
+    stopping: asyncio.Event,
+) -> None:
+    """
+    Serve metrics and probes, prepare, and run the loop until `stopping`.
+
+    Args:
+        prepare: Waits for the systems that the loop needs.
+    """
+    metrics = Metrics(settings.config.chains)
+    metrics.begin(role)
+    health = Health("the database or the broker has not answered yet")
     async with serve_metrics(settings, metrics.registry, health) as port:
         log.info("service.starting", roles=[role], metrics_port=port)
-        try:
-            await database.open()
-            if await unless_stopped(prepare(), stopping):
-                loop = open_loop(database, metrics)
-
-                async def lacking() -> str | None:
-                    return loop.lacking
-
-                health.add(lacking)
-                await loop.run(stopping)
-        finally:
-            await database.close()
+        if await unless_stopped(prepare(), stopping):
+            loop = open_loop(metrics)
+            health.add(lambda: loop.lacking)
+            await loop.run(stopping)
     log.info("service.stopped")

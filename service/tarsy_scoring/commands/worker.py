@@ -192,30 +192,16 @@ async def _run_kafka_roles(
 BackgroundLoop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
-async def _open_write_back(parts: Parts) -> BackgroundLoop | None:
-    if not parts.settings.write_back:
-        return None
-    write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
-    await write_back.require_fit()
-    return write_back.run
-
-
-async def _open_recounts(parts: Parts) -> BackgroundLoop | None:
-    return partial(run_recounts, parts.database)
-
-
-async def _open_drift(parts: Parts) -> BackgroundLoop | None:
-    """The studies' drift loop; None without their extra."""
-    drift = load_studies("drift_loop")
-    return drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run if drift else None
-
-
-# What a worker with the relay also runs; None: the settings or the installation do not want it.
-BESIDE_RELAY = (_open_write_back, _open_recounts, _open_drift)
-
-
 async def _open_beside_relay(parts: Parts) -> list[BackgroundLoop]:
-    return [loop for open_loop in BESIDE_RELAY if (loop := await open_loop(parts)) is not None]
+    """What a worker with the relay also runs."""
+    loops: list[BackgroundLoop] = [partial(run_recounts, parts.database)]
+    if parts.settings.write_back:
+        write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
+        await write_back.require_fit()
+        loops.append(write_back.run)
+    if drift := load_studies("drift_loop"):
+        loops.append(drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run)
+    return loops
 
 
 # --- judging -------------------------------------------------------------------------------------------
@@ -239,13 +225,9 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     """
     source = open_timeline_source(parts.settings)
     watched = WatchedSource(source, parts.metrics)
-
-    async def source_has_answered() -> str | None:
-        return watched.unanswered
-
     # As a consumer group that was joined once. A later outage passes, while a source that never answered may
     # be the wrong one: a rollout must not replace working workers then.
-    health.add(source_has_answered)
+    health.add(lambda: watched.unanswered)
     health.note(lambda: watched.away)
     clients = create_clients(parts.settings, tracing=tracing)
     try:
@@ -347,12 +329,7 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
             return "the database does not answer"
         return None
 
-    async def intake_has_joined() -> str | None:
-        if intake is None or intake.has_joined:
-            return None
-        return "the consumer group has not been joined yet"
-
     health.add(Recent(database_answers, LOOK_EVERY_S))
-    health.add(intake_has_joined)
     if intake is not None:
+        health.add(lambda: None if intake.has_joined else "the consumer group has not been joined yet")
         health.note(intake.describe_stopped)

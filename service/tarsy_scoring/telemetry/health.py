@@ -1,8 +1,10 @@
 """Process readiness."""
 
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 
-Check = Callable[[], Awaitable[str | None]]
+# Returns the missing part, or None.
+Check = Callable[[], Awaitable[str | None] | str | None]
 
 
 class Health:
@@ -35,6 +37,9 @@ class Health:
         if not self._checks:
             return self._starting
         for check in self._checks:
-            if (reason := await check()) is not None:
+            reason = check()
+            if isawaitable(reason):
+                reason = await reason
+            if reason is not None:
                 return reason
         return None
