@@ -189,7 +189,7 @@ def setting_errors(
     if settings.kafka_bootstrap_servers:
         checks.append(partial(check_login, settings))
     errors = errors_of(*checks)
-    if "relay" in roles and settings.write_back:
+    if "relay" in roles and settings.write_back_database_url:
         errors += errors_of(partial(open_write_back_tarsy, settings))
     if "judging" in roles:
         errors += _errors_of_judging(settings, environ)

@@ -147,7 +147,6 @@ async def test_a_thousand_sessions_survive_a_dozen_kills(service: Service, tarsy
         {
             "SCORING_TIMELINE_SOURCE": "tarsy-db",
             "SCORING_TIMELINE_DATABASE_URL": tarsy_database_url,
-            "SCORING_WRITE_BACK": "true",
             "SCORING_WRITE_BACK_DATABASE_URL": tarsy_database_url,
             "SCORING_SLOTS": "8",
             "SCORING_MAX_ATTEMPTS": "15",

@@ -4,7 +4,17 @@ import os
 import subprocess
 import sys
 
-UNNEEDED = {"aiokafka", "asyncpg", "fastapi", "numpy", "openai", "pydantic_settings", "scipy", "sqlalchemy"}
+UNNEEDED = {
+    "aiokafka",
+    "asyncpg",
+    "fastapi",
+    "numpy",
+    "openai",
+    "opentelemetry",
+    "pydantic_settings",
+    "scipy",
+    "sqlalchemy",
+}
 
 
 def test_the_help_loads_no_database_broker_or_client_of_a_judge() -> None:

@@ -296,7 +296,7 @@ async def test_a_source_that_cannot_be_read(tarsy_database_url: str) -> None:
 
 async def test_a_write_back_that_lacks_its_grants(tarsy_database_url: str) -> None:
     async with role_on(tarsy_database_url) as url:
-        results = await look_at_source(SCORING_WRITE_BACK="true", SCORING_WRITE_BACK_DATABASE_URL=url)
+        results = await look_at_source(SCORING_WRITE_BACK_DATABASE_URL=url)
 
     assert "INSERT on session_scores" in the_fault(results, "write-back")
 

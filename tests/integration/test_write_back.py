@@ -20,9 +20,8 @@ from tarsy_scoring.outbox import outbox
 from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES
-from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
+from tarsy_scoring.tarsy.write_back import WriteBack
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.wiring import check_settings
 
 DEAD_URL = "postgresql://writer@127.0.0.1:9/tarsy"
 Tarsy = asyncpg.Connection
@@ -438,15 +437,5 @@ async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyP
 
 
 def test_a_write_back_that_cannot_work_is_a_configuration_error() -> None:
-    """`check-config` and the start report it before any connection is opened."""
-    own = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "c:1"}
-    for url, says in (
-        ("", "SCORING_WRITE_BACK_DATABASE_URL is not set"),
-        ("postgresql://a:b@c/d?sslmode=x", "SCORING_WRITE_BACK_DATABASE_URL: there is no such"),
-    ):
-        settings = load_settings(own | {"SCORING_WRITE_BACK": "true", "SCORING_WRITE_BACK_DATABASE_URL": url})
-        with pytest.raises(ConfigurationError, match=says):
-            check_settings(settings, ("relay",), {})
-        with pytest.raises(ConfigurationError, match=says):
-            open_write_back_tarsy(settings)
-        check_settings(settings.model_copy(update={"write_back": False}), ("relay",), {})
+    with pytest.raises(ConfigurationError, match="SCORING_WRITE_BACK_DATABASE_URL: there is no such"):
+        load_settings({"SCORING_WRITE_BACK_DATABASE_URL": "postgresql://a:b@c/d?sslmode=x"})

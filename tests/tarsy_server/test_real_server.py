@@ -25,7 +25,7 @@ SESSIONS = 5
 def start(service: Service, tarsy: Tarsy) -> tuple[Process, Process]:
     """Start bridge and worker with the variables of `docs/bridge.md`."""
     service.env |= {"SCORING_TIMELINE_DATABASE_URL": tarsy.urls[READER]}
-    writes_back = {"SCORING_WRITE_BACK": "true", "SCORING_WRITE_BACK_DATABASE_URL": tarsy.urls[WRITER]}
+    writes_back = {"SCORING_WRITE_BACK_DATABASE_URL": tarsy.urls[WRITER]}
     bridge = service.command("bridge")
     return bridge, service.worker(SCORING_TIMELINE_SOURCE="tarsy-db", **writes_back)
 

@@ -94,7 +94,7 @@ def test_the_same_message_is_the_same_request() -> None:
 
 def test_reference_of_a_rescore_request_forces_and_is_masked() -> None:
     """Without a name and a time, they are those of the event. Also a refusal of the stored reference forces."""
-    own = intake_with(masking={"extra_patterns": {"ticket": "INC-[0-9]+"}})
+    own = intake_with(masking_patterns={"ticket": "INC-[0-9]+"})
     given = {"text": "INC-4711: password=hunter2hunter2", "source_url": "https://tickets.example/4711"}
 
     request = decoded("rescore-requested", {"reference": given, "requested_by": "ada", "force": False}, own)

@@ -68,7 +68,8 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        pruner = Pruner(parts.database, Keep.of(settings, keep), is_written_back=settings.write_back)
+        is_written_back = settings.write_back_database_url is not None
+        pruner = Pruner(parts.database, Keep.of(settings, keep), is_written_back=is_written_back)
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep_days=keep)

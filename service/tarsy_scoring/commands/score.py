@@ -119,7 +119,7 @@ def _with_reference(
     from tarsy_scoring.references.model import reference_of
     from tarsy_scoring.scores.shapes import Reference
 
-    reference = reference_of(given, timeline.session_id, settings.config.masking.extra_patterns, by=asker())
+    reference = reference_of(given, timeline.session_id, settings.config.masking_patterns, by=asker())
     shown = {name: getattr(reference, name) for name in Reference.model_fields}
     return replace(timeline, reference=reference.text), shown
 

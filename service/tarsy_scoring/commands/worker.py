@@ -195,7 +195,7 @@ BackgroundLoop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 async def _open_beside_relay(parts: Parts) -> list[BackgroundLoop]:
     """What a worker with the relay also runs."""
     loops: list[BackgroundLoop] = [partial(run_recounts, parts.database)]
-    if parts.settings.write_back:
+    if parts.settings.write_back_database_url:
         write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
         await write_back.require_fit()
         loops.append(write_back.run)

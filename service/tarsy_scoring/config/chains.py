@@ -193,12 +193,6 @@ class GateSettings(Frozen):
     """Bytes kept from a command's output."""
 
 
-class MaskingSettings(Frozen):
-    extra_patterns: dict[SecretKind, FindingPattern] = Field(default_factory=dict)
-    """RE2 patterns of your own secrets by kind: `badge` becomes `[REDACTED:badge#1]`. The secret is the group
-    of a pattern, or all of it. A change makes a new `judge_fingerprint`."""
-
-
 class Config(Frozen):
     """The contents of the YAML file; each section that the file omits has the defaults."""
 
@@ -218,8 +212,9 @@ class Config(Frozen):
     """`{max_missing_share}`: 0-1."""
     max_event_age_s: Positive | None = 86_400
     """Age above which a `session-completed` record is `stale`; `null`: no limit."""
-    masking: MaskingSettings = MaskingSettings()
-    """`{extra_patterns}`: shapes of your own secrets."""
+    masking_patterns: dict[SecretKind, FindingPattern] = Field(default_factory=dict)
+    """RE2 patterns of your own secrets by kind: `badge` becomes `[REDACTED:badge#1]`. The secret is the group
+    of a pattern, or all of it. A change makes a new `judge_fingerprint`."""
     gates: GateSettings = GateSettings()
     """Limits for gates that run commands or read files."""
 

@@ -1,15 +1,16 @@
 """Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.gates import GATE_TYPES
 from tarsy_scoring.config.notifications import TARGET_TYPES
+from tarsy_scoring.config.values import Frozen
+
+_TYPES = {*GATE_TYPES, *TARGET_TYPES}
 
 
 def explain(error: ValidationError, spell: Callable[[str], str] | None = None, where: str = "") -> str:
@@ -25,23 +26,30 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
 
 
 def _describe(fault: ErrorDetails, spell: Callable[[str], str] | None) -> str:
-    parts = _path_of(fault, spell)
-    tag, types = _union_at(parts)
-    key = ".".join(part for index, part in enumerate(parts) if index != tag)
+    place = fault["loc"]
+    parts = [str(part) for n, part in enumerate(place) if part != "[key]" and not _is_type(place, n)]
+    if spell and parts:
+        parts[0] = spell(parts[0])
+    key = ".".join(parts)
     if fault["type"] == "extra_forbidden":
-        return f"{key}: no such key{suggest(parts[-1], _keys_beside(parts))}"
+        near = get_close_matches(parts[-1], set(_keys_of(Frozen)), n=1)
+        return f"{key}: no such key" + (f"; did you mean {near[0]!r}?" if near else "")
     if fault["type"] == "union_tag_invalid":
-        return f"{key}.type: no such type{suggest(fault['ctx']['tag'], types)}"
+        return f"{key}.type: no such type{suggest(fault['ctx']['tag'], _TYPES)}"
     if fault["type"] == "union_tag_not_found":
-        return f"{key}.type: Field required{suggest('', types)}"
+        return f"{key}.type: Field required"
     return f"{key}: {reason_of(fault)}" if key else reason_of(fault)
 
 
-def _path_of(fault: ErrorDetails, spell: Callable[[str], str] | None) -> list[str]:
-    parts = [str(p) for p in fault["loc"] if p != "[key]"]
-    if spell and parts:
-        parts[0] = spell(parts[0])
-    return parts
+def _is_type(place: tuple[int | str, ...], n: int) -> bool:
+    """Whether pydantic inserted this part: the type of a gate or target, where the YAML has no key."""
+    return n > 1 and place[n] in _TYPES and (isinstance(place[n - 1], int) or place[n - 2] == "notifications")
+
+
+def _keys_of(model: type[BaseModel]) -> Iterator[str]:
+    yield from model.model_fields
+    for inner in model.__subclasses__():
+        yield from _keys_of(inner)
 
 
 def reason_of(fault: ErrorDetails) -> str:
@@ -57,35 +65,3 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"
-
-
-def _union_at(parts: list[str]) -> tuple[int | None, Mapping[str, type[BaseModel]]]:
-    """
-    Position of the type of a gate or a target in the path of a fault (None: the path has none), and all types.
-    """
-    # pydantic inserts the type behind the index of the gate or the name of the target, where the YAML has no key.
-    if parts[:1] == ["notifications"]:
-        return (2 if len(parts) > 2 else None), TARGET_TYPES
-    chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
-    is_gate = chain and len(parts) > chain + 2 and parts[chain] == "gates"
-    return (chain + 2 if chain and is_gate else None), GATE_TYPES
-
-
-def _keys_beside(parts: list[str]) -> Iterable[str]:
-    """The keys that the YAML allows where an unknown one stands."""
-    tag, types = _union_at(parts)
-    if tag is not None:
-        return types[parts[tag]].model_fields
-    model: type[BaseModel] = Config
-    for part in parts[:-1]:
-        # A part that is no field is a name in a mapping, such as that of a chain.
-        if part in model.model_fields:
-            model = _model_in(model.model_fields[part].annotation) or model
-    return model.model_fields
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model inside of an annotation such as `dict[str, Model]` or `Model | None`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

@@ -1,7 +1,7 @@
 """
 Gates as the operator declares them: one record per type, validated at the start.
 
-Patterns and assertions are defined here, and JSONPaths in `json_paths`, for loading and for deciding.
+Patterns, JSONPaths and assertions are defined here, for loading and for deciding.
 """
 
 import json
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NoReturn, get_args
 
+from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from tarsy_scoring.config.json_paths import compile_path
 from tarsy_scoring.config.values import Frozen, compile_pattern, not_blank
 
 TITLE_CHARACTERS = 80
@@ -28,6 +28,28 @@ def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
 
 
 # --- patterns and assertions ------------------------------------------------------------------
+
+
+class _Paths(JSONPathEnvironment):
+    """JSONPath without `match` and `search`: a backtracking search over an agent's data could block the process."""
+
+    def setup_function_extensions(self) -> None:
+        super().setup_function_extensions()
+        del self.function_extensions["match"], self.function_extensions["search"]
+
+
+def compile_path(path: str) -> JSONPathQuery:
+    """
+    Compile a JSONPath of RFC 9535; `match` and `search` do not exist.
+
+    Raises:
+        ValueError: Not a JSONPath; with the reason and the position.
+    """
+    try:
+        return _Paths().compile(path)
+    except (JSONPathError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"not a JSONPath of RFC 9535: {reason}") from None
 
 
 class NestedTooDeeply(ValueError):
@@ -63,7 +85,7 @@ class Assertion:
         value: JSON for `equals`, a text for `contains`, a number for a length, None for `exists`.
     """
 
-    kind: Literal["exists", "equals", "contains", "len >=", "len ==", "len >"]
+    kind: str  # exists, equals, contains, len >=, len ==, len >
     value: Any = None
 
 
@@ -88,12 +110,7 @@ def parse_assertion(text: str) -> Assertion:
     if word == "contains" and value:
         return Assertion("contains", value)
     if match := _LENGTH.fullmatch(text.strip()):
-        kinds: dict[str, Literal["len >=", "len ==", "len >"]] = {
-            ">=": "len >=",
-            "==": "len ==",
-            ">": "len >",
-        }
-        return Assertion(kinds[match[1]], int(match[2]))
+        return Assertion(f"len {match[1]}", int(match[2]))
     raise ValueError("expected `exists`, `equals V`, `contains S`, `len >= N`, `len == N` or `len > N`")
 
 

@@ -118,10 +118,9 @@ class Settings(BaseSettings):
     the memory for it."""
     timeline_grace_s: float = Field(120, ge=0)
     """How long to wait for an event's session."""
-    write_back: bool = False
-    """Write finished scores into TARSy's own tables, for its dashboard."""
     write_back_database_url: DatabaseUrl | None = None
-    """TARSy's PostgreSQL, with a role that may insert scores and stages."""
+    """TARSy's PostgreSQL, with a role that may insert scores and stages: finished scores are written into its
+    tables, for its dashboard. Default: they are not."""
     judge_model: str | None = Field(
         None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`."
     )

@@ -121,8 +121,8 @@ def source_checks(settings: Settings) -> list[Check]:
         return f"{settings.timeline_source} can be read"
 
     async def write_back() -> str:
-        if not settings.write_back:
-            raise NotChecked("SCORING_WRITE_BACK is off")
+        if settings.write_back_database_url is None:
+            raise NotChecked("SCORING_WRITE_BACK_DATABASE_URL is not set")
         tarsy = open_write_back_tarsy(settings)
         try:
             await tarsy.once(lambda c, _: c.execute("SELECT 1"))

@@ -16,7 +16,6 @@ from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
 
 from tarsy_scoring.config import gates as config
 from tarsy_scoring.config.gates import shown
-from tarsy_scoring.config.json_paths import compile_path
 from tarsy_scoring.config.values import compile_pattern
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
@@ -199,7 +198,7 @@ def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
     except ValueError:
         return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
     try:
-        nodes, count = _found(compile_path(gate.path), document)
+        nodes, count = _found(config.compile_path(gate.path), document)
         passed, message = _holds(config.parse_assertion(gate.assertion), nodes, count)
     except (JSONPathError, RecursionError):
         return False, f"the output is nested too deeply for {_quoted(gate.path)}"

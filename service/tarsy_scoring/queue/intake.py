@@ -253,7 +253,7 @@ class Intake:
         if asked.reference is None:
             return None
         sent_at = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) if record.timestamp_ms > 0 else None
-        extra_patterns = self._settings.config.masking.extra_patterns
+        extra_patterns = self._settings.config.masking_patterns
         by = asked.requested_by or "event"
         return reference_of(asked.reference, asked.session_id, extra_patterns, by=by, at=sent_at)
 

@@ -272,7 +272,7 @@ class Scorer:
             return DurableAsk(attempt, clients, provider, *parts, give_up_at)
 
         config = self.settings.config
-        masking = masking_of(config.masking.extra_patterns)
+        masking = masking_of(config.masking_patterns)
         judges = Judges(config.providers, ask_of, self.limits.token_factor, masking)
         verdict: Verdict | None = None
         try:

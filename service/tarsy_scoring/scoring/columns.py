@@ -86,7 +86,7 @@ def judgement_columns(
             criteria.criteria_hash,
             config.providers[who.provider],
             who,
-            masking_of(config.masking.extra_patterns).policy,
+            masking_of(config.masking_patterns).policy,
             has_reference=context is not None and context.has_reference,
         ),
         "rubric": _as_dict(verdict.rubric),

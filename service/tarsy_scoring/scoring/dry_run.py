@@ -68,7 +68,7 @@ def plan_judgement(
     provider = settings.config.providers[chain.providers[0]]
     check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
     budget = context_budget(provider, criteria)
-    masking = masking_of(settings.config.masking.extra_patterns)
+    masking = masking_of(settings.config.masking_patterns)
     context = build_context(timeline, nonce, budget, masking=masking)
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)

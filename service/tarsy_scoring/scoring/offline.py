@@ -69,7 +69,7 @@ async def score_offline(
         layers = replace(layers, gates=checked)
         if with_judge and chain.judge.enabled:
             asking = _recording(clients, AttemptClock(limit_s), turns)
-            masking = masking_of(settings.config.masking.extra_patterns)
+            masking = masking_of(settings.config.masking_patterns)
             judges, nonce = Judges(settings.config.providers, asking, masking=masking), new_nonce()
             # There is no later attempt, so every error in an optional turn is final.
             judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)

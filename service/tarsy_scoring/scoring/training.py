@@ -109,7 +109,7 @@ def context_of(
     provider = next((name for name in asked if name in settings.config.providers), chain.providers[0])
     criteria = registry.of_chain(chain, document["criteria"] if document["criteria"] in registry else None)
     room = context_budget(settings.config.providers[provider], criteria)
-    masking = masking_of(settings.config.masking.extra_patterns)
+    masking = masking_of(settings.config.masking_patterns)
     return build_context(timeline, document["score_id"].hex[:16], room, masking=masking)
 
 

@@ -309,7 +309,7 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
         nonce=new_nonce(),
     )
     ask = _RecordedAsk(recording, ask_of(job), lambda: recordings.write(planned.key or "", recording))
-    masking = masking_of(settings.config.masking.extra_patterns)
+    masking = masking_of(settings.config.masking_patterns)
     judges = Judges(settings.config.providers, lambda _provider, _context: ask, masking=masking)
     total, reason, is_outstanding, grounding = None, None, False, Grounding(0, 0)
     try:

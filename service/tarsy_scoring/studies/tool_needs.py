@@ -224,7 +224,7 @@ async def read_needs(
     for row in rows:
         notes[row["chain_id"]].append(Note(row["score_id"], row["text"]))
         found[row["chain_id"]] = ChainNeeds(row["chain_id"], row["of_chain"])
-    budget, masking = ReportBudget(max_usd), masking_of(settings.config.masking.extra_patterns)
+    budget, masking = ReportBudget(max_usd), masking_of(settings.config.masking_patterns)
     for chain_id, needs in found.items():
         chain = settings.chain(chain_id)
         usable = [name for name in chain.providers if _is_usable(clients[name], limits.token_factor(name))]

@@ -179,7 +179,7 @@ class TarsyPool:
         return TarsyUnfit(
             f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; "
             "its schema is not "
-            "the one this version knows: upgrade this service, or switch SCORING_WRITE_BACK off"
+            "the one this version knows: upgrade this service, or unset SCORING_WRITE_BACK_DATABASE_URL"
         )
 
     @asynccontextmanager

@@ -21,7 +21,6 @@ import structlog
 
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.errors import SettingMissing
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit, describe_refusal
@@ -132,18 +131,12 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     TARSy's database for writing; connects to nothing yet.
 
     Raises:
-        SettingMissing: The URL is not set.
         ConfigurationError: It can never work.
     """
-    variable = variable_of("write_back_database_url")
-    if settings.write_back_database_url is None:
-        raise SettingMissing(
-            f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, "
-            "with a role that may "
-            "insert scores and stages"
-        )
-    url = secret_source(settings, "write_back_database_url")
-    return TarsyPool(url, variable, WRITE_BACK_TABLES, is_read_only=False)
+    field = "write_back_database_url"
+    return TarsyPool(
+        secret_source(settings, field), variable_of(field), WRITE_BACK_TABLES, is_read_only=False
+    )
 
 
 class WriteBack:

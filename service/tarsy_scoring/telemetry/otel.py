@@ -10,13 +10,12 @@ events.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from urllib.parse import urlsplit
 
 import structlog
@@ -26,25 +25,23 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
-from tarsy_scoring.telemetry.tracing import About, AnsweredCall, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, About, AnsweredCall, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 
 FLUSH_S = 5.0
 WARN_EVERY_S = 60.0
-LONGEST_WARNING = 200
 # Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, because a caller decided so.
 _FAILURES = ("failed", "timed_out", "put_back")
 # How a step ends without a fault: a cancelled task, or a score that another worker has taken.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
-# All endpoints speak OpenAI's protocol. The conventions identify the server behind it by `server.address`.
-_PROTOCOL = "openai"
-
+_W3C = TraceContextTextMapPropagator()
 Attributes = Mapping[str, str | int | float | bool | list[str] | None]
 
 
@@ -64,9 +61,7 @@ def open_spans() -> "Spans":
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except (ValueError, OSError, RuntimeError) as error:
         # The message may quote a variable.
-        given = ", ".join(
-            sorted(name for name, value in os.environ.items() if name.startswith("OTEL_") and value)
-        )
+        given = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
         raise ConfigurationError(
             f"traces cannot be exported: OpenTelemetry refuses a variable ({type(error).__name__}); look at {given}"
         ) from None
@@ -84,7 +79,6 @@ class Spans(Tracing):
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("tarsy_scoring", __version__)
-        self._open: set[Span] = set()
 
     def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
         """
@@ -100,14 +94,12 @@ class Spans(Tracing):
                 "messaging.destination.name": topic,
             }
         name = f"process {topic or source}"
-        span = self._tracer.start_span(name, _context(parent), SpanKind.CONSUMER, _known(attributes))
-        self._open.add(span)
-        return _Attempt(span, self._open.discard)
+        # `Context()` begins a new trace, whatever span is current.
+        context = _W3C.extract({TRACEPARENT: parent} if parent else {}, Context())
+        return _Attempt(self._tracer.start_span(name, context, SpanKind.CONSUMER, _known(attributes)))
 
-    @contextmanager
-    def step(self, phase: str) -> Iterator[None]:
-        with self._span(phase):
-            yield
+    def step(self, phase: str) -> AbstractContextManager[object]:
+        return self._span(phase)
 
     @contextmanager
     def chat(
@@ -116,7 +108,8 @@ class Spans(Tracing):
         place = urlsplit(settings.base_url)
         attributes = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": _PROTOCOL,
+            # All endpoints speak OpenAI's protocol. `server.address` tells the servers behind it apart.
+            "gen_ai.provider.name": "openai",
             "gen_ai.request.model": settings.model,
             "gen_ai.request.temperature": settings.temperature,
             "server.address": place.hostname,
@@ -141,21 +134,11 @@ class Spans(Tracing):
         )
 
     async def close(self) -> None:
-        loop, flushed = asyncio.get_running_loop(), asyncio.Event()
-        while self._open:
-            self._open.pop().end()
-
-        def flush() -> None:
-            self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits any more
-                loop.call_soon_threadsafe(flushed.set)
-
         # A daemon thread: the exporter may hang on a dead connection, and the process must still end.
-        threading.Thread(target=flush, name="traces", daemon=True).start()
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                await flushed.wait()
-        except TimeoutError:
+        flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        flushing.start()
+        await asyncio.to_thread(flushing.join, FLUSH_S)
+        if flushing.is_alive():
             log.warning("traces.not_flushed", timeout_s=FLUSH_S, effect="the last spans are missing")
 
     @contextmanager
@@ -175,13 +158,12 @@ class Spans(Tracing):
 
 
 class _Attempt(AttemptTrace):
-    def __init__(self, span: Span, forget: Callable[[Span], None]) -> None:
-        known = span.get_span_context()
-        trace_id = trace.format_trace_id(known.trace_id)
-        place = f"00-{trace_id}-{trace.format_span_id(known.span_id)}-{known.trace_flags:02x}"
-        super().__init__(place, {"trace_id": trace_id})
+    def __init__(self, span: Span) -> None:
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
+        trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+        super().__init__(carrier[TRACEPARENT], {"trace_id": trace_id})
         self._span = span
-        self._forget = forget
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -196,18 +178,6 @@ class _Attempt(AttemptTrace):
         if error_kind is not None and outcome in _FAILURES:
             _fail(self._span, error_kind)
         self._span.end()
-        self._forget(self._span)
-
-
-def _context(traceparent: str | None) -> Context:
-    """The context for a child span in this trace; for None a new trace, whatever span is current."""
-    if traceparent is None:
-        return Context()
-    _, trace_id, span_id, flags = traceparent.split("-")
-    parent = SpanContext(
-        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16))
-    )
-    return trace.set_span_in_context(NonRecordingSpan(parent), Context())
 
 
 def _answer_attributes(call: AnsweredCall) -> Attributes:
@@ -249,10 +219,8 @@ class _WarningHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if (now_s := time.monotonic()) >= self._next_s:
             self._next_s = now_s + WARN_EVERY_S
-            is_text = isinstance(record.msg, str) and bool(record.args)
-            log.warning(
-                "traces.impaired", reason=record.msg[:LONGEST_WARNING] if is_text else "see the collector"
-            )
+            # Without arguments, a text was put together before and may quote them.
+            log.warning("traces.impaired", reason=record.msg if record.args else "see the collector")
 
 
 def _log_sdk_warnings() -> None:

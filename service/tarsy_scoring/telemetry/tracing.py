@@ -113,7 +113,7 @@ class Tracing:
         """
         return AttemptTrace(parent)
 
-    def step(self, phase: str) -> AbstractContextManager[None]:
+    def step(self, phase: str) -> AbstractContextManager[object]:
         """Open a span for a phase of the current attempt."""
         return _NOTHING
 
@@ -131,11 +131,7 @@ class Tracing:
         """Record the stored score as an event of the current attempt."""
 
     async def close(self) -> None:
-        """
-        Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards.
-
-        An attempt that has not ended yet ends here without an outcome.
-        """
+        """Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards."""
 
 
 def _ignore(_: AnsweredCall) -> None:

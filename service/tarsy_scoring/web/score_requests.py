@@ -129,7 +129,7 @@ async def request_score(
     request_id, context = uuid4(), context_of(http)
     reference: Reference | None = None
     if wanted.reference is not None:
-        masking = context.settings.config.masking.extra_patterns
+        masking = context.settings.config.masking_patterns
         reference = await asyncio.to_thread(
             reference_of, wanted.reference, session_id, masking, by=caller.name
         )

@@ -16,7 +16,7 @@ from tarsy_scoring.web.pages.session import MAX_TEXT_CHARACTERS, SessionTexts, U
 
 
 def context(source: Any, places: BoundedSemaphore | None = None) -> Any:
-    settings = SimpleNamespace(config=SimpleNamespace(masking=SimpleNamespace(extra_patterns={})))
+    settings = SimpleNamespace(config=SimpleNamespace(masking_patterns={}))
     return SimpleNamespace(settings=settings, source=source, session_reads=places or BoundedSemaphore(1))
 
 

@@ -1,11 +1,8 @@
 """Metrics, readiness and log lines."""
 
 import asyncio
-import contextlib
 import logging
 import re
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
@@ -16,7 +13,6 @@ from starlette.testclient import TestClient
 from fakes import Room, UnaskedInbox
 from tables import table
 from tarsy_scoring import __version__
-from tarsy_scoring.commands import bridge, standby, worker
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import WaitingFor
 from tarsy_scoring.queue import intake as intake_module
@@ -62,32 +58,6 @@ def test_chain_labels_come_from_the_configuration() -> None:
 
 
 # --- roles and intake ----------------------------------------------------------------------------------
-
-
-async def test_roles_and_time_of_the_last_pass_are_set_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    registries: list[CollectorRegistry] = []
-
-    @contextlib.asynccontextmanager
-    async def serve_nothing(_settings: Any, registry: CollectorRegistry, *_: Any) -> AsyncIterator[int]:
-        registries.append(registry)
-        yield 0
-
-    monkeypatch.setattr(worker, "serve_metrics", serve_nothing)
-    monkeypatch.setattr(standby, "serve_metrics", serve_nothing)
-    dead = "postgresql://nobody@127.0.0.1:9/none"
-    settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
-    stopping = asyncio.Event()
-    stopping.set()
-    before = time.time()
-
-    await worker.run_worker(settings, ("intake", "relay"), stopping)
-    await bridge.run_bridge(settings, None, stopping)
-    sample, bridging = (registry.get_sample_value for registry in registries)
-
-    assert [sample("tarsy_scoring_role", {"role": r}) for r in ("intake", "relay", "judging")] == [1, 1, None]
-    assert (sample(LAST_PASS) or 0) >= before
-    assert bridging("tarsy_scoring_role", {"role": "bridge"}) == 1
-    assert bridging(LAST_PASS) == 0
 
 
 class OneConsumer:

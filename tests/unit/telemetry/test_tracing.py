@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -21,12 +20,8 @@ from structlog.testing import capture_logs
 from builders import turn
 from tables import table
 from tarsy_scoring.config.chains import ProviderSettings
-from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
-from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry import otel as spans_module
-from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.otel import Spans, open_spans
 from tarsy_scoring.telemetry.tracing import OFF, read_traceparent, traceparent_of, wants_traces
 
@@ -42,24 +37,11 @@ def test_a_traceparent_is_read_by_the_standard(text: str, read: str | None) -> N
     assert read_traceparent([text]) == read
 
 
-def test_two_or_oversized_traceparents_are_ignored() -> None:
-    assert read_traceparent([SAMPLED, UNSAMPLED]) is read_traceparent([]) is read_traceparent(["0" * 1_000_000]) is None
-
-
 @table
 def test_the_trace_of_a_record(headers: list[tuple[str, str | None]], read: str | None) -> None:
     """A malformed header does not refuse the record."""
     encoded: Any = [(name, None if value is None else value.encode("latin-1")) for name, value in headers]
     assert traceparent_of(encoded) == read
-
-
-def test_a_request_keeps_the_trace_of_its_record() -> None:
-    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "nowhere:9092"})
-    intake = Intake(settings, cast(Any, None), cast(Any, None), Metrics())
-    for topic in ("session-completed", "rescore-requested"):
-        for value, read in ((SAMPLED, SAMPLED), ("planted", None)):
-            record = Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', [("traceparent", value.encode())])
-            assert intake.decode(record).traceparent == read
 
 
 # --- on or off -----------------------------------------------------------------------------------------
@@ -70,28 +52,12 @@ def test_when_traces_are_wanted(environ: dict[str, str], wanted: bool) -> None:
     assert wants_traces(environ) is wanted
 
 
-def test_an_unknown_exporter_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="OTEL_TRACES_EXPORTER"):
-        wants_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "zipkin"})
-
-
 def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'tarsy-scoring\[tracing\]'"):
         wants_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
     assert not wants_traces({})
-
-
-def test_traces_that_are_off_import_nothing() -> None:
-    program = (
-        "import sys, tarsy_scoring.cli, tarsy_scoring.wiring, tarsy_scoring.web.app\n"
-        "tracing = ('opentelemetry.sdk', 'opentelemetry.exporter', 'tarsy_scoring.telemetry.otel')\n"
-        "print([m for m in sys.modules if m.startswith(tracing)])\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={}, check=False)
-
-    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 async def test_traces_that_are_off_pass_the_parent_on() -> None:
@@ -151,33 +117,6 @@ def test_an_attempt_is_a_child_of_the_producers_span(spans: Spans, exported: InM
     assert span.status.status_code is trace.StatusCode.UNSET
 
 
-def test_a_request_that_is_in_no_trace_begins_one(spans: Spans, exported: InMemorySpanExporter) -> None:
-    outermost = spans.attempt(SAMPLED, "api", None, {})
-    with outermost.current():
-        at = spans.attempt(None, "cli", None, {})
-        at.end("completed", None)
-    outermost.end("completed", None)
-
-    inner, outer = exported.get_finished_spans()
-    assert (inner.name, outer.name) == ("process cli", "process api")
-    assert inner.parent is None
-    assert TRACE_ID not in (at.traceparent or TRACE_ID)
-    assert "messaging.system" not in of(inner)
-
-
-def test_an_unsampled_parent_gives_no_spans(spans: Spans, exported: InMemorySpanExporter) -> None:
-    at = spans.attempt(UNSAMPLED, "session-completed", "done", {})
-    with at.current(), spans.step("storing"):
-        spans.evaluated("c", 50, "pass")
-    at.end("completed", None)
-
-    assert exported.get_finished_spans() == ()
-    assert at.traceparent is not None
-    assert at.traceparent.startswith(f"00-{TRACE_ID}-")
-    assert at.traceparent.endswith("-00")
-    assert SPAN_ID not in at.traceparent
-
-
 def test_span_of_an_attempt_has_its_outcome(spans: Spans, exported: InMemorySpanExporter) -> None:
     """Waiting and cancellation are not errors."""
     ends = {
@@ -217,17 +156,6 @@ def test_span_of_a_step_has_the_type_of_its_error(spans: Spans, exported: InMemo
         assert step.events == ()
         assert "planted-secret" not in step.to_json()
     at.end("put_back", "judge_unavailable")
-
-
-async def test_an_attempt_without_an_end_is_exported_without_an_outcome(
-    spans: Spans, exported: InMemorySpanExporter
-) -> None:
-    spans.attempt(None, "cli", None, {}).end("completed", None)
-    spans.attempt(None, "api", None, {})
-    await spans.close()
-
-    outcomes = {s.name: of(s).get("tarsy_scoring.outcome") for s in exported.get_finished_spans()}
-    assert outcomes == {"process cli": "completed", "process api": None}
 
 
 def test_span_of_a_call_has_model_and_tokens(spans: Spans, exported: InMemorySpanExporter) -> None:
@@ -283,34 +211,6 @@ def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMe
         assert dict(event.attributes or {}) == {f"gen_ai.evaluation.{name}": value for name, value in expected.items()}
 
 
-async def test_concurrent_attempts_keep_their_own_spans(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """The current span is kept per task, so steps and log lines find their attempt."""
-    lines: dict[str, Any] = {}
-
-    async def attempt(name: str, entered: asyncio.Event, other: asyncio.Event) -> None:
-        at = spans.attempt(None, name, None, {})
-        with at.current():
-            entered.set()
-            await other.wait()
-            with spans.step(f"step of {name}"):
-                await asyncio.sleep(0)
-            lines[name] = structlog.contextvars.merge_contextvars(None, "info", {})["trace_id"]
-        assert "trace_id" not in structlog.contextvars.get_contextvars()
-        at.end("completed", None)
-
-    one, two = asyncio.Event(), asyncio.Event()
-    await asyncio.gather(attempt("one", one, two), attempt("two", two, one))
-
-    found = {s.name: s for s in exported.get_finished_spans()}
-    for name in ("one", "two"):
-        whole, step = found[f"process {name}"], found[f"step of {name}"]
-        assert step.parent is not None
-        assert whole.context is not None
-        assert step.parent.span_id == whole.context.span_id
-        assert lines[name] == trace.format_trace_id(whole.context.trace_id)
-    assert lines["one"] != lines["two"]
-
-
 # --- exporting -------------------------------------------------------------------------------------------
 
 
@@ -322,27 +222,6 @@ def sdk_logger() -> Iterator[logging.Logger]:
     yield loggers[0]
     for logger, (propagate, handlers) in zip(loggers, before, strict=True):
         logger.propagate, logger.handlers = propagate, handlers
-
-
-async def test_standard_variables_are_obeyed(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default service name may be replaced, and a sampler may follow the producer alone."""
-    exporters = [InMemorySpanExporter(), InMemorySpanExporter()]
-    monkeypatch.setattr(spans_module, "OTLPSpanExporter", iter(exporters).__next__)
-    unnamed_exporter, named_exporter = exporters
-    unnamed = open_spans()
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "scoring-eu")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    named = open_spans()
-    unnamed.attempt(None, "cli", None, {}).end("completed", None)
-    for parent in (None, SAMPLED):
-        named.attempt(parent, "cli", None, {}).end("completed", None)
-    await unnamed.close()
-    await named.close()
-
-    ((first,), (second,)) = unnamed_exporter.get_finished_spans(), named_exporter.get_finished_spans()
-    assert [s.resource.attributes["service.name"] for s in (first, second)] == ["tarsy-scoring", "scoring-eu"]
-    assert first.parent is None
-    assert second.parent is not None
 
 
 def test_invalid_variables_are_refused(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,38 +264,6 @@ async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert time.monotonic() - began < 20, "the exporter takes 30 s"
     assert [line["event"] for line in lines] == ["traces.not_flushed"]
     assert flushing == [True]  # a daemon thread does not keep the process
-
-
-async def test_an_endpoint_that_cannot_be_used_is_a_warning(
-    sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is one line without the URL, which may hold a key."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")  # enough for a second try
-    away = "http://127.0.0.1:9/v1/traces?key=planted"
-    for url in ("https://planted@:x", "https://collector:planted", "planted:4318", "http://[planted", away):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url)
-        opened = open_spans()
-        for _ in range(3):
-            opened.attempt(None, "cli", None, {}).end("completed", None)
-        with capture_logs() as lines:
-            await opened.close()
-        assert [line["event"] for line in lines] == ["traces.impaired"]
-        assert "planted" not in str(lines)
-    assert caplog.records == []
-
-
-async def test_warnings_are_logged_once_a_minute(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = open_spans()
-    with capture_logs() as lines:
-        for message in ("failed %s", "again %s"):
-            sdk_logger.warning(message, "planted")
-        monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + 60)
-        sdk_logger.warning("while exporting %s" + "x" * 500, "planted")
-    await opened.close()
-
-    assert [line["reason"][:8] for line in lines] == ["failed %", "while ex"]
-    assert "planted" not in str(lines)
-    assert max(len(line["reason"]) for line in lines) == 200
 
 
 class Rude(BaseHTTPRequestHandler):

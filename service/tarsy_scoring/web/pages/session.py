@@ -52,7 +52,7 @@ class UnreadableSession:
 
 async def read_session(context: AppContext, session_id: str) -> SessionTexts | UnreadableSession:
     """Read what a score page shows. If the source fails, that is a result, not an exception."""
-    masking = masking_of(context.settings.config.masking.extra_patterns)
+    masking = masking_of(context.settings.config.masking_patterns)
 
     def show(timeline: Timeline) -> SessionTexts:
         texts = [mask_secrets(text, masking) for text in (timeline.alert_data, timeline.final_analysis or "")]

@@ -97,7 +97,7 @@ async def _read(
         cut = (document["coverage"] or {}).get("cut_entries", ())
         if document["reference"]:
             reference = await stored_references.text_of(context.reader.database, document["score_id"])
-    extra_patterns = context.settings.config.masking.extra_patterns
+    extra_patterns = context.settings.config.masking_patterns
 
     def show(timeline: Timeline) -> ShownTimeline:
         shown = replace(timeline, reference=reference)
