@@ -71,8 +71,7 @@ CHAINS = f"SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores 
 
 # The sessions that request any of these names ($5), by chain.
 MISSED = f"""
-SELECT s.chain_id, count(*) AS sessions, coalesce(sum(100 - s.total_score), 0) AS points_lost,
-  array_agg(DISTINCT s.judge_fingerprint) AS judges
+SELECT s.chain_id, count(*) AS sessions, array_agg(DISTINCT s.judge_fingerprint) AS judges
 FROM {{schema}}.session_scores s
 WHERE {SELECTED} AND NOT s.flags ? 'tampering_suspected' AND EXISTS (
   SELECT FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id AND t.tool_name = ANY($5))

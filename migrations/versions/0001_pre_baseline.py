@@ -608,8 +608,7 @@ CREATE TABLE daily_names (
   has_reference boolean NOT NULL,
   kind          text NOT NULL CHECK (kind IN ('failure_tag', 'missing_tools')),
   names         text[] NOT NULL,
-  scores        int NOT NULL,
-  points_lost   int NOT NULL                  -- sum of 100 - total
+  scores        int NOT NULL
 );
 CREATE INDEX daily_names_of_day ON daily_names (kind, day);
 

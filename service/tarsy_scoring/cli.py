@@ -28,7 +28,7 @@ STUDIES = ("anchors", "compare", "consistency", "tool-needs", "judge-bench")
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Run the service": (*LAB, "migrate", "worker", "api", "bridge", "notify"),
     "Score sessions": ("score", "backfill", "rescore"),
-    "Look at scores": ("export", "report", "calibrate", "criteria", "tools"),
+    "Look at scores": ("export", "report", "calibrate", "criteria"),
     "Manage": (
         *("check-config", "doctor", "pause", "resume", "dead-letters", "erase", "prune"),
         *("insights", "recount"),

@@ -26,7 +26,7 @@ IMAGES = Path(__file__).parents[2] / "docs/images"
 SMALL: ViewportSize = {"width": 390, "height": 844}
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 # Routes that are no pages: files that a page loads or offers.
-FILES = re.compile(r"^/static/|\.csv$")
+FILES = re.compile(r"^/static/")
 # Further states of pages: a chosen chain, an empty list, a wrong filter, an address that does not exist.
 MORE = [
     "/?q=demo-",

@@ -172,8 +172,8 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
     "demand": (demand.DEMAND, (1000,)),
-    "chains": (chain_averages.CHAINS, (False, 30, 500)),
-    "chains-by-end": (chain_averages.CHAINS, (True, 30, 500)),
+    "chains": (chain_averages.CHAINS, (False,)),
+    "chains-by-end": (chain_averages.CHAINS, (True,)),
     "week": (week.WEEKS, (NOW.date(),)),
     "moved": (week.MOVED, (NOW.date(), 3)),
 }

@@ -39,13 +39,8 @@ STATEMENTS = {
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "tool-reasons": (
         reasons.NEWEST,
-        "NULL, NULL, NULL, NULL, 500, '{get_thing_1}', '{0}', 8",
+        "NULL, NULL, NULL, NULL, 2000, '{get_thing_1}', '{0}'",
         {"session_scores_by_time", "score_missing_tools_looked_at"},
-    ),
-    "tool-reasons-by-name": (
-        reasons.BY_NAME,
-        "NULL, NULL, NULL, NULL, '{get_thing_1}', '{0}'",
-        {"score_missing_tools_name", "session_scores_pkey"},
     ),
     "week-failed": (
         unscored.FAILED,

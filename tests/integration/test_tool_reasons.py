@@ -12,7 +12,6 @@ from test_pages_served import look
 from api_site import Api, open_api
 from stored import NOON, store_score
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.missing_tools import reasons
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons
 
@@ -58,17 +57,6 @@ async def test_only_scores_of_the_selection_give_reasons(api: Api) -> None:
     await missed(api, "other", 5, "other", session={"chain_id": "network"})
 
     assert await found(api, chain="kubernetes", since=NOON - timedelta(days=1)) == {"node_cpu": ["latest"]}
-
-
-async def test_a_tool_that_the_newest_scores_do_not_name_is_looked_up(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reasons, "MOST_READ", 1)
-    await missed(api, "a", 10, "old", "disk_io")
-    await missed(api, "b", 20, "older", "Disk IO", at=NOON - timedelta(days=1))
-    await missed(api, "c", 90, "new", at=NOON + timedelta(days=1))
-
-    assert await found(api) == {"Disk IO": ["old", "older"], "node_cpu": ["new"]}
 
 
 async def test_the_page_quotes_reasons_with_their_scores(api: Api) -> None:

@@ -212,9 +212,9 @@ def test_a_share_is_never_above_one() -> None:
 )
 def test_a_tool_exists_if_a_called_tool_has_its_name(called: str, exists: bool) -> None:
     demand = Demand(
-        {"node_cpu": [RequestedSet(frozenset({"node_cpu"}), "kubernetes", 4, 300)]}, frozenset({called}), 0, ENDED
+        {"node_cpu": [RequestedSet(frozenset({"node_cpu"}), "kubernetes", 4)]}, frozenset({called}), 0, ENDED
     )
 
-    [tool] = list_tools(demand, Decisions({}, {}, {}), "sessions", 50).tools
+    [tool] = list_tools(demand, Decisions({}, {}, {}), 50).tools
 
     assert tool.exists is exists

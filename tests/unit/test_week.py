@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.analytics.week import ChainWeek, WeekSums, compare_weeks
-from tarsy_scoring.web.pages.week import Held, held_up
+from tarsy_scoring.analytics.chain_averages import Sums
+from tarsy_scoring.analytics.week import ChainWeek, compare_weeks
+from tarsy_scoring.web.pages.week import held_up
 
 
 def row(chain: str, totals: list[int], *, is_later: bool, judge: str = "judge-1") -> dict[str, Any]:
     """A row of `WEEKS`."""
-    sums = WeekSums(len(totals), totals=len(totals), points=sum(totals), squares=sum(t * t for t in totals))
+    sums = Sums(len(totals), totals=len(totals), points=sum(totals), squares=sum(t * t for t in totals))
     return {"chain_id": chain, "judge_fingerprint": judge, "is_later": is_later} | asdict(sums)
 
 
@@ -65,5 +66,4 @@ def test_only_chains_that_are_held_up_wait_for_a_person() -> None:
             return ("pause", "paused by ada") if chain_id == "k" else None
 
     waiting = {"k": 3, None: 2}
-    assert held_up(waiting, Holds()) == [Held("k", 3, "pause", "paused by ada")]
-    assert held_up(waiting, None) == []
+    assert held_up(waiting, Holds()) == [("k", 3, "pause", "paused by ada")]

@@ -1,14 +1,13 @@
 """
-Figures for every chain at once: totals, outcomes, judging cost, and what the investigations took.
+Figures for every chain: totals, outcomes, judging cost, and what the investigations took.
 
 A session counts once, by the latest completed score, as in `analytics.analytics`.
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,41 +17,61 @@ from tarsy_scoring.analytics.daily import SUMS, Selection, read_counts
 from tarsy_scoring.postgres.database import Database
 
 MOST_CHAINS = 500  # in one answer
-STEPS = 30  # in a trend line, about
 
-# A row for each chain, with days in about $10 steps: arrays with one element for each step, criteria and
-# judge. Only the first $11 chains; `chains` counts all. $9: by the day on which the sessions ended.
-CHAINS = f"""
-WITH counted AS MATERIALIZED (SELECT * FROM {SUMS} s WHERE by_end = $9),
-span AS (SELECT min(day) AS first, ceil((max(day) - min(day) + 1) / $10::float8)::int AS step FROM counted),
-steps AS (
-  SELECT chain_id, criteria, judge_fingerprint, first + (day - first) / step * step AS start, step,
-    sum(scores) AS scores, sum(totals) AS totals, sum(outcomes) AS outcomes, sum(passed) AS passed,
-    sum(judging_costs) AS judging_costs, sum(judging_usd) AS judging_usd, sum(token_counts) AS token_counts,
-    sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, sum(agent_costs) AS agent_costs,
-    sum(agent_usd) AS agent_usd, sum(durations) AS durations, sum(duration_s) AS duration_s,
-    sum(totals) FILTER (WHERE NOT is_doubtful) AS sure_totals,
-    sum(points) FILTER (WHERE NOT is_doubtful) AS sure_points
-  FROM counted, span GROUP BY 1, 2, 3, 4, 5
-)
-SELECT chain_id, step, sum(scores) AS scores, sum(totals) AS totals, sum(outcomes) AS outcomes,
-  sum(passed) AS passed, sum(judging_costs) AS judging_costs, sum(judging_usd) AS judging_usd,
-  sum(token_counts) AS token_counts, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
-  sum(agent_costs) AS agent_costs, sum(agent_usd) AS agent_usd, sum(durations) AS durations,
-  sum(duration_s) AS duration_s,
-  coalesce(sum(sure_totals), 0) AS sure_totals, sum(sure_points) AS sure_points,
-  array_agg(start ORDER BY start, judge_fingerprint) AS starts,
-  array_agg(criteria ORDER BY start, judge_fingerprint) AS all_criteria,
-  array_agg(judge_fingerprint ORDER BY start, judge_fingerprint) AS judges,
-  array_agg(coalesce(sure_totals, 0)::bigint ORDER BY start, judge_fingerprint) AS counts,
-  array_agg(sure_points::float8 / nullif(sure_totals, 0) ORDER BY start, judge_fingerprint) AS averages,
-  count(*) OVER () AS chains
-FROM steps GROUP BY 1, 2 ORDER BY sum(scores) DESC, chain_id LIMIT $11
-"""
+# The fields of `Sums`.
+COLUMNS = """
+  sum(scores)::int AS scores, sum(totals)::int AS all_totals,
+  coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::int AS totals,
+  coalesce(sum(points) FILTER (WHERE NOT is_doubtful), 0)::float8 AS points,
+  coalesce(sum(squares) FILTER (WHERE NOT is_doubtful), 0)::float8 AS squares,
+  sum(outcomes)::int AS outcomes, sum(passed)::int AS passed,
+  sum(judging_costs)::int AS judging_costs, sum(judging_usd)::float8 AS judging_usd,
+  sum(token_counts)::int AS token_counts, sum(input_tokens)::float8 AS input_tokens,
+  sum(output_tokens)::float8 AS output_tokens, sum(agent_costs)::int AS agent_costs,
+  sum(agent_usd)::float8 AS agent_usd, sum(durations)::int AS durations, sum(duration_s)::float8 AS duration_s"""
+
+# By chain and judge; $9: by the day on which the sessions ended.
+CHAINS = f"SELECT chain_id, criteria, judge_fingerprint, {COLUMNS} FROM {SUMS} s WHERE by_end = $9 GROUP BY 1, 2, 3"
 
 
-StepDays = Annotated[int, Field(description="Days in a step of `trend`.")]
-ChainsLeftOut = Annotated[int, Field(description="Chains beyond the first 500.")]
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over scores. `totals`, `points` and `squares` leave out doubtful totals."""
+
+    scores: int = 0
+    all_totals: int = 0
+    totals: int = 0
+    points: float = 0.0
+    squares: float = 0.0
+    outcomes: int = 0
+    passed: int = 0
+    judging_costs: int = 0
+    judging_usd: float = 0.0
+    token_counts: int = 0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    agent_costs: int = 0
+    agent_usd: float = 0.0
+    durations: int = 0
+    duration_s: float = 0.0
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> "Sums":
+        """The sums in a row with `COLUMNS`."""
+        return cls(*(row[name] for name in cls.__slots__))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def mean(self) -> float | None:
+        """Mean total."""
+        return self.points / self.totals if self.totals else None
+
+    @property
+    def passed_share(self) -> float | None:
+        """Share that passed among the scores with an outcome."""
+        return self.passed / self.outcomes if self.outcomes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +84,8 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStep:
-    """A chain's average total under one judge over `step_days` from this day on."""
-
-    day: date
-    judge_fingerprint: str | None
-    average: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class ChainAverages:
-    """
-    Figures over the latest scores in a chain. Totals and trend leave out flagged scores, as `points` does.
-    """
+    """Figures over the latest scores in a chain. `average` leaves out flagged scores, as `points` does."""
 
     chain_id: str | None
     criteria: list[str]
@@ -101,41 +108,33 @@ class ChainAverages:
         Known, Field(description="Cost of these tokens where the models of the agents have prices.")
     ]
     duration_s: Annotated[Known, Field(description="Duration of the investigations.")]
-    trend: Annotated[list[ChainStep], Field(description="Do not connect steps of two judges.")]
-
-
-@dataclass(frozen=True, slots=True)
-class EveryChain:
-    """Chains, those with most scores first."""
-
-    chains: list[ChainAverages]
-    step_days: StepDays
-    chains_left_out: ChainsLeftOut
 
 
 @dataclass(frozen=True, slots=True)
 class ChainTrends:
-    """Points by day, then fingerprint; and figures for every chain."""
+    """Points by day, then fingerprint; and figures for every chain, those with most scores first."""
 
     points: list[TrendPoint]
     left_out: LeftOut
     chains: list[ChainAverages]
-    step_days: StepDays
-    chains_left_out: ChainsLeftOut
+    chains_left_out: Annotated[int, Field(description="Chains beyond the first 500.")]
 
 
-async def every_chain(database: Database, selection: Selection, day_of: DayOf = "scored") -> EveryChain:
+async def every_chain(
+    database: Database, selection: Selection, day_of: DayOf = "scored"
+) -> list[ChainAverages]:
     """
-    Read the figures for the selected chains.
+    Read the figures for the selected chains, those with most scores first.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    [rows] = await read_counts(database, selection, (CHAINS, (day_of == "ended", STEPS, MOST_CHAINS)))
-    step_days = rows[0]["step"] if rows else 1
-    return EveryChain(
-        [_averages(row) for row in rows], step_days, rows[0]["chains"] - len(rows) if rows else 0
-    )
+    [rows] = await read_counts(database, selection, (CHAINS, (day_of == "ended",)))
+    by_chain = defaultdict[str | None, list[Mapping[str, Any]]](list)
+    for row in rows:
+        by_chain[row["chain_id"]].append(row)
+    averages = [_averages(chain_id, own) for chain_id, own in by_chain.items()]
+    return sorted(averages, key=lambda chain: (-chain.scores, chain.chain_id or ""))
 
 
 async def chain_trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> ChainTrends:
@@ -143,32 +142,29 @@ async def chain_trends(database: Database, selection: Selection, day_of: DayOf =
     daily, chains = await asyncio.gather(
         trends(database, selection, day_of), every_chain(database, selection, day_of)
     )
-    return ChainTrends(daily.points, daily.left_out, chains.chains, chains.step_days, chains.chains_left_out)
+    return ChainTrends(daily.points, daily.left_out, chains[:MOST_CHAINS], len(chains[MOST_CHAINS:]))
 
 
-def _averages(row: Mapping[str, Any]) -> ChainAverages:
-    steps = zip(row["starts"], row["judges"], row["averages"], row["counts"], strict=True)
-    outcomes, passed, totals = int(row["outcomes"]), int(row["passed"]), int(row["sure_totals"])
+def _averages(chain_id: str | None, rows: Sequence[Mapping[str, Any]]) -> ChainAverages:
+    sums = sum(map(Sums.of_row, rows), Sums())
     return ChainAverages(
-        chain_id=row["chain_id"],
-        criteria=sorted({name for name in row["all_criteria"] if name is not None}),
-        judges=len(set(row["judges"])),
-        scores=int(row["scores"]),
-        count=totals,
-        average=float(row["sure_points"]) / totals if totals else None,
-        left_out=int(row["totals"]) - totals,
-        outcomes=outcomes,
-        passed=passed,
-        passed_share=passed / outcomes if outcomes else None,
-        judging_usd=_known(row["judging_usd"], row["judging_costs"]),
-        input_tokens=_known(row["input_tokens"], row["token_counts"]),
-        output_tokens=_known(row["output_tokens"], row["token_counts"]),
-        agent_usd=_known(row["agent_usd"], row["agent_costs"]),
-        duration_s=_known(row["duration_s"], row["durations"]),
-        trend=[ChainStep(*step) for step in steps if step[3]],
+        chain_id=chain_id,
+        criteria=sorted({row["criteria"] for row in rows if row["criteria"] is not None}),
+        judges=len({row["judge_fingerprint"] for row in rows}),
+        scores=sums.scores,
+        count=sums.totals,
+        average=sums.mean,
+        left_out=sums.all_totals - sums.totals,
+        outcomes=sums.outcomes,
+        passed=sums.passed,
+        passed_share=sums.passed_share,
+        judging_usd=_known(sums.judging_usd, sums.judging_costs),
+        input_tokens=_known(sums.input_tokens, sums.token_counts),
+        output_tokens=_known(sums.output_tokens, sums.token_counts),
+        agent_usd=_known(sums.agent_usd, sums.agent_costs),
+        duration_s=_known(sums.duration_s, sums.durations),
     )
 
 
-def _known(total: Decimal, counted: Decimal) -> Known:
-    known = int(counted)
-    return Known(float(total), float(total) / known, known) if known else Known(None, None, 0)
+def _known(total: float, count: int) -> Known:
+    return Known(total, total / count, count) if count else Known(None, None, 0)

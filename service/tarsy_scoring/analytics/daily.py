@@ -86,7 +86,7 @@ FROM ({_FACTS}) f GROUP BY 1, 2, 3, 4, 5, 6, 7"""
 # Scores with a failure tag, and scores that miss the same tools: names as judges wrote them.
 COUNT_NAMES = f"""
 SELECT f.day, f.chain_id, f.criteria, f.has_reference, n.kind, n.names,
-  count(*)::int AS scores, coalesce(sum(100 - f.total_score), 0)::int AS points_lost
+  count(*)::int AS scores
 FROM ({_FACTS}) f CROSS JOIN LATERAL (
   SELECT DISTINCT 'failure_tag' AS kind, ARRAY[t.tag] AS names
   FROM jsonb_array_elements_text(f.failure_tags) AS t(tag)

@@ -7,8 +7,8 @@ from datetime import date, timedelta
 from math import sqrt
 from statistics import NormalDist
 from typing import Any
-from uuid import UUID
 
+from tarsy_scoring.analytics.chain_averages import COLUMNS, Sums
 from tarsy_scoring.analytics.daily import NAMES, SUMS, Selection, midnight, read_counts
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
@@ -23,12 +23,7 @@ _CANDIDATES = 20  # lowest totals in a week; a later score may have replaced som
 
 # By chain, judge and week; the later week begins on $9.
 WEEKS = f"""
-SELECT chain_id, judge_fingerprint, day >= $9::date AS is_later, sum(scores)::int AS scores,
-  sum(outcomes)::int AS outcomes, sum(passed)::int AS passed, sum(judging_costs)::int AS judging_costs,
-  sum(judging_usd)::float8 AS judging_usd,
-  coalesce(sum(totals) FILTER (WHERE NOT is_doubtful), 0)::int AS totals,
-  coalesce(sum(points) FILTER (WHERE NOT is_doubtful), 0)::float8 AS points,
-  coalesce(sum(squares) FILTER (WHERE NOT is_doubtful), 0)::float8 AS squares
+SELECT chain_id, judge_fingerprint, day >= $9::date AS is_later, {COLUMNS}
 FROM {SUMS} s WHERE NOT by_end GROUP BY 1, 2, 3
 """
 
@@ -68,83 +63,25 @@ ORDER BY l.total_score, l.completed_at DESC
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WeekSums:
-    """Sums over a week's scores. `totals`, `points` and `squares` leave out doubtful totals."""
-
-    scores: int = 0
-    outcomes: int = 0
-    passed: int = 0
-    judging_costs: int = 0
-    judging_usd: float = 0.0
-    totals: int = 0
-    points: float = 0.0
-    squares: float = 0.0
-
-    def __add__(self, other: "WeekSums") -> "WeekSums":
-        return WeekSums(*(getattr(self, n) + getattr(other, n) for n in WeekSums.__slots__))
-
-    @property
-    def mean(self) -> float | None:
-        """Mean total."""
-        return self.points / self.totals if self.totals else None
-
-    @property
-    def squared_error(self) -> float | None:
-        """Variance for the mean; None: one total says nothing about it."""
-        if self.totals < 2:
-            return None
-        variance = (self.squares - self.points**2 / self.totals) / (self.totals - 1)
-        return max(0.0, variance) / self.totals
-
-    @property
-    def passed_share(self) -> float | None:
-        """Share that passed among the scores with an outcome."""
-        return self.passed / self.outcomes if self.outcomes else None
-
-    @property
-    def cost_usd(self) -> float | None:
-        """What judging cost; None: unknown for every score."""
-        return self.judging_usd if self.judging_costs else None
-
-
-@dataclass(frozen=True, slots=True)
-class MovedCount:
-    """How many scores in the chain have a failure tag, or miss a tool, in each week."""
-
-    kind: str
-    name: str
-    before: int
-    now: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorstScore:
-    """A score with a low total this week."""
-
-    score_id: UUID
-    session_id: str
-    total_score: int
-    alert_type: str | None
-
-
 @dataclass(slots=True)
 class ChainWeek:
     """
     A chain in both weeks.
 
     Args:
+        moved: Rows of `MOVED`.
+        worst: Rows of `LOWEST`.
         difference: Between mean totals under the judge with most totals in both weeks; None: no judge has both.
         reach: Half the interval around it; None: too few totals.
     """
 
     chain_id: str | None
-    now: WeekSums = field(default_factory=WeekSums)
-    before: WeekSums = field(default_factory=WeekSums)
+    now: Sums = field(default_factory=Sums)
+    before: Sums = field(default_factory=Sums)
     difference: float | None = None
     reach: float | None = None
-    moved: list[MovedCount] = field(default_factory=list)
-    worst: list[WorstScore] = field(default_factory=list)
+    moved: list[Mapping[str, Any]] = field(default_factory=list)
+    worst: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def is_clear(self) -> bool:
@@ -180,7 +117,7 @@ async def read_week(database: Database, today: date) -> Week:
     by_id = {chain.chain_id: chain for chain in chains[:CHAINS_SHOWN]}
     for row in moved:
         if row["chain_id"] in by_id:
-            by_id[row["chain_id"]].moved.append(MovedCount(*list(row.values())[1:]))
+            by_id[row["chain_id"]].moved.append(row)
 
     async def find_lowest(connection: Connection) -> list[Any]:
         await connection.execute(CUSTOM_PLAN)
@@ -188,16 +125,16 @@ async def read_week(database: Database, today: date) -> Week:
         return await connection.fetch(database.sql(LOWEST), names, midnight(since), sorted(DOUBTFUL_FLAGS))
 
     for row in await database.once(find_lowest):
-        by_id[row["chain_id"]].worst.append(WorstScore(*list(row.values())[1:]))
+        by_id[row["chain_id"]].worst.append(row)
     return Week(since, chains)
 
 
 def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
     """Chains from `WEEKS` rows, with their differences; those with most scores first."""
     chains: dict[str | None, ChainWeek] = {}
-    judges = defaultdict[tuple[str | None, str | None], list[WeekSums]](lambda: [WeekSums(), WeekSums()])
+    judges = defaultdict[tuple[str | None, str | None], list[Sums]](lambda: [Sums(), Sums()])
     for row in rows:
-        sums = WeekSums(*(row[name] for name in WeekSums.__slots__))
+        sums = Sums.of_row(row)
         chain = chains.setdefault(row["chain_id"], ChainWeek(row["chain_id"]))
         judges[row["chain_id"], row["judge_fingerprint"]][row["is_later"]] = sums
         if row["is_later"]:
@@ -209,7 +146,7 @@ def compare_weeks(rows: Iterable[Mapping[str, Any]]) -> list[ChainWeek]:
 
 
 def _compare_judges(
-    chains: Mapping[str | None, ChainWeek], judges: Mapping[tuple[str | None, str | None], list[WeekSums]]
+    chains: Mapping[str | None, ChainWeek], judges: Mapping[tuple[str | None, str | None], list[Sums]]
 ) -> None:
     """Set each chain's difference by the judge with most totals in both weeks."""
     in_both = [(key[0], before, now) for key, (before, now) in judges.items() if before.totals and now.totals]
@@ -218,5 +155,12 @@ def _compare_judges(
     for chain_id, before, now in sorted(in_both, key=lambda one: min(one[1].totals, one[2].totals)):
         chain = chains[chain_id]
         chain.difference = now.points / now.totals - before.points / before.totals
-        errors = before.squared_error, now.squared_error
-        chain.reach = None if errors[0] is None or errors[1] is None else z * sqrt(errors[0] + errors[1])
+        chain.reach = None  # one total says nothing about the variance
+        if before.totals > 1 and now.totals > 1:
+            chain.reach = z * sqrt(_squared_error(before) + _squared_error(now))
+
+
+def _squared_error(sums: Sums) -> float:
+    """Variance for the mean."""
+    variance = (sums.squares - sums.points**2 / sums.totals) / (sums.totals - 1)
+    return max(0.0, variance) / sums.totals

@@ -1,7 +1,6 @@
 """`report`: documents that summarise many scores."""
 
 from datetime import datetime
-from typing import cast
 
 import click
 from rich.console import Console
@@ -15,7 +14,6 @@ from tarsy_scoring.commands.shared import (
     print_text,
     run_on_parts,
 )
-from tarsy_scoring.missing_tools.demand import ToolSort
 
 
 @click.group(no_args_is_help=True)
@@ -64,16 +62,9 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
     help="Only scores completed since (RFC 3339, or a date). Default: all time; the page shows 90 days.",
 )
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
-@click.option(
-    "--sort",
-    type=click.Choice(["sessions", "points_lost"]),
-    default="sessions",
-    show_default=True,
-    help="Ranking of the tools.",
-)
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Number of tools.")
 @json_option
-def missing_tools(since: datetime | None, chain: str | None, sort: str, limit: int, as_json: bool) -> None:
+def missing_tools(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
     """
     Report which tool to build next, with the reasons.
 
@@ -83,5 +74,5 @@ def missing_tools(since: datetime | None, chain: str | None, sort: str, limit: i
 
     selection = Selection(chain=chain, since=since)
     with Console(stderr=True).status("reading ..."):  # prints nothing where stderr is no terminal
-        made = run_on_parts(lambda parts: make_report(parts.database, selection, cast(ToolSort, sort), limit))
+        made = run_on_parts(lambda parts: make_report(parts.database, selection, limit))
     print_json(document_of(made)) if as_json else click.echo(markdown(made), nl=False)

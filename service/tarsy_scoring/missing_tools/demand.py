@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 from tarsy_scoring.analytics.analytics import CHOSEN
 from tarsy_scoring.analytics.daily import NAMES, Selection, read_counts
@@ -12,16 +11,14 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.latest import is_completed, is_of_kind
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
-ToolSort = Literal["sessions", "points_lost"]
-
 MOST_NAMES = 2000  # that are merged and counted: judges name tools freely
 MOST_ROWS = 50_000
 LATEST_CALLERS = 2000  # scores whose sessions show which tools agents have
 
 # Sets with the names that a score asked for, by chain, the most frequent first.
 DEMAND = f"""
-SELECT names, chain_id, sum(scores)::bigint AS sessions, sum(points_lost)::bigint AS points_lost
-FROM {NAMES} n WHERE kind = 'missing_tools' GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $9
+SELECT names, chain_id, sum(scores)::bigint AS sessions FROM {NAMES} n WHERE kind = 'missing_tools'
+GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $9
 """
 
 # Tools that agents called in the sessions behind the $5 newest scores.
@@ -37,12 +34,11 @@ LATERAL jsonb_object_keys(l.tools) AS k(tool)
 
 @dataclass(frozen=True, slots=True)
 class RequestedSet:
-    """Names that sessions of a chain asked for together, and the points that their scores lost."""
+    """Names that sessions of a chain asked for together."""
 
     names: frozenset[str]
     chain_id: str | None
     sessions: int
-    points_lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +66,8 @@ class Demand:
         return {one for name in names for one in self.by_name[name]}
 
 
-async def read_demand(database: Database, selection: Selection, sort: ToolSort = "sessions") -> Demand:
-    """
-    Read the demand for tools.
-
-    Args:
-        sort: Which names count as the most wanted.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
+async def read_demand(database: Database, selection: Selection) -> Demand:
+    """Read the demand for tools. Raises: DatabaseAway."""
 
     async def find_called(connection: Connection) -> list[str]:
         await connection.execute(CUSTOM_PLAN)
@@ -90,10 +78,10 @@ async def read_demand(database: Database, selection: Selection, sort: ToolSort =
     [rows] = await read_counts(database, selection, (DEMAND, (MOST_ROWS,)))
     found = defaultdict[str, list[RequestedSet]](list)
     for row in rows:
-        one = RequestedSet(frozenset(row["names"]), row["chain_id"], row["sessions"], row["points_lost"])
+        one = RequestedSet(frozenset(row["names"]), row["chain_id"], row["sessions"])
         for name in one.names:
             found[name].append(one)
-    ranked = sorted(found, key=lambda name: (-sum(getattr(one, sort) for one in found[name]), name))
+    ranked = sorted(found, key=lambda name: (-sum(one.sessions for one in found[name]), name))
     by_name = {name: found[name] for name in ranked[:MOST_NAMES]}
     called = frozenset(await database.once(find_called))
     return Demand(by_name, called, len(ranked) - len(by_name), as_of)

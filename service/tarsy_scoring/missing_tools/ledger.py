@@ -11,7 +11,7 @@ from pydantic import Field
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.missing_tools.decisions import Decisions, Merge, ToolState, ToolStateName, read_decisions
-from tarsy_scoring.missing_tools.demand import Demand, ToolSort, read_demand
+from tarsy_scoring.missing_tools.demand import Demand, read_demand
 from tarsy_scoring.postgres.database import Database
 
 MOST_CHAINS = 100  # listed by name; the totals count all
@@ -42,7 +42,6 @@ class WantedTool:
     sessions: int
     chains: int
     by_chain: Annotated[list[ToolChain], Field(description="At most 100, those with most sessions first.")]
-    points_lost: Annotated[int, Field(description="Sum of 100 - total over the scores that asked for it.")]
     exists: Annotated[bool, Field(description="Judged sessions have called a tool of that name lately.")]
     state: ToolStateName
     said: Annotated[ToolState | None, Field(description="The last decision; null: none yet.")]
@@ -61,9 +60,7 @@ class Ledger:
     spellings_left_out: Annotated[int, Field(description="Number of least used names that were not read.")]
 
 
-async def read_ledger(
-    database: Database, selection: Selection, sort: ToolSort = "sessions", limit: int = 100
-) -> Ledger:
+async def read_ledger(database: Database, selection: Selection, limit: int = 100) -> Ledger:
     """
     Read the ledger.
 
@@ -73,17 +70,16 @@ async def read_ledger(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    demand, decisions = await asyncio.gather(read_demand(database, selection, sort), read_decisions(database))
+    demand, decisions = await asyncio.gather(read_demand(database, selection), read_decisions(database))
     # In a thread: many names, or adversarial ones, take long enough to block the event loop.
-    return await asyncio.to_thread(list_tools, demand, decisions, sort, limit)
+    return await asyncio.to_thread(list_tools, demand, decisions, limit)
 
 
-def list_tools(demand: Demand, decisions: Decisions, sort: ToolSort, limit: int) -> Ledger:
+def list_tools(demand: Demand, decisions: Decisions, limit: int) -> Ledger:
     """Merge names to tools; planned and built tools are never left out."""
     called = {normalise(name) for tool in demand.called for name in (tool, bare(tool))}
     wanted = [_wanted(tool, demand, decisions, called) for tool in decisions.merge(demand.sessions())]
-    other = "points_lost" if sort == "sessions" else "sessions"
-    wanted.sort(key=lambda tool: (-getattr(tool, sort), -getattr(tool, other), tool.tool_name))
+    wanted.sort(key=lambda tool: (-tool.sessions, tool.tool_name))
     found = {normalise(tool.tool_name) for tool in wanted}
     unwanted = [_wanted(tool, demand, decisions, called) for tool in _decided(decisions, found)]
     later = wanted[limit:]
@@ -104,10 +100,9 @@ def _decided(decisions: Decisions, found: set[str]) -> list[Tool]:
 
 def _wanted(tool: Tool, demand: Demand, decisions: Decisions, called: set[str]) -> WantedTool:
     """A tool with the demand for all names that it has."""
-    sessions, points = Counter[str | None](), 0
+    sessions = Counter[str | None]()
     for one in demand.of_names(name for name, _ in tool.spellings):
         sessions[one.chain_id] += one.sessions
-        points += one.points_lost
     key = normalise(tool.name)
     said = decisions.said.get(key)
     chains = sorted(sessions.items(), key=lambda item: (-item[1], item[0] or ""))
@@ -117,7 +112,6 @@ def _wanted(tool: Tool, demand: Demand, decisions: Decisions, called: set[str]) 
         sessions.total(),
         len(sessions),
         [ToolChain(chain_id, number) for chain_id, number in chains[:MOST_CHAINS]],
-        points,
         any(normalise(name) in called for name, _ in tool.spellings),
         said.state if said else "open",
         said,

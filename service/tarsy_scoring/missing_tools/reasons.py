@@ -1,12 +1,10 @@
 """
 Why judges missed tools: for each tool the reasons that a few scores give.
 
-They come from the selection's newest scores, the lowest totals first. If these do not name a tool, the most
-used names are looked up in some requests. A tool may have reasons that are not found.
+They come from the selection's newest scores, the lowest totals first, so a rare tool may have none.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,40 +18,20 @@ from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # per tool
-NAMES = 4  # per tool
-MOST_READ = 500  # newest scores
-MOST_OF_NAME = 50  # stored requests that are looked at
+MOST_READ = 2000  # newest scores
 LONGEST_REASON = 300  # characters
 
-_COLUMNS = "s.score_id, s.session_id, s.total_score, s.completed_at"
-_COUNTS = f"{SELECTED} AND NOT s.flags ? 'tampering_suspected'"
-
-# Requests in the newest $5 scores, at most $8 per tool ($6 names, $7 their tools).
+# Requests in the newest $5 scores for the names $6 with their tools $7, the lowest totals first.
 NEWEST = f"""
-SELECT * FROM (
-  SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
-  FROM (SELECT DISTINCT ON (w.tool, s.score_id) w.tool, s.*, t.rationale
-        FROM (SELECT {_COLUMNS} FROM {{schema}}.session_scores s WHERE {_COUNTS}
-              ORDER BY s.completed_at DESC LIMIT $5) s
-        -- OFFSET 0: never by the name, which any number of scores may have
-        CROSS JOIN LATERAL (SELECT t.tool_name, t.rationale, t.ordinal FROM {{schema}}.score_missing_tools t
-                            WHERE t.score_id = s.score_id OFFSET 0) t
-        JOIN unnest($6::text[], $7::int[]) AS w(name, tool) ON w.name = t.tool_name
-        ORDER BY w.tool, s.score_id, t.ordinal) r) ranked
-WHERE n <= $8 ORDER BY tool, n
+SELECT w.tool, s.*, t.rationale
+FROM (SELECT s.score_id, s.session_id, s.total_score, s.completed_at FROM {{schema}}.session_scores s
+      WHERE {SELECTED} AND NOT s.flags ? 'tampering_suspected' ORDER BY s.completed_at DESC LIMIT $5) s
+-- OFFSET 0: never by the name, which any number of scores may have
+CROSS JOIN LATERAL (SELECT t.tool_name, left(t.rationale, 1000) AS rationale, t.ordinal
+                    FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id OFFSET 0) t
+JOIN unnest($6::text[], $7::int[]) AS w(name, tool) ON w.name = t.tool_name
+ORDER BY s.total_score NULLS LAST, s.completed_at DESC, s.score_id, t.ordinal
 """
-
-# Some requests by each name ($5 names, $6 their tools), the newest first.
-BY_NAME = f"""
-SELECT w.tool, f.* FROM unnest($5::text[], $6::int[]) AS w(name, tool) CROSS JOIN LATERAL (
-  SELECT {_COLUMNS}, t.rationale
-  FROM (SELECT t.score_id, t.rationale FROM {{schema}}.score_missing_tools t
-        WHERE t.tool_name = w.name LIMIT {MOST_OF_NAME}) t
-  JOIN {{schema}}.session_scores s USING (score_id)
-  WHERE {_COUNTS} ORDER BY s.completed_at DESC LIMIT {REASONS}) f
-ORDER BY w.tool, f.completed_at DESC, f.score_id
-"""
-_CANDIDATES = 4 * REASONS  # many scores give the same reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +59,21 @@ async def read_reasons(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    names = [(spelling.name, n) for n, entry in enumerate(tools) for spelling in entry.spellings[:NAMES]]
+    named = [(spelling.name, n) for n, entry in enumerate(tools) for spelling in entry.spellings]
+    names, numbers = [name for name, _ in named], [n for _, n in named]
 
-    async def work(connection: Connection) -> dict[int, list[Reason]]:
+    async def work(connection: Connection) -> list[Any]:
         await connection.execute(CUSTOM_PLAN)
-        arguments = (*selection.arguments, MOST_READ, *_columns(names), _CANDIDATES)
-        found = _by_tool(await connection.fetch(database.sql(NEWEST), *arguments))
-        if others := [(name, tool) for name, tool in names if tool not in found]:
-            rows = await connection.fetch(database.sql(BY_NAME), *selection.arguments, *_columns(others))
-            found |= _by_tool(rows)
-        return found
+        arguments = (*selection.arguments, MOST_READ, names, numbers)
+        return await connection.fetch(database.sql(NEWEST), *arguments)
 
-    found = await database.once(work) if names else {}
-    return [found.get(n, []) for n in range(len(tools))]
-
-
-def _columns(names: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
-    return [name for name, _ in names], [tool for _, tool in names]
-
-
-def _by_tool(rows: Iterable[Any]) -> dict[int, list[Reason]]:
-    """Each tool's first reasons that differ in text and score."""
-    found = defaultdict[int, list[Reason]](list)
-    for row in rows:
-        reason, known = clipped(row["rationale"]), found[row["tool"]]
-        is_new = all(reason != one.reason and row["score_id"] != one.score_id for one in known)
-        if is_new and len(known) < REASONS:
+    found: list[list[Reason]] = [[] for _ in tools]
+    for row in await database.once(work) if tools else ():
+        known = found[row["tool"]]
+        if len(known) == REASONS:
+            continue
+        reason = clipped(row["rationale"])
+        if all(reason != one.reason and row["score_id"] != one.score_id for one in known):
             columns = row["score_id"], row["session_id"], row["total_score"], reason, row["completed_at"]
             known.append(Reason(*columns))
-    return dict(found)
+    return found

@@ -10,7 +10,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.missing_tools.decisions import ToolStateName
-from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
 from tarsy_scoring.missing_tools.reasons import Reason, clipped, read_reasons
 from tarsy_scoring.postgres.database import Database
@@ -35,9 +34,9 @@ class ToolReport:
     reasons: list[list[Reason]]
 
 
-async def make_report(database: Database, selection: Selection, sort: ToolSort, limit: int) -> ToolReport:
+async def make_report(database: Database, selection: Selection, limit: int) -> ToolReport:
     """Build the report. Raises: DatabaseAway."""
-    ledger = await read_ledger(database, selection, sort, limit)
+    ledger = await read_ledger(database, selection, limit)
     return ToolReport(selection, ledger, await read_reasons(database, selection, ledger.tools))
 
 

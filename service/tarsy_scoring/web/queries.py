@@ -32,7 +32,6 @@ from pydantic.json_schema import SkipJsonSchema
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.dead_letters.letter_states import LetterState
-from tarsy_scoring.missing_tools.demand import ToolSort
 from tarsy_scoring.scores.export import Chosen, Format, Purpose
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
@@ -228,9 +227,8 @@ class TrendsQuery(ScoresQuery):
 
 
 class MissingToolsQuery(SelectionQuery):
-    """Score filters, and how many tools in which order."""
+    """Score filters, and how many tools."""
 
-    sort: ToolSort = Field("sessions", description="Order of tools.")
     limit: int = Field(50, ge=1, le=200, description="Number of tools.")
 
 

@@ -37,7 +37,6 @@ def a_tool(
         sessions=8,
         chains=1,
         by_chain=[ToolChain("k", 8)],
-        points_lost=231,
         exists=exists,
         state=state,
         said=None if state == "open" else ToolState(name, state, NOON, said_by, NOON, note),
@@ -71,8 +70,8 @@ def test_the_report_equals_the_file_beside_this_test() -> None:
 
 def test_the_report_names_its_period() -> None:
     """Without a beginning it covers all time, unlike the page."""
-    assert "each session of all time. Points lost" in report_text()
-    assert "each session completed since 2026-03-10 12:00 UTC. Points lost" in report_text(since=NOON)
+    assert "each session of all time. 4 less" in report_text()
+    assert "each session completed since 2026-03-10 12:00 UTC. 4 less" in report_text(since=NOON)
 
 
 def test_texts_of_models_are_escaped() -> None:

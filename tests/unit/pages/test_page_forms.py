@@ -11,7 +11,7 @@ from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form
-from tarsy_scoring.web.pages.period import SORT, PeriodForm, read_period_form
+from tarsy_scoring.web.pages.period import KIND, PeriodForm, read_period_form
 from tarsy_scoring.web.pages.sessions import FIELDS
 from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
@@ -27,7 +27,7 @@ def list_form(**fields: str) -> Form[SessionsQuery]:
 
 
 def period_form(**fields: str) -> PeriodForm:
-    return read_period_form(urlencode(fields).encode(), TODAY, SORT)
+    return read_period_form(urlencode(fields).encode(), TODAY, KIND)
 
 
 # --- the list of sessions ------------------------------------------------------------------------------
@@ -120,9 +120,12 @@ def test_a_period_is_described_in_words() -> None:
 
 
 def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
-    [fault] = read_period_form(b"day_of=ended", TODAY, SORT).faults
-    assert fault.endswith("it has chain, criteria, since, until, sort")
-    assert [fault.partition(":")[0] for fault in period_form(sort="beauty", since="soon").faults] == ["since", "sort"]
+    [fault] = read_period_form(b"day_of=ended", TODAY, KIND).faults
+    assert fault.endswith("it has chain, criteria, since, until, reference")
+    assert [fault.partition(":")[0] for fault in period_form(reference="beauty", since="soon").faults] == [
+        "since",
+        "reference",
+    ]
     assert read_period_form(b"\xff", TODAY).faults == ["address: the query is not UTF-8"]
 
 

@@ -17,7 +17,7 @@ from tarsy_scoring.analytics.analytics import (
     TagCount,
     TrendPoint,
 )
-from tarsy_scoring.analytics.chain_averages import ChainAverages, ChainStep, EveryChain, Known
+from tarsy_scoring.analytics.chain_averages import ChainAverages, Known
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.missing_tools.decisions import Merge, ToolState
 from tarsy_scoring.missing_tools.ledger import Ledger, Spelling, ToolChain, WantedTool
@@ -30,10 +30,9 @@ from tarsy_scoring.web.pages import score_view, sessions
 from tarsy_scoring.web.pages.charts import trend_view
 from tarsy_scoring.web.pages.distribution import band_rows, category_rows
 from tarsy_scoring.web.pages.missing_tools import STATES
-from tarsy_scoring.web.pages.period import SORT, read_period_form
+from tarsy_scoring.web.pages.period import read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession
-from tarsy_scoring.web.pages.trends import chain_rows
 from tarsy_scoring.web.queries import read_form
 
 TODAY, NOW = date(2026, 3, 2), datetime(2026, 3, 2, tzinfo=UTC)
@@ -355,17 +354,16 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     categories = category_rows(found, load_criteria())
     shown("distribution.html", form=form, found=found, count=4, bands=bands, categories=categories, **shared)
     points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
-    known, step = Known(3.0, 1.5, 2), ChainStep(TODAY, name, 50.0, 1)
+    known = Known(3.0, 1.5, 2)
     figures = {"judging_usd": known, "input_tokens": known, "output_tokens": known, "agent_usd": known}
-    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 0, 1, 1, 1.0, **figures, duration_s=known, trend=[step])
-    rows = chain_rows(EveryChain([chain], 1, 4), form)
+    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 0, 1, 1, 1.0, **figures, duration_s=known)
     for view in (trend_view(points, "t"), None):
-        text = shown("trends.html", form=form, view=view, left_out=1, rows=rows, chains_left_out=4, **shared)
+        text = shown("trends.html", form=form, view=view, left_out=1, averages=[chain], chains_left_out=4, **shared)
         assert "4 more chains are not listed" in text
         assert ("Totals per day" in text) is (view is not None)
     tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
     shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
-    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, True
+    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], True
     merge = Merge("another", "a_tool", "ada", NOW)
     said = ToolState("a_tool", "built", NOW, "ada", NOW, name)
     tools = [
@@ -375,4 +373,4 @@ def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
     reasons = [[], [Reason(uuid.UUID(int=1), "session-1", None, "<b>", NOW)]]
     values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "reasons": reasons}
     for may_edit in (True, False):
-        shown("missing_tools.html", form=read_period_form(b"", TODAY, SORT), may_edit=may_edit, **values, **shared)
+        shown("missing_tools.html", form=form, may_edit=may_edit, **values, **shared)

@@ -144,15 +144,14 @@ async def read_missing_tools(
     request: Request, _: Analysing, query: Annotated[MissingToolsQuery, Query()]
 ) -> Ledger:
     """
-    Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
+    Tools that judges missed, those that most sessions asked for first.
 
     Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing
     errors in long words; all spellings are shown, and decisions by people come first. A session counts once,
-    with the latest completed production score. If it missed several tools, each one is charged with all lost
-    points. Planned and built tools beyond `limit` come last.
+    with the latest completed production score. Planned and built tools beyond `limit` come last.
     """
     database = context_of(request).analytics.database
-    return await read_ledger(database, query.selection(), query.sort, query.limit)
+    return await read_ledger(database, query.selection(), query.limit)
 
 
 @figures.get("/approaches", summary="Better ways to investigate")

@@ -1,12 +1,11 @@
 """The page that counts failure tags by chain."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Analysing
-from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.period import KIND, period_page, requested_period
 
 router = APIRouter(include_in_schema=False)
@@ -21,12 +20,3 @@ async def failure_tags_page(request: Request, _: Analysing) -> HTMLResponse:
     found = await analytics.failure_tags(context.analytics.database, form.selection)
     meanings = {tag: text for one in context.registry for tag, text in one.failure_vocabulary.items()}
     return await period_page(request, "failure_tags.html", form, found=found, meanings=meanings)
-
-
-@router.get("/failure-tags.csv")
-async def failure_tags_file(request: Request, _: Analysing) -> Response:
-    """The failure tags, as CSV: a row for each chain in which one was found."""
-    context, form = context_of(request), download_form(request, KIND)
-    found = await analytics.failure_tags(context.analytics.database, form.selection)
-    rows = ((t.tag, t.count, t.share, c.chain_id, c.count, c.share) for t in found.tags for c in t.by_chain)
-    return csv_file("failure-tags", "failure_tag scores share chain chain_scores chain_share", rows)

@@ -2,23 +2,21 @@
 
 from contextlib import suppress
 from datetime import date
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.missing_tools.decisions import ToolStateName
-from tarsy_scoring.missing_tools.demand import ToolSort
-from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
+from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.missing_tools.reasons import read_reasons
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted, Analysing
-from tarsy_scoring.web.pages.downloads import csv_file, download_form
 from tarsy_scoring.web.pages.forms import form_fields, read_as
-from tarsy_scoring.web.pages.period import SORT, PeriodForm, period_page, requested_period
+from tarsy_scoring.web.pages.period import period_page, requested_period
 from tarsy_scoring.web.queries import Moment
 
 router = APIRouter(include_in_schema=False)
@@ -32,45 +30,19 @@ STATES: dict[ToolStateName, tuple[str, str]] = {"planned": ("planned", ""), "bui
 @router.get(PAGE)
 async def missing_tools_page(request: Request, caller: Analysing) -> HTMLResponse:
     """Which tools judges missed and why, with merged spellings and the state of each tool."""
-    form = requested_period(request, SORT)
+    form = requested_period(request)
     if form.faults:
         return await period_page(request, "missing_tools.html", form)
-    found = await _look_up(request, form)
+    database = context_of(request).analytics.database
+    found = await read_ledger(database, form.selection, TOOLS_SHOWN)
     return await period_page(
         request,
         "missing_tools.html",
         form,
         found=found,
-        reasons=await read_reasons(context_of(request).analytics.database, form.selection, found.tools),
+        reasons=await read_reasons(database, form.selection, found.tools),
         states=STATES,
         may_edit="score" in caller.scopes,
-    )
-
-
-@router.get(f"{PAGE}.csv")
-async def missing_tools_file(request: Request, _: Analysing) -> Response:
-    """The tools of the page, as CSV: a row for each chain that asked for one, or one without a chain."""
-    found = await _look_up(request, download_form(request, SORT))
-    rows = (
-        (
-            t.tool_name,
-            t.state,
-            t.exists,
-            "; ".join(s.name for s in t.spellings),
-            t.sessions,
-            t.points_lost,
-            *chain,
-        )
-        for t in found.tools
-        for chain in [(c.chain_id, c.sessions) for c in t.by_chain] or [(None, 0)]
-    )
-    columns = "tool state exists spellings sessions points_lost chain chain_sessions"
-    return csv_file("missing-tools", columns, rows)
-
-
-async def _look_up(request: Request, form: PeriodForm) -> Ledger:
-    return await read_ledger(
-        context_of(request).analytics.database, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN
     )
 
 

@@ -16,7 +16,6 @@ from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.queries import (
     DAYS,
-    MissingToolsQuery,
     ScoresQuery,
     SelectionQuery,
     TrendsQuery,
@@ -48,9 +47,6 @@ DAY_OF = Choice(
 )
 KIND = Choice(
     ScoresQuery, "reference", "Judged", {"without": "without a reference", "with": "against a reference"}
-)
-SORT = Choice(
-    MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"}
 )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request
@@ -25,16 +24,6 @@ FAILED_SHOWN = 20
 NAMES_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Due scores of a chain that a pause, a budget or an open circuit blocks."""
-
-    chain_id: str | None
-    scores: int
-    reason: str
-    text: str
-
-
 @router.get("/week")
 async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     """The last seven days of every chain, today included, and what waits for a person."""
@@ -43,6 +32,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     # One after the other: a page that holds several connections at once would take them from other pages.
     week = await read_week(database, today)
     waiting = await read_waiting(database)
+    holds = await context.reader.holds() if waiting else None
     letters = await newest_letters(database, None, 1)
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
@@ -56,7 +46,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         unread=letters.by_state.get("open", 0),
         pauses=await read_pauses(database),
         failed=await read_failed(database, midnight(week.since)),
-        held=held_up(waiting, await context.reader.holds() if waiting else None),
+        held=held_up(waiting, holds) if holds else [],
         never=never_scored(context, week.chains),
         most_waiting=MOST_PENDING,
         failed_shown=FAILED_SHOWN,
@@ -64,13 +54,14 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     )
 
 
-def held_up(waiting: Mapping[str | None, int], holds: Holds | None) -> list[Held]:
-    """The chains whose due scores nothing but an operator, a provider or the next day releases."""
-    found = []
-    for chain, scores in waiting.items():
-        if holds is not None and (hold := holds.hold(chain)):
-            found.append(Held(chain, scores, *hold))
-    return found
+def held_up(waiting: Mapping[str | None, int], holds: Holds) -> list[tuple[str | None, int, str, str]]:
+    """
+    The chains whose due scores a pause, a budget or an open circuit blocks.
+
+    Returns:
+        Chain, number of scores, reason, and the reason in words.
+    """
+    return [(chain, scores, *hold) for chain, scores in waiting.items() if (hold := holds.hold(chain))]
 
 
 def never_scored(context: AppContext, chains: Sequence[ChainWeek]) -> list[str]:
