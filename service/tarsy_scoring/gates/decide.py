@@ -9,10 +9,12 @@ shown.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import eq, ge, gt
 from typing import Any, assert_never
 
 import re2
-from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
+from jsonpath_rfc9535 import JSONPathError
 
 from tarsy_scoring.config import gates as config
 from tarsy_scoring.config.gates import shown
@@ -160,22 +162,15 @@ def _failure_of(event: Event) -> str | None:
 
 
 def _search(gate: ContainsGate | MatchesGate, what: str, observed: Observed) -> Decision:
-    data = observed.data
     if isinstance(gate, ContainsGate):
-        found, thing = gate.substring.encode() in data, _quoted(gate.substring)
+        found, thing = gate.substring.encode() in observed.data, _quoted(gate.substring)
     else:
-        found, thing = (
-            compile_pattern(gate.pattern).search(data) is not None,
-            f"a match of {_quoted(gate.pattern)}",
-        )
-    if found:
-        return True, f"{what} holds {thing}"
-    if observed.is_cut:
-        return (
-            False,
-            f"the first {len(data)} bytes of {what} do not hold {thing}; the rest was not read{_MORE}",
-        )
-    return False, f"{what} does not hold {thing}"
+        found = compile_pattern(gate.pattern).search(observed.data) is not None
+        thing = f"a match of {_quoted(gate.pattern)}"
+    if observed.is_cut and not found:
+        first = f"the first {len(observed.data)} bytes of {what} do not hold {thing}"
+        return False, f"{first}; the rest was not read{_MORE}"
+    return found, f"{what} {'holds' if found else 'does not hold'} {thing}"
 
 
 def _quoted(text: str) -> str:
@@ -188,70 +183,36 @@ def _end(observed: Observed) -> str:
 
 
 def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
+    length = len(observed.data)
     if observed.is_cut:
-        return (
-            False,
-            f"the output is longer than {len(observed.data)} bytes, so its JSON cannot be read{_MORE}",
-        )
+        return False, f"the output is longer than {length} bytes, so its JSON cannot be read{_MORE}"
     try:
-        document = config.read_json(observed.data)
+        nodes = config.compile_path(gate.path).finditer(config.read_json(observed.data))
+        values = [node.value for node in islice(nodes, MAX_NODES + 1)]
+        passed, more = _holds(config.parse_assertion(gate.assertion), values)
     except ValueError:
-        return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
-    try:
-        nodes, count = _found(config.compile_path(gate.path), document)
-        passed, message = _holds(config.parse_assertion(gate.assertion), nodes, count)
+        return False, f"the output cannot be read as JSON: {length} bytes"
     except (JSONPathError, RecursionError):
         return False, f"the output is nested too deeply for {_quoted(gate.path)}"
-    found = f"more than {MAX_NODES}" if count > MAX_NODES else str(count)
-    return passed, f"{_quoted(gate.path)} {_quoted(gate.assertion)}: nodes found: {found}{message}"
+    found = f"more than {MAX_NODES}" if len(values) > MAX_NODES else len(values)
+    return passed, f"{_quoted(gate.path)} {_quoted(gate.assertion)}: nodes found: {found}{more}"
 
 
-def _found(path: JSONPathQuery, document: Any) -> tuple[list[Any], int]:
-    """The first value, the first value that is not null, and the number of nodes, at most `MAX_NODES` + 1."""
-    values: list[Any] = []
-    count = 0
-    for count, node in enumerate(path.finditer(document), 1):
-        if not values or (values[0] is None and len(values) == 1 and node.value is not None):
-            values.append(node.value)
-        if count > MAX_NODES:
-            break
-    return values, count
-
-
-def _holds(assertion: config.Assertion, values: Sequence[Any], count: int) -> Decision:
+def _holds(assertion: config.Assertion, values: Sequence[Any]) -> Decision:
     if assertion.kind == "exists":
-        there = any(value is not None for value in values)
-        return there, "" if there or not count else ", all null"
-    if count != 1:
+        return any(value is not None for value in values), ""
+    if len(values) != 1:
         return False, ", exactly one is wanted"
-    [value] = values
+    value, wanted = values[0], assertion.value
     if assertion.kind == "equals":
-        return _is_same(value, assertion.value), ""
+        return _is_same(value, wanted), ""
     if assertion.kind == "contains":
-        return _contains(value, assertion.value)
-    if not isinstance(value, str | list | dict):
-        return False, f", and {_kind(value)} has no length"
-    length, wanted = len(value), assertion.value
-    holds = {"len >=": length >= wanted, "len ==": length == wanted, "len >": length > wanted}[assertion.kind]
-    return holds, f", of length {length}"
-
-
-def _contains(value: Any, wanted: str) -> Decision:
-    """
-    Whether `wanted` is part of a text, an element of a list (as text or as JSON), or a key of an object.
-    """
-    if isinstance(value, str | dict):
-        return wanted in value, ""
-    if isinstance(value, list):
-        as_json = config.json_or_text(wanted)
-        return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value), ""
-    return False, f", and {_kind(value)} contains nothing"
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    return "a boolean" if isinstance(value, bool) else "a number"
+        if isinstance(value, list):  # elements as text or as JSON
+            as_json = config.json_or_text(wanted)
+            return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value), ""
+        return isinstance(value, str | dict) and wanted in value, ""
+    compare = {"len >=": ge, "len ==": eq, "len >": gt}[assertion.kind]
+    return isinstance(value, str | list | dict) and compare(len(value), wanted), ""
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -9,12 +9,9 @@ and nothing else of the session.
 import asyncio
 import contextlib
 import errno
-import fcntl
-import io
 import json
 import math
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -22,9 +19,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from tarsy_scoring.config.chains import GateSettings
 from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
@@ -45,7 +41,7 @@ _CHUNK_BYTES = 65_536
 MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process in a command
 MAX_PROCESSES = 4096  # of the worker's user on the node, above which a command starts no further one
 _MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
-_KILL_AFTER_S = 10.0  # a sandbox ends the command within milliseconds of SIGTERM, unless the kernel holds it
+_KILL_AFTER_S = 2.0  # a sandbox ends the command within milliseconds of SIGTERM, unless the kernel holds it
 _PLACEHOLDER = "{session_id}"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO or device that replaced a file must not block `open` or become our controlling terminal.
@@ -53,7 +49,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 async def run_gates(
-    gates: Sequence[Gate], timeline: Timeline, settings: GateSettings, *, deadline_s: float | None = None
+    gates: Sequence[Gate], timeline: Timeline, settings: GateSettings, *, deadline_s: float = math.inf
 ) -> list[GateResult]:
     """
     Decide all gates in the given order; a failed gate does not stop the others.
@@ -64,11 +60,22 @@ async def run_gates(
 
     Args:
         settings: `timeout_s` limits each command and each file read.
-        deadline_s: Time for all gates together; later commands do not run and did not pass. None: no limit.
+        deadline_s: Time for all gates together; later commands do not run and did not pass.
     """
-    ends_at = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-    observer = _Observer(timeline.session_id, settings, ends_at)
-    return [await _decide(gate, timeline, await observer.observe(gate), settings.timeout_s) for gate in gates]
+    ends_at = asyncio.get_running_loop().time() + deadline_s
+    outputs: dict[str, Observed] = {}
+    results = []
+    for gate in gates:
+        if isinstance(gate, CommandGate):
+            if gate.command not in outputs:
+                outputs[gate.command] = await _observe(gate, timeline.session_id, settings, ends_at)
+            observed = outputs[gate.command]
+        elif isinstance(gate, FileGate):
+            observed = await _observe(gate, timeline.session_id, settings, ends_at)
+        else:
+            observed = NOT_LOOKED_AT
+        results.append(await _decide(gate, timeline, observed, settings.timeout_s))
+    return results
 
 
 async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s: float) -> GateResult:
@@ -83,67 +90,36 @@ async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s:
         return GateResult(gate.title, gate.type, False, words)
 
 
-@dataclass(slots=True)
-class _Observer:
-    """Observes one session's work directory for a list of gates; runs each command once."""
-
-    session_id: str
-    settings: GateSettings
-    ends_at: float | None
-    outputs: dict[str, Observed] = field(default_factory=dict)
-
-    async def observe(self, gate: Gate) -> Observed:
-        """The observation that the gate needs: `NOT_LOOKED_AT` for a gate on the transcript."""
-        if not isinstance(gate, CommandGate | FileGate):
-            return NOT_LOOKED_AT
-        if isinstance(gate, CommandGate) and not self.settings.allow_commands:
-            return Observed("commands are not allowed here: set gates.allow_commands: true")
-        if self.settings.work_dir is None:
-            return Observed("no work directory is configured: set gates.work_dir")
-        if isinstance(gate, CommandGate) and gate.command in self.outputs:
-            return self.outputs[gate.command]
-        left_s = self.settings.timeout_s
-        if self.ends_at is not None:
-            left_s = min(left_s, self.ends_at - asyncio.get_running_loop().time())
-        words = (
-            "gates.timeout_s" if left_s == self.settings.timeout_s else "the time for all gates is used up"
-        )
-        if left_s <= 0:
-            return Observed(f"not looked at: {words}")
-        observed = await self._look(gate, self.settings.work_dir, left_s, words)
-        if isinstance(gate, CommandGate):
-            self.outputs[gate.command] = observed
-        return observed
-
-    async def _look(self, gate: CommandGate | FileGate, work_dir: str, left_s: float, limit: str) -> Observed:
-        """
-        Read the file or run the command; a failure and the end of the time are observations with a problem.
-
-        Args:
-            limit: The setting that `left_s` comes from, as words for the message.
-        """
-        try:
-            async with asyncio.timeout(left_s):
-                root = await _in_thread(find_work_dir, work_dir, self.session_id)
-                if isinstance(gate, FileGate):
-                    is_read = not isinstance(gate, FileExists)
-                    keep = self.settings.max_output_bytes if is_read else None
-                    return await _in_thread(look_at, root, gate.path, keep)
-                return await run_command(gate.command, root, self.session_id, self.settings)
-        except TimeoutError:
-            what = (
-                "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
-            )
-            return Observed(f"{what} after {left_s:.3g} s ({limit})")
-        except _NotUsable as error:
-            return Observed(str(error))
-        except OSError as error:
-            what = (
-                "the command could not be started"
-                if isinstance(gate, CommandGate)
-                else f"'{shown(gate.path)}'"
-            )
-            return Observed(f"{what}: {error.strerror or type(error).__name__}")
+async def _observe(
+    gate: CommandGate | FileGate, session_id: str, settings: GateSettings, ends_at: float
+) -> Observed:
+    """
+    Read the file or run the command; a failure and the end of the time are observations with a problem.
+    """
+    if isinstance(gate, CommandGate) and not settings.allow_commands:
+        return Observed("commands are not allowed here: set gates.allow_commands: true")
+    if settings.work_dir is None:
+        return Observed("no work directory is configured: set gates.work_dir")
+    left_s = min(settings.timeout_s, ends_at - asyncio.get_running_loop().time())
+    limit = "gates.timeout_s" if left_s == settings.timeout_s else "the time for all gates is used up"
+    if left_s <= 0:
+        return Observed(f"not looked at: {limit}")
+    late, failed = "the file could not be read", "the path cannot be used"
+    if isinstance(gate, CommandGate):
+        late, failed = "the command was stopped", "the command could not be started"
+    try:
+        async with asyncio.timeout(left_s):
+            root = await _in_thread(find_work_dir, settings.work_dir, session_id)
+            if isinstance(gate, CommandGate):
+                return await run_command(gate.command, root, session_id, settings)
+            keep = None if isinstance(gate, FileExists) else settings.max_output_bytes
+            return await _in_thread(look_at, root, gate.path, keep)
+    except TimeoutError:
+        return Observed(f"{late} after {left_s:.3g} s ({limit})")
+    except _NotUsable as error:
+        return Observed(str(error))
+    except OSError as error:
+        return Observed(f"{failed}: {error.strerror or type(error).__name__}")
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
@@ -288,60 +264,37 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
     cancellation.
 
     Args:
+        root: A real path. A link that was swapped in meanwhile is not followed.
         settings: `max_output_bytes` to keep. The rest is read and dropped, so that the command does not
             block.
 
     Raises:
-        OSError: It could not be started.
-        _NotUsable: The sandbox could not be set up.
+        OSError, _NotUsable: It could not be started.
     """
-    if not hasattr(os, "pidfd_open"):
-        raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
-    # `asyncio.create_subprocess_exec` was considered and rejected. asyncio and uvloop reap the process before
-    # they report the end, and their `communicate` waits for the end of the output.
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    with contextlib.ExitStack() as cleanup:
-        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        report = cleanup.enter_context(io.FileIO(reading))
-        own = tempfile.mkdtemp(prefix="gate-")
-        try:
-            process = _start(command, root, session_id, settings, own, writing)
-        except OSError:
-            _remove(own)
-            raise
-        finally:
-            os.close(writing)
-        cleanup.callback(_stop, process, own)  # no await between the start and this line
-        pipe = cleanup.enter_context(cast("io.FileIO", process.stdout))
-        output = _Output(pipe, settings.max_output_bytes)
-        with contextlib.ExitStack() as watching:
-            watched = os.pidfd_open(process.pid)  # reports the end without reaping
-            watching.callback(os.close, watched)
-            loop.add_reader(watched, ended.set)
-            watching.callback(loop.remove_reader, watched)
-            # At the end of the output the pipe stays readable; without removing the reader, the loop would
-            # spin.
-            loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
-            watching.callback(loop.remove_reader, pipe)
-            await ended.wait()
-        # The rest of the pipe, at most the capacity: a process that the kernel holds may keep the output
-        # open.
-        for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
-            output.take()
-        return Observed(
-            data=bytes(output.kept), is_cut=output.is_cut, exit_status=_exit_status(report.read())
-        )
+    with _open_parent(Path("/"), root) as (above, name):
+        directory = os.open(name, _DIRECTORY, dir_fd=above)
+    try:
+        process = await _start(command, root, session_id, settings, directory)
+    finally:
+        os.close(directory)
+    try:
+        assert process.stdout is not None
+        kept, is_cut = await _read_output(process.stdout, settings.max_output_bytes)
+        exit_status = await process.wait()
+    finally:
+        await _stop(process)
+    if exit_status == sandbox.NOT_BEGUN:
+        raise _NotUsable("the command could not be started")
+    return Observed(data=kept, is_cut=is_cut, exit_status=exit_status)
 
 
-def _start(
-    command: str, root: Path, session_id: str, settings: GateSettings, own: str, status: int
-) -> subprocess.Popen[bytes]:
+async def _start(
+    command: str, root: Path, session_id: str, settings: GateSettings, directory: int
+) -> asyncio.subprocess.Process:
     policy = {
-        "status": status,
-        "directory": str(root),
+        "directory": directory,
         "landlock": settings.sandbox == "landlock",
         "readable": sandbox.SYSTEM,
-        "writable": [own],
         "limits": [
             ("RLIMIT_AS", MAX_MEMORY_BYTES),
             ("RLIMIT_NPROC", MAX_PROCESSES),
@@ -351,82 +304,43 @@ def _start(
             ("RLIMIT_CORE", 0),
         ],
     }
-    return subprocess.Popen(  # noqa: S603 - the operator's own command; it starts within milliseconds
-        [sys.executable, "-I", "-S", sandbox.__file__, json.dumps(policy), SHELL, "-c", command],
+    arguments = ("-I", "-S", sandbox.__file__, json.dumps(policy), SHELL, "-c", command)
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        bufsize=0,
         cwd="/",
         env={
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(root),
             "LANG": "C.UTF-8",
             "SCORING_SESSION_ID": session_id,
-            "TMPDIR": own,
+            "TMPDIR": tempfile.gettempdir(),
         },
-        pass_fds=(status,),
+        pass_fds=(directory,),
         start_new_session=True,
     )
 
 
-def _exit_status(report: bytes | None) -> int:
-    """The exit status that the sandbox reported. Raises: _NotUsable: The command did not begin."""
-    first = (report or b"").partition(b"\n")[0].decode("utf-8", "replace")
-    if first.startswith("!"):
-        raise _NotUsable(f"the command could not be started: {first[2:]}")
-    try:
-        return int(first)
-    except ValueError:
-        raise _NotUsable("the sandbox of the command ended before the command did") from None
+async def _read_output(pipe: asyncio.StreamReader, max_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of the output, and whether there were more; reads to the end."""
+    kept, is_cut = bytearray(), False
+    while chunk := await pipe.read(_CHUNK_BYTES):
+        room = max_bytes - len(kept)
+        kept += chunk[:room]
+        is_cut = is_cut or len(chunk) > room
+    return bytes(kept), is_cut
 
 
-def _stop(process: subprocess.Popen[bytes], own: str) -> None:
-    """
-    Have the sandbox end the command, and remove the folder.
-
-    Where that takes time a thread waits: a process may hang in the kernel, on a dead share.
-    """
-    process.terminate()
-    if process.poll() is not None:
-        _remove(own)
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """Have the sandbox end the command; a sandbox that hangs in the kernel, on a dead share, is killed."""
+    if process.returncode is not None:
         return
-
-    def finish() -> None:
-        try:
-            process.wait(_KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        shutil.rmtree(own, ignore_errors=True)
-
-    threading.Thread(target=finish, name="gate-reaper", daemon=True).start()
-
-
-def _remove(folder: str) -> None:
-    """Remove a folder; a thread removes one that is not empty."""
+    process.terminate()
     try:
-        os.rmdir(folder)
-    except OSError:
-        threading.Thread(target=shutil.rmtree, args=(folder, True), name="gate-reaper", daemon=True).start()
-
-
-class _Output:
-    """Reads the output of a command without blocking, and keeps the first `max_bytes`."""
-
-    def __init__(self, pipe: io.FileIO, max_bytes: int) -> None:
-        self._pipe = pipe
-        self.kept = bytearray()
-        self.is_cut = False
-        self._max_bytes = max_bytes
-        os.set_blocking(pipe.fileno(), False)
-
-    def take(self) -> bool:
-        """Read once; False at the end of the output."""
-        chunk = self._pipe.read(_CHUNK_BYTES)
-        if chunk is None:  # nothing to read now
-            return True
-        room = self._max_bytes - len(self.kept)
-        self.kept += chunk[:room]
-        self.is_cut = self.is_cut or len(chunk) > room
-        return chunk != b""
+        async with asyncio.timeout(_KILL_AFTER_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()

@@ -86,16 +86,6 @@ def test_session_without_faults_passes() -> None:
     )
 
 
-def test_names_in_a_message_are_short_and_printable() -> None:
-    tool = ToolCall("s\x1b", "t" * 1000, "{}", is_error=True)
-    session = timeline(stage(execution(event("llm_tool_call", tool=tool), name="a\n" * 500), name="\u202e" * 300))
-
-    result = decide("no_transcript_errors", session)
-
-    assert len(result.message) <= 300
-    assert result.message.isprintable()
-
-
 CALLS = timeline(
     stage(execution(call("x"), call("x", name="get_nodes"), call("x", is_error=True))),
     stage(execution(call("x", name="delete_pod")), stage_type="scoring"),
@@ -175,12 +165,6 @@ def test_message_names_the_unread_rest_only_if_nothing_was_found() -> None:
     assert decide("file_contains", of_events(), cut, path="r", substring="b").message == "'r' holds 'b'"
 
 
-def test_existing_file_passes() -> None:
-    assert decide("file_exists", of_events(), Observed(), path="r") == GateResult(
-        "file_exists r", "file_exists", True, "'r' is there"
-    )
-
-
 # --- commands ------------------------------------------------------------------------------------------
 
 
@@ -220,14 +204,6 @@ def test_assertion_decides_on_the_nodes_of_the_path(path: str, assertion: str, p
     assert on_json(REPORT, path, assertion).passed is passed
 
 
-@table
-def test_message_on_json_says_how_many_nodes_were_found(path: str, assertion: str, says: str) -> None:
-    message = on_json(REPORT, path, assertion).message
-
-    assert says in message
-    assert "three pods" not in message
-
-
 def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
@@ -259,10 +235,6 @@ def test_search_of_a_path_with_very_many_nodes_ends() -> None:
     assert f"more than {MAX_NODES}" in result.message
 
 
-def test_comparison_of_deep_json_ends() -> None:
-    assert on_json(deep(900), "$", f"equals {deep(899)}").passed is False
-
-
 def test_truncated_json_is_not_read() -> None:
     result = on_output("command_json_path", "12", is_cut=True, path="$", assertion="equals 12")
 
@@ -286,12 +258,6 @@ def test_script_whose_answer_cannot_be_read_does_not_pass() -> None:
     assert on_output("script", "log\n", is_cut=True, description="d").passed
     too_deep = on_output("script", '{"passed": false, "x": ' + deep(100_000) + "}", description="d")
     assert (too_deep.passed, "too long or nested too deeply" in too_deep.message) == (False, True)
-
-
-def test_message_of_a_script_is_at_most_500_characters() -> None:
-    result = on_output("script", json.dumps({"passed": False, "message": "x" * 2_000}), description="d")
-
-    assert len(result.message) == 500
 
 
 # --- all of them ---------------------------------------------------------------------------------------
