@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from tarsy_scoring.timeline.clean.named import (
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
 from tarsy_scoring.timeline.clean.shapes import (
     COMMANDS,
-    ENCODED_PATTERN,
+    ENCODED_LINE_PATTERN,
     KEY_PATTERN,
     OUTPUTS,
     PLACES,
@@ -45,23 +45,29 @@ from tarsy_scoring.timeline.clean.values import Checks, Secret
 MASKING_POLICY = "7"
 """Part of the judge's fingerprint: raise it whenever the rules change."""
 
-_GROUPS = (
-    (OUTPUTS.pattern, (OUTPUTS.find,)),
-    (f"{TABLE_PATTERN}|{COMMANDS.pattern}", (find_columns, COMMANDS.find)),
-    (f"{NAME_PATTERN}|{SENTENCES.pattern}", (SENTENCES.find, find_named)),
-    (f"{KEY_PATTERN}|{SHAPES.pattern}|{TOKENS.pattern}", (SHAPES.find, TOKENS.find, find_keys)),
-    (MANIFEST_PATTERN, (find_manifests,)),
-    (f"{PLACES.pattern}|{NEARBY_PATTERN}", (PLACES.find, find_nearby)),
+_PATTERNS = (
+    f"(?:{OUTPUTS.pattern})|{MANIFEST_PATTERN}|{ENCODED_LINE_PATTERN}",
+    f"{TABLE_PATTERN}|{COMMANDS.pattern}",
+    f"{NAME_PATTERN}|{SENTENCES.pattern}",
+    f"{KEY_PATTERN}|{SHAPES.pattern}|{TOKENS.pattern}",
+    f"{PLACES.pattern}|{NEARBY_PATTERN}",
+)
+_FINDERS = (
+    (0, OUTPUTS.find),
+    *((1, find_columns), (1, COMMANDS.find)),
+    *((2, SENTENCES.find), (2, find_named)),
+    *((3, SHAPES.find), (3, TOKENS.find), (3, find_keys)),
+    (0, find_manifests),
+    *((4, PLACES.find), (4, find_nearby)),
 )
 """
-Patterns and the finders that find nothing in a text without a match.
+Which of `_PATTERNS` matches every text in which a finder finds something; `find_encoded` belongs to the first one.
 
 One pattern for all finders has more states than RE2 may store, and it searches ten times slower then.
 """
 
-ANY_SECRET = [compile_bytes(pattern, capture=False) for pattern, _ in _GROUPS]
-ANY_SECRET.append(compile_bytes(ENCODED_PATTERN, capture=False))
-"""Every text that `Masker` may change matches at least one."""
+ANY_SECRET = [compile_bytes(pattern, capture=False) for pattern in _PATTERNS]
+"""Every text that `Masker` may change matches at least one, alone or between two line ends."""
 
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
 _MARKER = re.compile(MARKER_PATTERN.encode())
@@ -130,10 +136,15 @@ class Masker:
         self._checks = Checks()
         self._own = masking.own
 
-    def mask_bytes(self, data: bytes) -> bytes:
-        """Mask UTF-8; returns the same object if there is nothing to mask."""
+    def mask_bytes(self, data: bytes, groups: Set[int] | None = None) -> bytes:
+        """
+        Mask UTF-8; returns the same object if there is nothing to mask.
+
+        Args:
+            groups: Indices in `ANY_SECRET` that may match, if the caller has searched for them.
+        """
         own = list(self._own.find(data, self._checks)) if self._own else []
-        secrets = _joined(data, own + find_secrets(_without_kinds(data), self._checks))
+        secrets = _joined(data, own + find_secrets(_without_kinds(data), self._checks, groups=groups))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -153,14 +164,12 @@ def _without_kinds(data: bytes) -> bytes:
     return _MARKER.sub(lambda match: b"[REDACTED:" + b"_" * (len(match[0]) - 11) + b"]", data)
 
 
-def find_secrets(data: bytes, checks: Checks, depth: int = 0) -> list[Secret]:
-    """Find secrets by the shipped rules; spans may overlap."""
-    found: list[Secret] = []
-    for pattern, (_, finders) in zip(ANY_SECRET, _GROUPS, strict=False):
-        if pattern.search(data) is not None:
-            for find in finders:
-                found += find(data, checks)
-    if depth < _MAX_ENCODINGS and ANY_SECRET[-1].search(data) is not None:
+def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
+    """Find secrets by the shipped rules; spans may overlap. `groups` are those of `Masker.mask_bytes`."""
+    if groups is None:
+        groups = {index for index, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
+    found = [secret for group, find in _FINDERS if group in groups for secret in find(data, checks)]
+    if depth < _MAX_ENCODINGS and 0 in groups:
         found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
     return found
 

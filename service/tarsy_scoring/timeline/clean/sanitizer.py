@@ -6,9 +6,12 @@ Text that looks like a fence line (`fence_lines`), with any nonce, is removed.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import re2
 
@@ -112,16 +115,16 @@ _COMPATIBLE = re.compile(_COMPATIBLE_PATTERN.encode())
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
-# A few passes decide for most texts of a session that they need no change.
-_REASONS = (
-    _DIRT_PATTERN,
-    MARKER_PATTERN,
-    _IMITATION_PATTERN,
-    _ENTRY_ID_PATTERN,
-    INJECTION_PATTERN,
-    ESCAPED_PATTERN,
-)
-_ANY_REASON = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
+_FORMS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, ESCAPED_PATTERN)
+# Why a text may need a change in every session; the first indices are those of `ANY_SECRET`.
+_REASONS = [
+    *ANY_SECRET,
+    compile_bytes("|".join(f"(?:{pattern})" for pattern in _FORMS), capture=False),
+    compile_bytes(INJECTION_PATTERN, capture=False),
+]
+_FORM = len(ANY_SECRET)
+_SEPARATOR = b"\n"
+"""Joins texts that are searched together: each pattern treats it like the edge of a text, and none matches it alone."""
 
 
 def clean(data: bytes) -> bytes:
@@ -144,11 +147,35 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
     return unicodedata.normalize("NFKC", match[0].decode()).encode()
 
 
-def _may_change(data: bytes) -> bool:
-    """Whether a text needs a change for a reason that is the same in every session."""
-    return any(found.search(data) is not None for found in (_ANY_REASON, *ANY_SECRET)) or (
-        not data.isascii() and may_steer(data)
-    )
+def _suspicious(texts: Sequence[bytes]) -> dict[int, set[int]]:
+    """The numbers of the texts that may need a change in every session, each with the `_REASONS` that may match."""
+    found: dict[int, set[int]] = defaultdict(set)
+    joined = _SEPARATOR.join(texts)
+    starts = [0, *accumulate(len(text) + 1 for text in texts)]
+    for reason, pattern in enumerate(_REASONS):
+        position = 0
+        while position < len(joined) and (match := pattern.search(joined, position)) is not None:
+            # A match that touches a separator counts for the texts on both sides.
+            first, last = (bisect_right(starts, at) - 1 for at in (match.start(), match.end() - 1))
+            for number in range(first, last + 1):
+                found[number].add(reason)
+            position = starts[last + 1] - 1
+    for number, text in enumerate(texts):
+        if not text.isascii() and may_steer(text):
+            found[number] |= set()
+    return found
+
+
+_NAME_BYTES = 1_000
+
+
+@lru_cache(maxsize=4_096)  # names and descriptions of tools return in each session
+def _suspicious_name(name: bytes) -> dict[int, set[int]]:
+    """As `_suspicious` for one text, but empty if it stays as it is: `get_secret` may change, and does not."""
+    found = _suspicious([name])
+    alone = Sanitizer("\0")  # no clean text holds such a nonce
+    stays = all(alone._changed("", name, reasons).encode() == name for reasons in found.values())
+    return {} if stays and not alone.injections else found
 
 
 def imitates_fence(data: bytes) -> bool:
@@ -201,25 +228,49 @@ class Sanitizer:
         """The injections found so far; a repetition within an entry is listed once."""
         return list(self._found)
 
+    def texts(self, texts: Sequence[tuple[str, str]]) -> list[str]:
+        """
+        The safe texts of pairs of an entry and a text; injections found in them are recorded under the entry.
+
+        Source: 1,510 of the 8,639 texts of 91 recorded sessions may need a change, so all texts are searched at
+        once: for a typical session that takes 0.6 ms instead of 1.5 ms.
+        """
+        encoded = [encode(text) for _, text in texts]
+        found = self._suspicious(encoded)
+        return [
+            self._changed(entry, encoded[number], found[number])
+            if number in found
+            else encoded[number].decode()
+            for number, (entry, _) in enumerate(texts)
+        ]
+
     def text(self, entry: str, text: str) -> str:
         """The safe text of an entry; injections found in it are recorded under the entry's id."""
-        return self._safe(entry, text, defuse_markers)
+        return self.texts([(entry, text)])[0]
 
-    def _safe(self, entry: str, text: str, defuse: Callable[[bytes], bytes]) -> str:
-        data = encode(text)
-        lower = data.lower()
-        if (
-            _may_change(data)
-            or (self._own is not None and self._own.search(data) is not None)
-            or any(literal in lower for literal in (self._nonce, *self._names))
-        ):
-            return self._changed(entry, data, defuse)
-        return text if len(data) == len(text) else data.decode()  # the encoding replaced a lone surrogate
+    def _suspicious(self, texts: Sequence[bytes]) -> dict[int, set[int]]:
+        """The numbers of the texts that may need a change, each with the `_REASONS` that may match."""
+        is_name = len(texts) == 1 and len(texts[0]) <= _NAME_BYTES
+        found = dict(_suspicious_name(texts[0]) if is_name else _suspicious(texts))
+        lower = _SEPARATOR.join(
+            texts
+        ).lower()  # plain searches are faster than a pattern when there is no match
+        names = [name for name in (self._nonce, *self._names) if name in lower]
+        for number, text in enumerate(texts) if names or self._own else ():
+            if any(name in text.lower() for name in names) or (
+                self._own and self._own.search(text) is not None
+            ):
+                found.setdefault(number, set())
+        return found
 
-    def _changed(self, entry: str, raw: bytes, defuse: Callable[[bytes], bytes]) -> str:
-        """The safe text of an entry that may need a change."""
-        data = self._masker.mask_bytes(defuse(clean(raw)))
-        data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
+    def _changed(self, entry: str, raw: bytes, reasons: set[int], *, is_safe: bool = False) -> str:
+        """The safe text of an entry that may need a change; a safe text may hold our markers."""
+        data = raw
+        if _FORM in reasons:
+            data = clean(raw) if is_safe else defuse_markers(clean(raw))
+        data = self._masker.mask_bytes(data, reasons if data is raw else None)
+        if _FORM in reasons or data is not raw:
+            data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
         lower = data.lower()
         if self._nonce in lower:
             data = self._nonce_pattern.sub(b"[nonce]", data)
@@ -240,7 +291,9 @@ class Sanitizer:
             safe = self.text(entry, text)
             known = " ".join(safe.split())
             if known != safe:  # text that is harmless on two lines may not be on one
-                known = " ".join(self._safe(entry, known, _keep_markers).split())
+                data = known.encode()
+                for reasons in self._suspicious([data]).values():
+                    known = " ".join(self._changed(entry, data, reasons, is_safe=True).split())
             self._short[text] = known
         return known
 
@@ -252,11 +305,6 @@ class Sanitizer:
         self._found[Injection(entry, "imitated_delimiter", FENCE_REMOVED)] = None
         marker = INSTRUCTION_REMOVED if self._mask else FENCE_REMOVED
         return bytes(_IMITATION.sub(marker.encode(), data)).decode()
-
-
-def _keep_markers(data: bytes) -> bytes:
-    """Leave the markers of text that was masked before."""
-    return data
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:

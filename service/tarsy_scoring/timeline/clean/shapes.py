@@ -177,8 +177,10 @@ def _aligned(word: str) -> Iterator[str]:
 _STARTS: str = read_rules(_RULES, "base64_starts")
 _WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
 _WORDS = [part for word in read_rules(_RULES, "base64_words") for part in _aligned(word)]
-ENCODED_PATTERN = "|".join([*_WORDS, _STARTS, _WHOLE_TEXT])
-_ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)
+_ENCODED = compile_bytes("|".join([*_WORDS, _STARTS, _WHOLE_TEXT]), capture=False)
+ENCODED_LINE_PATTERN = "|".join([*_WORDS, _STARTS, r"(?:\A|\n)\s*[A-Za-z0-9+/]{12,400}={0,2}\s*(?:\n|\z)"])
+"""Matches what `_ENCODED` matches, also where the whole text is one of several lines."""
+
 _BASE64 = re.compile(
     rb"[A-Za-z0-9+/_-]{12,}(?:(?:\r?\n|\\+n)[A-Za-z0-9+/_-]{60,}"
     rb"|(?<=[A-Za-z0-9+/_-]{60})(?:\r?\n|\\+n)[A-Za-z0-9+/_-]+)*={0,2}"
@@ -187,6 +189,8 @@ _BASE64 = re.compile(
 
 def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Secret]:
     """Yields base64 runs that encode a secret, and a text that is one run of encoded text."""
+    if _ENCODED.search(data) is None:
+        return
     for run in _BASE64.finditer(data):
         if _ENCODED.search(run[0]) is None:
             continue

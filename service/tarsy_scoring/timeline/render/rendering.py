@@ -191,8 +191,9 @@ class Rendering:
             self._bodies.append((part, text))
 
     def _fill_bodies(self) -> None:
-        for part, text in self._bodies:
-            part.quote(self._sanitizer.text(part.entry, text))
+        safe = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
+        for (part, _), text in zip(self._bodies, safe, strict=True):
+            part.quote(text)
 
     def _defuse_lines_of_names(self) -> None:
         """Defuse each line in which names that are safe by themselves join to a fence line."""
