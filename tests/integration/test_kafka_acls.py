@@ -13,9 +13,7 @@ from infrastructure import fresh_topics, run_apart, wait_until
 from processes import PATIENCE_S, Service, small_session
 from secured_kafka import PASSWORD, Authority, SecuredKafka
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.examine import may_read, may_use_group
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.broker import kafka_lacks
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
@@ -28,16 +26,6 @@ WORKER, API, BRIDGE, INSIGHTS, OPERATOR, OTHER = USERS = (
     *("scoring-worker", "scoring-api", "scoring-bridge", "scoring-insights", "scoring-operator"),
     "other",
 )
-TOPICS = ("session_completed", "rescore_requested", "scoring_events", "dead_letters", "scoring_insights")
-# What each login may read, write, and which group it may join; nothing else.
-RIGHTS: dict[str, tuple[set[str], set[str], str | None]] = {
-    WORKER: ({"session_completed", "rescore_requested"}, {"scoring_events", "dead_letters", "scoring_insights"}, ""),
-    API: ({"scoring_events"}, set(), None),
-    BRIDGE: (set(), {"session_completed"}, None),
-    INSIGHTS: ({"scoring_events"}, {"scoring_insights"}, "-insights"),
-    OPERATOR: ({"dead_letters"}, {"session_completed", "rescore_requested"}, None),
-    OTHER: (set(), set(), None),
-}
 
 
 @pytest.fixture(scope="module")
@@ -126,25 +114,6 @@ def login(broker: SecuredKafka, authority: Authority) -> Callable[[str], dict[st
         }
 
     return variables
-
-
-async def test_each_login_has_exactly_its_rights(service: Service, login: Callable[[str], dict[str, str]]) -> None:
-    """A login without rules reads no dead letters."""
-
-    async def rights_of(user: str) -> tuple[set[str], set[str]]:
-        settings = load_settings(service.env | login(user))
-        options, names = connection_options(settings), {t: getattr(settings, f"topic_{t}") for t in TOPICS}
-        read = {topic for topic, name in names.items() if await may_read(options, name)}
-        groups = {g for g in ("", "-insights") if await may_use_group(options, settings.kafka_group + g)}
-        return read, groups
-
-    for user, (read, _, group) in RIGHTS.items():
-        wanted = (read, set() if group is None else {group})
-
-        async def has_them(user: str = user, wanted: tuple[set[str], set[str]] = wanted) -> bool:
-            return await rights_of(user) == wanted
-
-        await wait_until(has_them, PATIENCE_S, f"{user} has {wanted}, and not {await rights_of(user)}")
 
 
 async def test_programs_work_with_their_rights(

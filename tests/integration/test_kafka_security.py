@@ -1,22 +1,17 @@
 """Secured brokers: every client logs in, or reports why it was refused."""
 
 import asyncio
-import itertools
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from infrastructure import Kafka as Broker
-from infrastructure import fresh_topics, run_apart, wait_until
-from processes import Service
+from infrastructure import run_apart, wait_until
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.doctor.checks import CheckResult, run_checks
-from tarsy_scoring.doctor.systems import broker_checks
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer
@@ -24,7 +19,6 @@ from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
 from tarsy_scoring_lab.broker import kafka_lacks
-from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 pytestmark = pytest.mark.skipif(kafka_lacks() is not None, reason=f"Apache Kafka cannot run here: {kafka_lacks()}")
 
@@ -186,72 +180,3 @@ async def test_a_login_that_is_refused_later_is_reported_and_survived(
 
     assert [record.value for record in taken] == [b"value"]
     assert {(line["event"], line["what"]) for line in lines} == {("kafka.away", "intake")}
-
-
-# --- the whole service ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def service(
-    tmp_path: Path, database_url: str, broker: SecuredKafka, login: Login, judge: ScriptedJudge
-) -> AsyncIterator[Service]:
-    """An installation whose processes use SCRAM over TLS; the test itself uses the open listener."""
-    topics = fresh_topics(Broker(broker.bootstrap_servers, broker.name))
-    installation = Service(tmp_path, database_url, topics, judge)
-    installation.env |= login("SCRAM")
-    try:
-        yield installation
-    finally:
-        await installation.close()
-
-
-async def test_rolling_signals_are_published_over_secured_listeners(service: Service) -> None:
-    """The stream library consumes and our own client publishes: both log in."""
-    topic = f"insights-of-{service.topics.group}"
-    insights = service.command("insights", SCORING_CREATE_TOPICS="true", SCORING_TOPIC_SCORING_INSIGHTS=topic)
-    await insights.ready()
-    service.worker()
-    sessions = (f"session-{n}" for n in itertools.count())
-
-    async def consumed() -> bool:
-        """One session more is scored each time, because events that precede the first join are not read."""
-        session_id = next(sessions)
-        service.add_session(session_id)
-        await service.announce(session_id)
-        await service.score_becomes(session_id, "completed")
-        return 'insights_events_total{result="counted"}' in (await insights.get("/metrics"))[1]
-
-    async def published() -> bool:
-        return bool(await service.records(topic))
-
-    await wait_until(consumed, 60, "the end of the score is consumed")
-    await wait_until(published, 60, "its chain is published")
-    assert await insights.stop() == 0
-    assert PASSWORD not in insights.log
-
-
-async def test_the_doctor_names_all_missing_permissions(broker: SecuredKafka, login: Login) -> None:
-    """It asks with each operation and writes nothing. Without DESCRIBE_CONFIGS it makes no check of configurations."""
-    names = {f"SCORING_TOPIC_{what}": new_topic() for what in ("SESSION_COMPLETED", "SCORING_EVENTS", "DEAD_LETTERS")}
-    settings = load_settings(login("SCRAM", group=new_topic()) | names | {"SCORING_CREATE_TOPICS": "true"})
-    written = settings.topic_scoring_events, settings.topic_dead_letters
-    await ensure_topics(settings, [settings.topic_session_completed, settings.topic_rescore_requested, *written])
-    await broker.allow(USER, "WRITE", "topic", settings.topic_session_completed)
-    await broker.allow(USER, "READ", "topic", settings.topic_scoring_events)
-    await broker.allow("another", "READ", "group", settings.kafka_group)
-
-    async def result(name: str) -> CheckResult:
-        return {result.name: result for result in await run_checks(broker_checks(settings))}[name]
-
-    lacking = f"this login lacks READ on {settings.topic_session_completed}, READ on the group {settings.kafka_group}"
-
-    async def has_all_rules() -> bool:
-        return (await result("topic-permissions")).found == lacking
-
-    await wait_until(has_all_rules, 60, "the broker applies every rule")
-    assert (await result("topic-permissions")).state == "failed"
-    limits = await result("topic-settings")
-    assert (limits.state, "DESCRIBE_CONFIGS" in limits.found) == ("skipped", True)
-    plain = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
-    for topic in written:
-        assert await read_all(plain, topic) == []

@@ -11,7 +11,7 @@ from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.kafka.connect import BrokerAway, check_brokers
-from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, may_read, may_use_group, read_topics
+from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, read_topics
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
@@ -27,7 +27,6 @@ def broker_checks(settings: Settings) -> list[Check]:
         Check("codecs", looks.codecs),
         Check("brokers", looks.brokers),
         Check("topics", looks.topics, ["brokers"]),
-        Check("topic-permissions", looks.permissions, ["topics"]),
         Check("topic-settings", looks.settings_of_topics, ["topics"]),
     ]
 
@@ -68,15 +67,6 @@ class _BrokerLooks:
                 "create it, let the service do it (SCORING_CREATE_TOPICS=true), or grant DESCRIBE",
             )
         return ", ".join(f"{t.name} ({t.partitions} partitions)" for t in self._found)
-
-    async def permissions(self) -> str:
-        options, group = self._options, self._settings.kafka_group
-        lacking = [f"READ on {topic}" for topic in self._taken_in if not await may_read(options, topic)]
-        if not await may_use_group(options, group):
-            lacking.append(f"READ on the group {group}")
-        if lacking:
-            raise CheckFault(f"this login lacks {', '.join(lacking)}", "grant it by ACL")
-        return "this login may read and use its group"
 
     async def settings_of_topics(self) -> str:
         """Check the cleanup policy, message sizes and in-sync replicas."""

@@ -9,7 +9,6 @@ the stop of one partition. The library works in separate tasks and goes on witho
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from tarsy_scoring.kafka.connect import (
     start_client,
     wait_out,
 )
-from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable
+from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable, known_position
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -304,12 +303,9 @@ class Consumer:
         lag = 0
         ends = {partition: self._consumer.highwater(partition) for partition in self._partitions()}
         for partition, end in ends.items():
-            if end is None:
-                continue
-            # A known position is returned without an await, so a timeout of 0 only cuts off unknown ones.
-            with contextlib.suppress(TimeoutError, KafkaError):
-                async with asyncio.timeout(0):
-                    lag += max(0, end - await self._consumer.position(partition))
+            position = await known_position(self._consumer, partition)
+            if end is not None and position is not None:
+                lag += max(0, end - position)
         return lag
 
     async def stop(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     CorruptRecordException,
-    IllegalStateError,
     KafkaError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
@@ -109,7 +108,7 @@ class PartitionReader:
             if not is_about_batch(error) and not isinstance(error, _ONE_PARTITION):
                 raise
             self._one_by_one.add(partition)
-            offset = await self._position(partition)
+            offset = await known_position(self._client, partition)
             if isinstance(error, RecordTooLargeError) and offset is not None:
                 offset -= 1  # the library has moved over it
                 self._client.seek(partition, offset)
@@ -118,10 +117,12 @@ class PartitionReader:
             self._one_by_one.discard(partition)
         return records
 
-    async def _position(self, partition: TopicPartition) -> int | None:
-        try:
-            # A known position is returned without an await, so a timeout of 0 only cuts off unknown ones.
-            async with asyncio.timeout(0):
-                return int(await self._client.position(partition))
-        except (TimeoutError, IllegalStateError):
-            return None
+
+async def known_position(client: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
+    """The next offset that the client returns; None before the brokers answered with the first one."""
+    try:
+        # A known position is returned without an await, so a timeout of 0 only cuts off unknown ones.
+        async with asyncio.timeout(0):
+            return int(await client.position(partition))
+    except (TimeoutError, KafkaError):
+        return None

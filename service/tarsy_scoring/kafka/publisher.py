@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,6 @@ from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
 
-LOG_OUTAGE_EVERY_S = 60.0  # how often the log repeats that an outage continues
 MAX_REQUEST_BYTES = 1_048_576
 MAX_BATCH_BYTES = 65_536  # an event costs the broker half as much CPU as in batches of a quarter of this
 STOP_TIMEOUT_S = 5.0
@@ -57,7 +55,6 @@ class Publisher:
         self._producer: AIOKafkaProducer | None = None
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._outage: BrokerAway | None = None
-        self._logged_at_s = 0.0
         self._stopping: set[asyncio.Task[None]] = set()
         self.is_idempotent = True
         # A larger message forms a batch alone, so that the size can cost no other message. Brokers compare
@@ -109,21 +106,13 @@ class Publisher:
                 await start_client(producer, self._options)
                 self._producer, self._outage = producer, None
             except BrokerAway as error:
-                await wait_out(error, "publisher", is_news=self._is_news(error))
+                is_news, self._outage = self._outage is None, error
+                await wait_out(error, "publisher", is_news=is_news)
             except KafkaError as error:
                 if not self.is_idempotent:
                     raise BrokerAway(f"cannot publish: {error!r}") from error
                 log.warning("kafka.not_idempotent", reason=repr(error), effect="a retry may repeat an event")
                 self.is_idempotent = False
-
-    def _is_news(self, error: BrokerAway) -> bool:
-        """Whether to log an outage: when it begins, and then once a minute."""
-        before, self._outage = self._outage, error
-        now_s = time.monotonic()
-        if before is not None and now_s < self._logged_at_s + LOG_OUTAGE_EVERY_S:
-            return False
-        self._logged_at_s = now_s
-        return True
 
     async def publish(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float

@@ -19,9 +19,6 @@ from tarsy_scoring.errors import ConfigurationError
 log = structlog.get_logger()
 
 REQUEST_TIMEOUT_MS = 10_000
-MAX_TOKEN_BYTES = 100_000
-
-_TLS_FILES = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
@@ -82,22 +79,15 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
     async def token(self) -> str:
         """The token. Raises: NoToken: The file holds none; the client treats that like any failed login."""
         try:
-            return await asyncio.to_thread(self._read)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise NoToken(
-                f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}"
-            ) from None
+            token = (await asyncio.to_thread(self._path.read_text, "ascii")).strip()
+        except (OSError, ValueError) as error:  # an error of the codec would quote the token
+            raise self._no_token(type(error).__name__) from None
+        if not token or not token.isprintable() or " " in token:
+            raise self._no_token("it is not one token")
+        return token
 
-    def _read(self) -> str:
-        with self._path.open("rb") as file:
-            token = file.read(MAX_TOKEN_BYTES + 1).strip()
-        if not token or len(token) > MAX_TOKEN_BYTES:
-            raise ValueError("it is empty" if not token else f"it is larger than {MAX_TOKEN_BYTES} bytes")
-        # Checked before decoding: an error of the codec would quote the token.
-        if not token.isascii() or any(byte <= 0x20 for byte in token):
-            raise ValueError("it is not one token")
-        return token.decode("ascii")
+    def _no_token(self, why: str) -> "NoToken":
+        return NoToken(f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}")
 
 
 class NoToken(KafkaError):  # type: ignore[misc]
@@ -109,7 +99,7 @@ class NoToken(KafkaError):  # type: ignore[misc]
 
 class _ReloadingContext(ssl.SSLContext):
     """
-    A TLS context that loads the files again when they have changed, before the next connection.
+    A TLS context that loads the files again for each connection.
 
     Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate
     whose key is not written yet, change nothing: the files loaded before stay in use.
@@ -122,32 +112,17 @@ class _ReloadingContext(ssl.SSLContext):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._stamp = _stamp(settings)
         self._loaded = _load_context(settings)
 
     # Event loops call this for each TLS connection: asyncio and uvloop alike.
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        if (stamp := _stamp(self._settings)) != self._stamp:
-            try:
-                self._loaded, self._stamp = _load_context(self._settings), stamp
-            except (ConfigurationError, OSError) as error:  # OSError: a file vanished between check and use
-                log.warning(
-                    "kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use"
-                )
-        return self._loaded.wrap_bio(*arguments, **options)
-
-
-def _stamp(settings: Settings) -> list[tuple[int, int, int] | None]:
-    """A value that changes when one of the TLS files is written or replaced."""
-    stamps: list[tuple[int, int, int] | None] = []
-    for name in _TLS_FILES:
-        path: Path | None = getattr(settings, name)
         try:
-            status = path.stat() if path is not None else None
-        except OSError:
-            status = None
-        stamps.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
-    return stamps
+            self._loaded = _load_context(self._settings)
+        except ConfigurationError as error:
+            log.warning(
+                "kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use"
+            )
+        return self._loaded.wrap_bio(*arguments, **options)
 
 
 def _load_context(settings: Settings) -> ssl.SSLContext:

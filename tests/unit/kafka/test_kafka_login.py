@@ -18,7 +18,7 @@ from secured_kafka import Authority
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
+from tarsy_scoring.kafka.security import NoToken, TokenFile, check_login, connection_options
 
 PLANTED = "planted7Secret"
 TLS = {"security_protocol": "SSL"}
@@ -198,29 +198,16 @@ async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
     assert (first, await provider.token()) == ("one", "two")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        pytest.param(None, "No such file", id="no-file"),
-        pytest.param(b" \n", "it is empty", id="empty"),
-        pytest.param(b"two words", "it is not one token", id="two"),
-        pytest.param(b"a\x01auth=Bearer b", "it is not one token", id="separator-of-the-protocol"),
-        pytest.param("schlüssel".encode(), "it is not one token", id="not-ascii"),
-        pytest.param(b"x" * (MAX_TOKEN_BYTES + 1), "it is larger than", id="too-large"),
-    ],
-)
-async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
-    tmp_path: Path, content: bytes | None, says: str
-) -> None:
+@pytest.mark.parametrize("content", [None, b" \n", b"two words", b"a\x01b", "schlüssel".encode()])
+async def test_a_token_that_cannot_be_read_is_a_refusal(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
 
-    with pytest.raises(Exception, match="SCORING_KAFKA_OAUTH_TOKEN_FILE") as refused:
+    with pytest.raises(NoToken, match="SCORING_KAFKA_OAUTH_TOKEN_FILE") as refused:
         await TokenFile(file).token()
 
-    assert says in str(refused.value)
-    assert not content or content.decode() not in str(refused.value)
+    assert not (content or b"").strip() or content.decode() not in str(refused.value)
 
 
 def der(certificate: Path) -> bytes:

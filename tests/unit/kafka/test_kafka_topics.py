@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaConnectionError
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka import connect, topics
 from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
+from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 
 Answer = Callable[[], Any]
 
@@ -79,34 +79,6 @@ def connected(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Admin:
     admin = Admin(answer)
     monkeypatch.setattr(topics, "AIOKafkaAdminClient", lambda **_: admin)
     return admin
-
-
-@pytest.mark.parametrize(("topic", "is_there"), [("theirs", True), ("mine", False)], ids=["seen", "unseen"])
-async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, topic: str, is_there: bool) -> None:
-    admin = connected(monkeypatch, lambda: ["theirs"])
-
-    assert await has_topic({}, topic) is is_there
-    assert admin.closed == 1
-
-
-async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds also when the caller stops in the middle of the topic."""
-    readers: list[Reader] = []
-
-    def make(*_: Any, **__: Any) -> Reader:
-        readers.append(Reader())
-        return readers[-1]
-
-    monkeypatch.setattr(topics, "AIOKafkaConsumer", make)
-    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
-
-    everything = [r.offset async for r in read_topic(settings, "t")]
-    some = read_topic(settings, "t")
-    first = await anext(some)
-    await some.aclose()  # type: ignore[attr-defined]
-
-    assert (everything, first.offset) == ([0, 1, 2], 0)
-    assert [reader.stopped for reader in readers] == [1, 1]
 
 
 async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
