@@ -4,8 +4,6 @@ import asyncio
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,8 +21,8 @@ from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.retention import pruning as retention
-from tarsy_scoring.retention.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.retention.pruning import EVENTS, OLD_SESSIONS, PARTS, Keep, Pruner
+from tarsy_scoring.retention.erasure import Inventory, erase, inventory
+from tarsy_scoring.retention.pruning import EVENTS, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -79,19 +77,6 @@ async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
 
 
 class TestErase:
-    async def test_a_dead_letter_that_only_contains_the_word_stays(self, scoring: Scoring) -> None:
-        """A session may have the id `status`, which is also a field of every message."""
-        bodies = ('{"session_id":"status"}', '{"session_id": "status"', '{"session_id": "other", "status": "failed"}')
-        for body in bodies:
-            statement = "INSERT INTO dead_letter_bodies VALUES (gen_random_uuid(), NULL, convert_to($1, 'UTF8'), '[]')"
-            await scoring.rows(statement, body)
-
-        removed = await erase(scoring.database, scoring.leases, "status", by="ada")
-
-        assert removed.rows["dead_letter_bodies"] == 2
-        left = await scoring.rows("SELECT convert_from(value, 'UTF8') AS body FROM dead_letter_bodies")
-        assert [r["body"] for r in left] == [bodies[2]]
-
     async def test_no_table_refers_to_the_erased_session(self, scoring: Scoring) -> None:
         """Neither its id nor its score's is left; `erasures` notes the erasure under a hash of the id."""
         await fill(scoring, "session-22")
@@ -141,17 +126,6 @@ class TestErase:
         assert removed.open_scores == 0
         assert await scoring.claim() == []
         assert await scoring.value("SELECT count(*) FROM scoring_requests WHERE disposition = 'deferred'") == 0
-
-    async def test_a_request_deferred_at_the_last_moment_is_superseded(self, scoring: Scoring) -> None:
-        """It came between the cancel and the deletion; no score is left whose end would promote it."""
-        await scoring.claimed("session-1")
-        await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
-        await scoring.database.once(lambda c: forget_sessions(scoring.database, c, ["session-1"]))
-
-        assert {r["disposition"] for r in await scoring.rows("SELECT * FROM scoring_requests")} == {
-            "accepted",
-            "superseded",
-        }
 
     async def test_a_worker_that_judges_it_writes_nothing_afterwards(self, scoring: Scoring) -> None:
         """Its lease is gone, so it can store no turn, event or end, nor put the score back."""
@@ -267,12 +241,6 @@ class TestPrune:
         assert await prune(scoring) == {"scores": 3}
         assert {r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")} == {kept, recent}
 
-    async def test_a_score_that_waited_long_is_as_old_as_its_end(self, scoring: Scoring) -> None:
-        """It was created a year ago and failed last quarter, so it is not old."""
-        await store_score(scoring, "s", status="failed", at=YEAR, completed_at=QUARTER.isoformat())
-
-        assert await prune(scoring) == {}
-
     async def test_without_a_retention_only_expired_answers_are_removed(self, scoring: Scoring) -> None:
         score_id = await store_score(scoring, "s", 67, at=YEAR)
         for caller, age in (("ada", "25 hours"), ("bob", "23 hours")):
@@ -306,17 +274,6 @@ class TestPrune:
         ]
         assert await prune(scoring, Keep(replies_days=30)) == {}
 
-    async def test_replies_of_a_session_that_is_removed_are_not_rewritten_before(self, scoring: Scoring) -> None:
-        await fill(scoring, "old")
-        for table, column in (("sessions", "first_seen_at"), ("scoring_requests", "received_at")):
-            await scoring.rows(f"UPDATE {table} SET {column} = $1", YEAR)
-        await scoring.rows("UPDATE session_scores SET created_at = $1, completed_at = $1", YEAR)
-        await scoring.rows("UPDATE judge_turns SET created_at = $1", YEAR)
-        await scoring.rows("UPDATE anchor_sessions SET removed_at = $1", YEAR)
-        await scoring.rows("UPDATE scoring_events SET published_at = $1", YEAR)
-
-        assert await prune(scoring, Keep(scores_days=180, replies_days=180)) == {"sessions": 1}
-
     async def test_old_published_events_are_removed_and_the_position_is_kept(self, scoring: Scoring) -> None:
         """`forgotten` is the last removed position; it never falls."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
@@ -331,16 +288,6 @@ class TestPrune:
         assert await scoring.value("SELECT forgotten FROM relay_position") == 6
         assert await prune(scoring, Keep(events_days=3_000)) == {}
         assert await scoring.value("SELECT forgotten FROM relay_position") == 6
-
-    async def test_events_that_were_not_written_back_stay(self, scoring: Scoring) -> None:
-        """A write-back that is behind still finds its events."""
-        score_id = await store_score(scoring, "s", 67, at=QUARTER)
-        for _ in range(3):
-            await add_events(scoring, score_id, YEAR)
-        await scoring.rows("INSERT INTO write_back_bookmark (position) VALUES (3)")
-
-        assert await prune(scoring, is_written_back=True) == {"events": 3}
-        assert await prune(scoring) == {"events": 3}
 
     async def test_a_client_behind_removed_events_is_sent_an_overflow(self, scoring: Scoring) -> None:
         """A gap is reported; a session from its beginning means its events that are left."""
@@ -396,19 +343,6 @@ class TestPrune:
                 assert await prune(scoring) == {"scores": 2}
         assert await prune(scoring) == {"scores": 1}
 
-    async def test_two_clean_ups_beside_a_locked_session(self, scoring: Scoring) -> None:
-        """Each removes the rows that the other has not locked, and neither waits."""
-        for n in range(120):
-            await store_score(scoring, f"old-{n:03}", 67, at=YEAR + timedelta(minutes=n))
-        async with connected(scoring.url) as other, other.transaction():
-            await other.execute("SELECT FROM sessions WHERE session_id = 'old-113' FOR UPDATE")
-            async with asyncio.timeout(30):
-                first, second = await asyncio.gather(prune(scoring), prune(scoring))
-        assert first.get("sessions", 0) + second.get("sessions", 0) >= 100
-        await prune(scoring)
-        await prune(scoring)
-        assert await sessions_left(scoring) == set()
-
     async def test_a_session_that_is_no_longer_old_stays(
         self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -463,44 +397,6 @@ class TestPrune:
                 plan = "\n".join(r[0] for r in await prepared.fetch(30, parts[name].start, 10))
                 assert f"using {index} on" in plan, plan
                 assert "Seq Scan" not in plan.replace("Seq Scan on relay_floor", "")
-
-    async def test_scores_of_requests_and_replies_are_looked_up_one_by_one(self, scoring: Scoring) -> None:
-        """A join may read all scores for each batch."""
-        async with connected(scoring.url) as connection:
-            for part in PARTS:
-                if part.name in {"requests", "replies"}:
-                    prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(part.find))
-                    plan = "\n".join(r[0] for r in await prepared.fetch(30, part.start, 10))
-                    assert "SubPlan" in plan, plan
-                    assert "Join" not in plan, plan
-
-    async def test_a_batch_of_sessions_looks_at_no_further_ones(self, scoring: Scoring) -> None:
-        """They are found in the order of their end; a sort would look at all that are old, for each batch."""
-        async with connected(scoring.url) as connection, connection.transaction():
-            await connection.execute("SET LOCAL enable_seqscan = off")
-            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(OLD_SESSIONS))
-            plan = "\n".join(r[0] for r in await prepared.fetch(30, retention.BEGINNING, "", 10))
-            assert "Index Scan Backward using sessions_recent" in plan, plan
-            assert "Sort" not in plan, plan
-
-    async def test_progress_of_sessions_counts_those_that_stay(self, scoring: Scoring) -> None:
-        """Their number is known before, so the time left can be shown; that of other rows is not counted."""
-        for n in range(3):
-            await store_score(scoring, f"old-{n}", 67, at=YEAR)
-        await store_score(scoring, "asked-again", 67, at=YEAR)
-        await scoring.accept(session_completed("asked-again"))
-        shown: dict[str, tuple[int | None, list[int]]] = {}
-
-        @contextmanager
-        def watch(part: str, total: int | None) -> Iterator[Callable[[int], None]]:
-            shown[part] = total, []
-            yield shown[part][1].append
-
-        removed = await Pruner(scoring.database, KEEP, share=1).run(watch)
-
-        assert removed["sessions"] == 3
-        assert shown.pop("sessions") == (4, [4])
-        assert {total for total, _ in shown.values()} == {None}
 
 
 async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:

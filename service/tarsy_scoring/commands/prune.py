@@ -1,7 +1,6 @@
 """`prune`: deletes expired rows, or with `--deleted-upstream` the sessions that TARSy has deleted."""
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,12 +67,11 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        is_written_back = settings.write_back_database_url is not None
-        pruner = Pruner(parts.database, Keep.of(settings, keep), is_written_back=is_written_back)
+        pruner = Pruner(parts.database, Keep.of(settings, keep))
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep_days=keep)
-        return await pruner.run(progress_bar if sys.stderr.isatty() else None)
+        return await pruner.run(progress_bar)
 
     counts = run_on_parts(work, settings)
     if as_json:

@@ -10,7 +10,8 @@ session again. Copies in Kafka, logs and backups are outside this service.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Mapping, Sequence, Set
+import re
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -19,11 +20,11 @@ import asyncpg
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.dead_letters.dead_letters import Body, body_of
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.retention.find_ids import mentions, session_ids
 
 Why = Literal["asked", "deleted_upstream"]
 
@@ -209,7 +210,40 @@ async def erased_hashes(database: Database) -> frozenset[str]:
 
 def is_about(body: Body, hashes: Set[str]) -> bool:
     """Whether a message holds a session id with such a hash."""
-    return any(hash_of(session_id) in hashes for session_id in session_ids(body.parts)) if hashes else False
+    return any(hash_of(session_id) in hashes for session_id in _session_ids(body.parts)) if hashes else False
+
+
+# --- ids in messages that may not be valid JSON ----------------------------------------------------------
+
+_ID_OR_MORE = re.compile(r"[A-Za-z0-9_.:@-]+")
+# A JSON escape, at any level of JSON text within JSON.
+_ESCAPE = re.compile(r"\\+(?:u([0-9A-Fa-f]{4})|[bfnrt])")
+
+
+def _texts(parts: Iterable[bytes]) -> Iterator[str]:
+    """
+    The texts of a message, with and without JSON escapes.
+
+    Session ids are ASCII, so they read the same in UTF-16 and UTF-32 without NUL bytes.
+    """
+    for part in parts:
+        for content in {part, part.replace(b"\0", b"")}:
+            text = content.decode("utf-8", "replace")
+            yield text
+            yield _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+
+
+def _mentions(session_id: str, parts: Iterable[bytes]) -> bool:
+    """Whether any part of a message holds the id, as a whole word."""
+    word = re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(session_id)}(?![A-Za-z0-9_-])")
+    return any(word.search(text) for text in _texts(parts))
+
+
+def _session_ids(parts: Iterable[bytes]) -> set[str]:
+    """Every word in a message's parts that may be a session id."""
+    words = {word for text in _texts(parts) for word in _ID_OR_MORE.findall(text)}
+    words |= {word.strip("_.:@-") for word in words}
+    return {word for word in words if SESSION_ID_PATTERN.fullmatch(word)}
 
 
 async def _bodies(database: Database, session_id: str) -> list[UUID]:
@@ -224,7 +258,7 @@ async def _bodies(database: Database, session_id: str) -> list[UUID]:
 
     # Without the short deadline of `Database.fetch`: a body may have many megabytes.
     while rows := await database.once(read_page):
-        found += [r["body_id"] for r in rows if mentions(session_id, body_of(dict(r)).parts)]
+        found += [r["body_id"] for r in rows if _mentions(session_id, body_of(dict(r)).parts)]
         after = rows[-1]["body_id"]
     return found
 

@@ -16,6 +16,7 @@ from tarsy_scoring.postgres.database import Database
 
 PAGE = 10_000  # rows read in one transaction
 _UUID, _NUMBER = UUID(int=0), 0  # before every key
+_LAST_KEY = "(SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +41,20 @@ class NameColumn:
     forgotten: str | None = None
 
     @property
-    def _value(self) -> str:
-        return self.column if self.field is None else f"{self.column} ->> '{self.field}'"
-
-    @property
-    def _holds(self) -> str:
-        return f"{self._value} = '{self.prefix}' || $1::text"
+    def _page(self) -> str:
+        """SQL for the page $2: its keys in order, and whether each row holds the name $1."""
+        value = self.column if self.field is None else f"{self.column} ->> '{self.field}'"
+        return f"""page AS MATERIALIZED (
+  SELECT {self.key} AS key, {value} = '{self.prefix}' || $1::text AS holds FROM {{schema}}.{self.table}
+  WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
+)"""
 
     @property
     def count(self) -> str:
         """Counts the rows in a page that hold the name $1, from the key $2 on, and gives the last key."""
         return f"""
-WITH page AS MATERIALIZED (
-  SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
-  WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
-)
-SELECT (SELECT count(*) FROM page WHERE holds) AS rows, (SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last
+WITH {self._page}
+SELECT (SELECT count(*) FROM page WHERE holds) AS rows, {_LAST_KEY}
 """
 
     @property
@@ -66,17 +65,13 @@ SELECT (SELECT count(*) FROM page WHERE holds) AS rows, (SELECT key FROM page OR
             new = f"jsonb_set({self.column}, ARRAY['{self.field}'], to_jsonb({new}))"
         also = f", {self.forgotten} = NULL" if self.forgotten else ""
         return f"""
-WITH page AS MATERIALIZED (
-  SELECT {self.key} AS key, {self._holds} AS holds FROM {{schema}}.{self.table}
-  WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
-), held AS MATERIALIZED (
+WITH {self._page}, held AS MATERIALIZED (
   SELECT {self.key} AS key FROM {{schema}}.{self.table}
   WHERE {self.key} IN (SELECT key FROM page WHERE holds) ORDER BY {self.key} FOR NO KEY UPDATE
 ), changed AS (
-  UPDATE {{schema}}.{self.table} t SET {self.column} = {new}{also} FROM held
-  WHERE t.{self.key} = held.key AND {self._holds} RETURNING 1
+  UPDATE {{schema}}.{self.table} t SET {self.column} = {new}{also} FROM held WHERE t.{self.key} = held.key RETURNING 1
 )
-SELECT (SELECT count(*) FROM changed) AS rows, (SELECT key FROM page ORDER BY key DESC LIMIT 1) AS last
+SELECT (SELECT count(*) FROM changed) AS rows, {_LAST_KEY}
 """
 
 

@@ -27,7 +27,6 @@ from tarsy_scoring.scores.latest import has_no_later, is_completed
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
-SESSIONS_LIMIT = 10_000_000  # counted for a progress bar, which takes a second for each million
 SHARE = 0.25  # of the time, spent in deletions; otherwise workers have the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -173,10 +172,6 @@ SELECT s.session_id, {_ENDED} AS at FROM {{schema}}.sessions s
 WHERE {_ENDED} < {_CUTOFF} AND ({_ENDED}, s.session_id) > ($2, $3) ORDER BY {_ENDED}, s.session_id LIMIT $4
 """
 
-COUNT_OLD_SESSIONS = f"""
-SELECT count(*) AS count FROM (SELECT FROM {{schema}}.sessions s WHERE {_ENDED} < {_CUTOFF} LIMIT {SESSIONS_LIMIT}) old
-"""
-
 # Locks those sessions in $2 that may be deleted, except for sessions that others have locked.
 LOCK_UNTOUCHED = f"""
 SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}
@@ -188,15 +183,13 @@ STILL_OLD = (
     f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 )
 
-LAST_POSITION = "SELECT position FROM {schema}.relay_position"
-
-# The first event at or after a position ($2), and whether it is old ($1 days).
-EVENT_FROM = f"""
-SELECT position, created_at < {_CUTOFF} AS is_old FROM {{schema}}.scoring_events
-WHERE position >= $2 ORDER BY position LIMIT 1
+# The last position before the first young event. Positions follow the order of commits, so earlier events are
+# older, give or take the length of one transaction.
+LAST_OLD_EVENT = f"""
+SELECT coalesce((SELECT position - 1 FROM {{schema}}.scoring_events
+                 WHERE position IS NOT NULL AND created_at >= {_CUTOFF} ORDER BY position LIMIT 1), r.position) AS position
+FROM {{schema}}.relay_position r
 """
-
-WRITTEN_BACK = "SELECT position FROM {schema}.write_back_bookmark"
 
 FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotten < $1"
 
@@ -224,8 +217,8 @@ class Keep:
 
 
 Watch = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Shows the progress of a part: gets its name and the number of rows to look at, gives a function that sets the number
-looked at. Only that of sessions is known, None: unknown."""
+"""Shows the progress of a part: gets its name and None, as no number of rows is known; gives a function that sets the
+number looked at."""
 
 
 @contextmanager
@@ -233,28 +226,11 @@ def _unwatched(_part: str, _total: int | None) -> Iterator[Callable[[int], None]
     yield lambda _done: None
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """
-    A batch.
-
-    Args:
-        looked: Rows looked at; some sessions may stay.
-        since: Where the next batch begins.
-    """
-
-    removed: int
-    looked: int
-    since: Any
-
-
 class Pruner:
     """
     Deletes expired rows.
 
     Args:
-        is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet
-            stay.
         share: Of the time, spent in deletions: above 0, at most 1.
         rest: Called between batches with the seconds to sleep; tests replace it.
     """
@@ -264,13 +240,11 @@ class Pruner:
         database: Database,
         keep: Keep,
         *,
-        is_written_back: bool = False,
         share: float = SHARE,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._keep = keep
-        self._is_written_back = is_written_back
         self._share = share
         self._rest = rest
 
@@ -292,7 +266,7 @@ class Pruner:
                 )
         return counts
 
-    async def run(self, watch: Watch | None = None) -> Mapping[str, int]:
+    async def run(self, watch: Watch = _unwatched) -> Mapping[str, int]:
         """
         Delete all expired rows. A cancel, a crash or an error leaves the rows that were not deleted yet.
 
@@ -311,10 +285,7 @@ class Pruner:
                 continue
             if part is EVENTS:
                 await self._fetch(FORGET_UP_TO, bound)
-            total = None
-            if watch is not None and part is SESSIONS:
-                total = (await self._fetch(COUNT_OLD_SESSIONS, bound))[0]["count"]
-            with (watch or _unwatched)(part.name.replace("_", " "), total) as show:
+            with watch(part.name.replace("_", " "), None) as show:
                 removed[part.name] = await self._remove(part, bound, show)
         return removed
 
@@ -323,64 +294,49 @@ class Pruner:
         removed = looked = 0
         since: Any = (BEGINNING, "") if part is SESSIONS else part.start
         while True:
-            started, before = time.monotonic(), since
-            page = await self._remove_page(part, bound, since)
-            since = page.since
-            if page.looked == 0 and since == before:
+            started = time.monotonic()
+            removed_here, looked_here, since = await self._remove_page(part, bound, since)
+            if looked_here == 0:
                 return removed
-            removed, looked = removed + page.removed, looked + page.looked
+            removed, looked = removed + removed_here, looked + looked_here
             show(looked)
             await self._rest((time.monotonic() - started) * (1 / self._share - 1))
 
-    async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> _Page:
-        """Delete a part's next rows in one transaction."""
+    async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> tuple[int, int, Any]:
+        """
+        Delete a part's next rows in one transaction.
 
-        async def work(connection: Connection) -> _Page:
+        Returns:
+            Deleted rows, rows looked at (some sessions may stay), and where the next page begins.
+        """
+
+        async def work(connection: Connection) -> tuple[int, int, Any]:
             if part is SESSIONS:
                 return await self._remove_sessions(connection, bound, since)
             [row] = await connection.fetch(self._database.sql(part.statement), bound, since, part.batch)
-            return _Page(
-                row["removed"], row["removed"], since if row["ended_at"] is None else row["ended_at"]
-            )
+            return row["removed"], row["removed"], row["ended_at"]
 
         return await self._database.once(work)
 
-    async def _remove_sessions(self, connection: Connection, days: int, since: tuple[datetime, str]) -> _Page:
+    async def _remove_sessions(
+        self, connection: Connection, days: int, since: tuple[datetime, str]
+    ) -> tuple[int, int, Any]:
         sql = self._database.sql
         found = await connection.fetch(sql(OLD_SESSIONS), days, *since, SESSIONS.batch)
         if not found:
-            return _Page(0, 0, since)
+            return 0, 0, since
         ids = [r["session_id"] for r in found]
         for statement in (LOCK_UNTOUCHED, STILL_OLD):
             ids = [r["session_id"] for r in await connection.fetch(sql(statement), days, ids)]
         number = await forget_sessions(self._database, connection, ids)
-        return _Page(number, len(found), (found[-1]["at"], found[-1]["session_id"]))
+        return number, len(found), (found[-1]["at"], found[-1]["session_id"])
 
     async def _bound(self, part: ExpiringRows) -> int | None:
         """The argument $1 of `part.find`; None: all rows are kept."""
         days: int | None = getattr(self._keep, part.kept_as)
-        return days if days is None or part is not EVENTS else await self._last_old_event(days)
-
-    async def _last_old_event(self, days: int) -> int:
-        """
-        Find the last old event's position, by binary search.
-
-        With the write-back, events that it has not read yet do not count as old.
-        """
-        # Positions follow the order of commits, so earlier events are older, give or take the length of one
-        # transaction.
-        [row] = await self._fetch(LAST_POSITION)
-        low, high = 0, row["position"]
-        if self._is_written_back and (written := await self._fetch(WRITTEN_BACK)):
-            high = min(high, written[0]["position"])
-        while low < high:
-            middle = (low + high + 1) // 2
-            found = await self._fetch(EVENT_FROM, days, middle)
-            if found and found[0]["is_old"]:
-                low = min(found[0]["position"], high)
-            else:
-                high = middle - 1
-        return low
+        if days is None or part is not EVENTS:
+            return days
+        return int((await self._fetch(LAST_OLD_EVENT, days))[0]["position"])
 
     async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
         return await self._database.once(lambda c: c.fetch(self._database.sql(statement), *arguments))
