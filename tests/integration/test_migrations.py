@@ -5,9 +5,7 @@ import multiprocessing
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +27,6 @@ BASELINE = schema.migrations_dir() / "versions" / "0001_pre_baseline.py"
 TABLES = set(re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", BASELINE.read_text()))
 REVISIONS = [r.number for r in known_revisions()]
 NEWEST = REVISIONS[-1]
-RELEASED = "0001"  # of the last release; before the first one, the baseline
 
 
 async def migrated(url: str, of_schema: str = "public", **how: Any) -> list[str]:
@@ -149,24 +146,6 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
         await scoring.rows(add, "production", "cancelled")
 
 
-async def test_a_watch_sees_each_revision_that_is_done(empty_database_url: str, revisions: Path) -> None:
-    seen: list[int | str] = []
-
-    @contextmanager
-    def watch(_what: str, revisions: int) -> Iterator[Callable[[int], None]]:
-        seen.append(f"of {revisions}")
-        yield seen.append
-
-    for number in (1, 2):
-        add_revision(revisions, later(number), "pre", f"CREATE TABLE more_{number} ()", f"DROP TABLE more_{number}")
-    await migrated(empty_database_url, watch=watch)
-    await migrated(empty_database_url, down=NEWEST, watch=watch)
-    await migrated(empty_database_url, down=NEWEST, watch=watch)
-
-    every = range(1, len(REVISIONS) + 3)
-    assert seen == [f"of {len(REVISIONS) + 2}", *every, "of 2", 1, 2, "of 0"]
-
-
 async def test_a_schema_of_its_own_is_migrated_alone(empty_database_url: str) -> None:
     assert await migrated(empty_database_url, "Team_Scoring") == REVISIONS
 
@@ -213,11 +192,6 @@ async def test_a_transaction_pooler_is_refused_while_a_revision_is_pending(empty
 
         await migrated(empty_database_url)
         assert await migrated(pooler.url) == []
-
-
-async def test_a_pooler_of_sessions_is_no_obstacle(empty_database_url: str) -> None:
-    async with TransactionPooler(empty_database_url, servers=10, keeps_sessions=True) as pooler:
-        assert await migrated(pooler.url) == REVISIONS
 
 
 async def test_a_failed_revision_is_rolled_back(empty_database_url: str, revisions: Path) -> None:
@@ -313,27 +287,6 @@ async def test_a_start_needs_only_pre_revisions(empty_database_url: str, revisio
         add_revision(revisions, later(2), "pre", "ALTER TABLE sessions ADD more int")
         with pytest.raises(StartRefused, match=f"lacks {later(2)}"):
             await check_migrated(connection, "public")
-
-
-async def test_pre_revisions_only_add(empty_database_url: str, revisions: Path) -> None:
-    """The version before still finds all that it reads, and all that it writes is still accepted."""
-    add_revision(
-        revisions, later(1), "pre", "ALTER TABLE sessions ADD more text DEFAULT ''", "ALTER TABLE sessions DROP more"
-    )
-    await migrated(empty_database_url, phase="pre")
-    columns, constraints, indexes = [set(part) for part in await shape(empty_database_url)]
-    await migrated(empty_database_url, down=RELEASED)
-    columns_before, constraints_before, indexes_before = [set(part) for part in await shape(empty_database_url)]
-    known = {table for table, *_ in columns_before}
-    of_known = re.compile(rf"CREATE UNIQUE INDEX \w+ ON public\.({'|'.join(known)}) ")
-
-    assert columns_before <= columns
-    assert constraints_before <= constraints
-    assert {d for [d] in indexes_before if "UNIQUE" in d} <= {d for [d] in indexes}
-    for table, column, _type, default, nullable in columns - columns_before:
-        assert nullable == "YES" or default or table not in known, f"{table}.{column} would refuse the version before"
-    assert not known & {table for table, *_ in constraints - constraints_before}
-    assert not [d for [d] in indexes - indexes_before if of_known.match(d)]
 
 
 async def test_an_older_version_starts_on_a_newer_database(database_url: str) -> None:

@@ -77,20 +77,6 @@ async def test_a_contact_is_given_up_in_time(
     assert await asyncio.gather(*(database.once(one) for _ in range(CONNECTIONS))) == [1] * CONNECTIONS
 
 
-async def test_more_callers_than_connections_are_all_given_up(
-    proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One after another they would take 20 s."""
-    monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
-    proxy.fall_silent()
-
-    began = time.monotonic()
-    ends = await asyncio.gather(*(database.once(one) for _ in range(40 * CONNECTIONS)), return_exceptions=True)
-
-    assert {type(end) for end in ends} == {DatabaseAway}
-    assert time.monotonic() - began < IN_TIME_S
-
-
 async def test_a_cancelled_caller_does_not_wait_for_the_rollback(proxy: DatabaseProxy, database: Database) -> None:
     """The rollback gets a short time, and the cancellation is raised."""
 

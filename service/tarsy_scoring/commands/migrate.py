@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import json_option, print_json, progress_bar, settings_of_environment
+from tarsy_scoring.commands.shared import json_option, print_json, settings_of_environment
 
 
 @click.command()
@@ -27,9 +27,7 @@ def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
-    done = migrate_tables(
-        settings.require_database(), settings.database_schema, phase=phase, down=down, watch=progress_bar
-    )
+    done = migrate_tables(settings.require_database(), settings.database_schema, phase=phase, down=down)
     what = "undone" if down else "applied"
     if as_json:
         print_json({what: done})

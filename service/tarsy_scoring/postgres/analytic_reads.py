@@ -55,18 +55,16 @@ class AnalyticReads(Database):
             DatabaseAway, ConfigurationError: See `Database.once`.
         """
         try:
+            # A `TimeoutError` is that of this limit: `Database.once` translates every other one.
             async with asyncio.timeout(self._read_s):
                 return await super().once(work)
-        except TimeoutError as error:  # of this limit: `Database.once` translates every other one
-            raise self._too_slow() from error
-        except DatabaseAway as error:
-            if isinstance(error.__cause__, _TOO_SLOW):
-                raise self._too_slow() from error
-            raise
+        except (TimeoutError, DatabaseAway) as error:
+            if isinstance(error, DatabaseAway) and not isinstance(error.__cause__, _TOO_SLOW):
+                raise
+            raise ReadTooSlow(
+                f"a read over many scores at {self.place} did not end within {self._read_s:g} s"
+            ) from error
 
     async def single(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """As `fetch`: a read over many scores needs a time limit."""
         return await self.fetch(statement, *arguments)
-
-    def _too_slow(self) -> ReadTooSlow:
-        return ReadTooSlow(f"a read over many scores at {self.place} did not end within {self._read_s:g} s")

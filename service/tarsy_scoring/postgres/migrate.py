@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import Literal
 
 import asyncpg
@@ -19,8 +17,6 @@ from tarsy_scoring.postgres.revisions import Revision, migrations_dir, revisions
 from tarsy_scoring.postgres.url import place_of
 
 Phase = Literal["pre", "post"]
-Watch = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Shows the progress: gets a name and the number of revisions, gives a function that sets the number done."""
 
 
 def migrate(
@@ -29,7 +25,6 @@ def migrate(
     *,
     phase: Phase | None = None,
     down: str | None = None,
-    watch: Watch | None = None,
 ) -> list[str]:
     """
     Upgrade the tables to the newest revision, or downgrade them to `down` (`base` removes all of them).
@@ -45,7 +40,6 @@ def migrate(
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
             None upgrade to the newest.
-        watch: Shows the progress.
 
     Returns:
         The revisions applied (or undone), in order.
@@ -66,13 +60,11 @@ def migrate(
     try:
         before = asyncio.run(_read_revision(database_url, schema))
         if down is not None:
-            with _watching(config, watch, _height(numbers, before) - _height(numbers, down)):
-                command.downgrade(config, down)
+            command.downgrade(config, down)
         elif (before is None or before in numbers) and (
             wanted := _pending(known[_height(numbers, before) :], phase)
         ):
-            with _watching(config, watch, len(wanted)):
-                command.upgrade(config, wanted[-1].number)
+            command.upgrade(config, wanted[-1].number)
         after = asyncio.run(_read_revision(database_url, schema))
     except asyncpg.ClientConfigurationError as error:
         raise misconfigured(database_url, error) from error
@@ -87,18 +79,6 @@ def migrate(
 def _pending(revisions: list[Revision], phase: Phase | None) -> list[Revision]:
     """The revisions that this phase applies: `pre` stops before the first `post`."""
     return list(takewhile(lambda r: not (phase == "pre" and r.phase == "post"), revisions))
-
-
-@contextmanager
-def _watching(config: Config, watch: Watch | None, revisions: int) -> Iterator[None]:
-    """Show how many revisions are done, while `migrations/env.py` runs them."""
-    if watch is None:
-        yield
-        return
-    done = count(1)
-    with watch("migrating", revisions) as show:
-        config.attributes["on_version_apply"] = lambda **_: show(next(done))
-        yield
 
 
 async def _read_revision(database_url: str, schema: str) -> str | None:
