@@ -25,11 +25,17 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.retention.erasure import hash_of
 from tarsy_scoring.tarsy import bridge as bridge_module
 from tarsy_scoring.tarsy import sessions as tarsy_sessions
-from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TarsyPool
 from tarsy_scoring.tarsy.schema import SESSION_TABLES
-from tarsy_scoring.tarsy.sessions import STATUSES, EndedSession, TarsySessions, open_tarsy_sessions, sessions_gone
+from tarsy_scoring.tarsy.sessions import (
+    BEGINNING,
+    STATUSES,
+    EndedSession,
+    TarsySessions,
+    open_tarsy_sessions,
+    sessions_gone,
+)
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import create_tables
 
@@ -176,7 +182,6 @@ async def end(tarsy: Tarsy, session_id: str, status: str = "completed") -> None:
 
 async def swept(bridge: Bridge) -> Bridge:
     """The bridge after a look and a whole sweep."""
-    await bridge.open_bookmark()
     bridge.request_sweep()
     await run_dry(bridge)
     return bridge
@@ -265,23 +270,20 @@ async def test_an_unusable_session_id_is_logged_once(start: Start, topic: Topic,
     assert sorted(logged) == [("-x" + 58 * "y", 1002), ("a b\\n\\x1b[2J", 8)]
 
 
-# Unreadable values, and the names of the columns that the event lacks.
-DEEP, LONG = "[" * 3000 + "]" * 3000, "9" * 5000
+# Unreadable values of rows, each with whether the event has the labels.
+DEEP = "[" * 3000 + "]" * 3000
 ODD_VALUES = {
-    "never": ("completed_at = 'infinity'", ["completed_at"]),
-    "always": ("completed_at = '-infinity'", ["completed_at"]),
-    "year-20000": ("completed_at = '20000-01-01'", ["completed_at"]),
-    "before-christ": ("completed_at = '0044-03-15 BC'", ["completed_at"]),
-    "zero-time-of-go": ("completed_at = '0001-01-01 00:00:00+00'", ["completed_at"]),
-    "deep-labels": (f"labels = '{DEEP}'", ["labels"]),
-    "deep-label": (f"""labels = '{{"a": {DEEP}}}'""", ["labels"]),
-    "label-of-many-digits": (f"""labels = '{{"a": {LONG}}}'""", ["labels"]),
-    "both": (f"completed_at = 'infinity', labels = '{DEEP}'", ["completed_at", "labels"]),
+    "never": ("completed_at = 'infinity'", True),
+    "year-20000": ("completed_at = '20000-01-01'", True),
+    "before-christ": ("completed_at = '0044-03-15 BC'", True),
+    "zero-time-of-go": ("completed_at = '0001-01-01 00:00:00+00'", True),
+    "deep-label": (f"""labels = '{{"a": {DEEP}}}'""", False),
+    "label-of-many-digits": (f"""labels = '{{"a": {"9" * 5000}}}'""", False),
 }
 
 
-async def test_an_unreadable_value_is_left_out_of_the_event(start: Start, topic: Topic, tarsy: Tarsy) -> None:
-    """It is logged once per session and affects no neighbour."""
+async def test_an_unreadable_value_stops_no_session(start: Start, topic: Topic, tarsy: Tarsy) -> None:
+    """Labels are left out, which is logged once per session; the creation counts as the end before 1970."""
     for name, (change, _) in ODD_VALUES.items():
         await put(tarsy, name, labels='["watch"]')
         await tarsy.execute(f"UPDATE alert_sessions SET {change} WHERE session_id = '{name}'")
@@ -292,13 +294,11 @@ async def test_an_unreadable_value_is_left_out_of_the_event(start: Start, topic:
 
     by_session = {e.session_id: e for e in await topic.events()}
     assert await topic.ids() == sorted(["neighbour", *ODD_VALUES])
-    assert by_session.pop("neighbour").labels == {"watch": "true"}
-    for session_id, event in by_session.items():
-        left_out = ODD_VALUES[session_id][1]
-        assert event.completed_at == (NOW if "completed_at" in left_out else NOW + timedelta(minutes=1)), session_id
-        assert event.labels == ({} if "labels" in left_out else {"watch": "true"}), session_id
-    logged = [(line["session_id"], line["left_out"]) for line in logs if line["event"] == "bridge.read_in_part"]
-    assert sorted(logged) == sorted((session_id, left_out) for session_id, (_, left_out) in ODD_VALUES.items())
+    assert all(by_session[s].completed_at == NOW for s in ("before-christ", "zero-time-of-go"))
+    labelled = {s for s, event in by_session.items() if event.labels == {"watch": "true"}}
+    assert labelled == {"neighbour", *(s for s, (_, has_labels) in ODD_VALUES.items() if has_labels)}
+    logged = [line["session_id"] for line in logs if line["event"] == "bridge.read_in_part"]
+    assert sorted(logged) == sorted(by_session.keys() - labelled)
 
 
 async def test_an_erased_session_is_not_announced_again(
@@ -354,23 +354,6 @@ async def test_an_old_open_session_is_never_lost(start: Start, topic: Topic, tar
     assert await value(database, "SELECT count(*) FROM bridge_announced") == 0
 
 
-async def test_too_many_open_sessions_hold_back_the_settling(
-    start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The memory of open sessions is bounded; later sweeps find the others."""
-    monkeypatch.setattr(tarsy_sessions, "SWEEP_LIMIT", 2)
-    for n in range(4):
-        await put(tarsy, f"s{n}", "pending", created=NOW - 9 * DAY + n * HOUR)
-    await put(tarsy, "other", "in_progress", created=NOW - 9 * DAY)
-    await swept(start())
-    assert await value(database, "SELECT settled_before FROM bridge_bookmark") == NOW - 9 * DAY + HOUR
-    await tarsy.execute("UPDATE alert_sessions SET status = 'cancelled'")
-
-    await swept(start())
-
-    assert await topic.ids() == ["other", "s0", "s1", "s2", "s3"]
-
-
 async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
     start: Start, topic: Topic, tarsy: Tarsy
 ) -> None:
@@ -400,7 +383,6 @@ async def test_a_sweep_over_two_servers_settles_nothing(
     elsewhere = tarsy_sessions.SERVER.replace("pg_is_in_recovery() ||", "'another' ||")
     assert elsewhere != tarsy_sessions.SERVER
     bridge = start()
-    await bridge.open_bookmark()
     await bridge.run_once()
     monkeypatch.setattr(tarsy_sessions, "SERVER", elsewhere)
     await run_dry(bridge)
@@ -434,17 +416,18 @@ async def test_a_bridge_that_lost_the_bookmark_moves_nothing(
     """Another process starts anew while this one sweeps, which then settles nothing."""
     await put(tarsy, "old", created=NOW - 5 * DAY)
 
+    started_anew = asyncio.Event()
+
     class Slow(TarsySessions):
         async def ended_page(self, status: str, *place: Any) -> tuple[str, list[EndedSession]]:
             if status == STATUSES[-1]:
-                await start(BEGINNING).open_bookmark()
+                await start(BEGINNING).run_once()
+                started_anew.set()
             return await super().ended_page(status, *place)
 
     late = start(NOW - DAY, sessions=Slow(open_tarsy_sessions(settings).tarsy))
-    await late.open_bookmark()
-    with capture_logs() as logs:
-        while "bridge.overtaken" not in {line["event"] for line in logs}:
-            await late.run_once()
+    while not started_anew.is_set():
+        await late.run_once()
     assert await value(database, "SELECT since = 'epoch' AND settled_before = 'epoch' FROM bridge_bookmark")
 
     await swept(start())
@@ -459,7 +442,6 @@ async def test_a_sweep_of_a_process_that_died_is_repeated_without_its_events(
     for n in range(8):
         await put(tarsy, f"s{n}", created=NOW - 5 * DAY + timedelta(seconds=n))
     dying = start()
-    await dying.open_bookmark()
     while not await topic.ids():
         assert await dying.run_once()
 
@@ -467,32 +449,6 @@ async def test_a_sweep_of_a_process_that_died_is_repeated_without_its_events(
 
     assert await topic.ids() == [f"s{n}" for n in range(8)]
     assert await value(database, "SELECT count(*) FROM bridge_announced") == 0
-
-
-async def test_a_removed_bookmark_is_written_again(
-    start: Start, topic: Topic, tarsy: Tarsy, database: Database
-) -> None:
-    """The open sessions are stored anew with it; ends from before `since` stay unannounced."""
-    await put(tarsy, "before", created=NOW - HOUR)
-    for session_id in ("slow", "slower"):
-        await put(tarsy, session_id, "in_progress", created=NOW - 9 * DAY)
-    bridge = await swept(start(None))
-    since = await value(database, "SELECT since FROM bridge_bookmark")
-    await execute(database, "DELETE FROM bridge_bookmark; DELETE FROM bridge_announced")
-    await end(tarsy, "slow")
-    await put(tarsy, "meanwhile", created=datetime.now(UTC))
-    bridge.wake()
-
-    await run_dry(bridge)
-
-    assert await topic.ids() == ["meanwhile", "slow"]
-    assert await value(database, "SELECT since FROM bridge_bookmark") == since
-    await execute(database, "DELETE FROM bridge_bookmark")
-    await swept(bridge)
-    assert await value(database, "SELECT since FROM bridge_bookmark") == since, "at the next lead as well"
-    await end(tarsy, "slower")
-    await swept(start(None))
-    assert await topic.ids() == ["meanwhile", "slow", "slower"]
 
 
 async def test_settled_sessions_are_forgotten_and_not_read_again(
@@ -570,7 +526,6 @@ async def test_the_bookmark_waits_for_the_broker(
     for n in range(4):
         await put(tarsy, f"s{n}", created=created + timedelta(seconds=n))
     bridge = start(publisher=Unacknowledged(settings))
-    await bridge.open_bookmark()
 
     with pytest.raises(BrokerAway, match="2 of 4"):
         await run_dry(bridge)
@@ -595,17 +550,14 @@ class SmallMessages(Publisher):
 async def test_an_event_that_is_too_large_stops_no_other(
     start: Start, topic: Topic, settings: Settings, tarsy: Tarsy
 ) -> None:
-    """It is sent without labels, or not at all if still too large; others are sent once."""
+    """It is not sent; others are sent once."""
     for n in range(3):
         await put(tarsy, f"s{n}", created=NOW + timedelta(seconds=n))
-    await put(tarsy, "many-labels", labels=f'["{"x" * 700}"]')
     await put(tarsy, "large", alert_type="x" * 200)
 
     await swept(await swept(start(publisher=SmallMessages(settings))))
 
-    labels = {e.session_id: e.labels for e in await topic.events()}
-    assert await topic.ids() == ["many-labels", "s0", "s1", "s2"]
-    assert labels["many-labels"] == {}
+    assert await topic.ids() == ["s0", "s1", "s2"]
 
 
 # --- processes and outages --------------------------------------------------------------------------------
@@ -705,8 +657,7 @@ async def test_every_read_uses_an_index(altered: Tarsy) -> None:
     for statement, arguments in (
         (tarsy_sessions.ENDED_PAGE, ("'completed'", "now() - interval '3 hours'", "''", "1000")),
         (tarsy_sessions.OPEN_STATUSES, (ended,)),
-        (tarsy_sessions.OPEN_SESSIONS, ("ARRAY['in_progress', 'pending']", "now() - interval '1 day'", "10000")),
-        (tarsy_sessions.OPEN_SESSIONS, ("ARRAY['in_progress', 'pending']", "'infinity'", "2000")),
+        (tarsy_sessions.OPEN_SESSIONS, ("ARRAY['in_progress', 'pending']", "2000")),
         (tarsy_sessions.ENDED_OF_THESE, (ended, "ARRAY[md5('7'), md5('8')]")),
         (tarsy_sessions.ENDED_OF_THE_NEWEST, (ended, "interval '5 minutes'", "1000")),
         (tarsy_sessions.STILL_THERE, ("ARRAY[md5('7'), md5('8')]",)),

@@ -195,34 +195,17 @@ async def test_scores_wait_for_a_source_that_is_away(
     assert [line["event"] for line in lines if line["event"].startswith("source.")] == ["source.away", "source.answers"]
 
 
-async def test_a_database_without_connections_is_described(tarsy_database_url: str) -> None:
-    async with a_database(tarsy_database_url) as tarsy:
-        await tarsy.go_away()
-        with pytest.raises(Exception, match="it accepts no connections"):
-            await tarsy.source.check()
-        await tarsy.come_back()
-
-
 async def _refuse(_: web.Request) -> web.Response:
     return web.json_response({"message": "Internal Server Error"}, status=500)
 
 
-async def _cut(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.close()
-    return web.Response()
-
-
-@pytest.mark.parametrize("fault", [_refuse, _cut], ids=["server error", "cut connection"])
-async def test_a_session_that_the_source_cannot_read_fails_alone(
-    service: Service, tarsy_database_url: str, fault: Any
-) -> None:
+async def test_a_session_that_the_source_cannot_read_fails_alone(service: Service, tarsy_database_url: str) -> None:
     """It burns its attempts while the other sessions are judged, and the source does not count as away."""
     await queue(service, tarsy_database_url, "bad", "good-1", "good-2")
     judge, metrics = HeldJudge(), Metrics()
     judge.may_answer.set()
     async with TarsyRest(tarsy_database_url) as tarsy:
-        tarsy.instead["/sessions/bad/trace"] = fault
+        tarsy.instead["/sessions/bad/trace"] = _refuse
         source = TarsyApi(tarsy.url)
         async with working(service, source, judge, metrics):
             await wait_until(lambda: all_are(service, "completed", "failed"), 60, "all scores have ended")
@@ -286,27 +269,3 @@ async def test_a_session_that_is_too_large_fails_alone_at_once(service: Service,
     assert failed["error_kind"] == "session_too_large"
     assert "SCORING_MAX_SESSION_BYTES allows 1,000,000" in failed["error_message"]
     assert metrics.registry.get_sample_value("tarsy_scoring_source_away") == 0
-
-
-async def test_too_many_calls_are_no_fault_of_a_session(service: Service, tarsy_database_url: str) -> None:
-    """The API lists sessions and refuses to give one: it is waited for as if it was away."""
-    await queue(service, tarsy_database_url, "one")
-    judge = HeldJudge()
-    judge.may_answer.set()
-    refused = 0
-
-    async def refuse(_: web.Request) -> web.Response:
-        nonlocal refused
-        refused += 1
-        return web.Response(status=429)
-
-    async with TarsyRest(tarsy_database_url) as tarsy:
-        tarsy.instead["/sessions/one"] = refuse
-        source = TarsyApi(tarsy.url)
-        async with working(service, source, judge):
-            await wait_until(lambda: refused >= 6, 30, "the session is asked for again and again")
-            tarsy.instead.clear()
-            await wait_until(lambda: all_are(service, "completed"), 60, "the score is judged")
-        await source.close()
-
-    assert (await scores(service))["one"][-1] == 0

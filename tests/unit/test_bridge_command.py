@@ -11,7 +11,7 @@ from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import decode_session_completed
 from tarsy_scoring.tarsy.announcer import event_id_of, message_of
-from tarsy_scoring.tarsy.sessions import EndedSession, LogOnce
+from tarsy_scoring.tarsy.sessions import EndedSession
 
 OURS = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -63,13 +63,6 @@ def test_an_event_id_never_changes() -> None:
     changed = ended(labels={}, chain_id=None, alert_type="x", created_at=NOW)
 
     assert event_id_of(changed) == event_id_of(ended()) == uuid.UUID("49f24d30-8029-5260-b35a-8029322ff976")
-
-
-def test_a_problem_is_logged_once_per_session() -> None:
-    """The number of remembered sessions is bounded; the oldest is forgotten first."""
-    logged = LogOnce(2)
-
-    assert [logged.is_first(session_id) for session_id in "aabcba"] == [True, False, True, True, False, True]
 
 
 def test_intake_understands_the_message() -> None:

@@ -8,9 +8,8 @@ import click
 from tarsy_scoring.commands.shared import moment, run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop_on_database
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
-from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
+from tarsy_scoring.tarsy.sessions import BEGINNING, open_tarsy_sessions
 from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from typing import Literal, TypeVar
@@ -27,8 +27,7 @@ from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
     close_pool,
     connection_of,
-    connector,
-    keep_session,
+    open_pool,
     own_limits,
     prepare_session,
     transaction_of,
@@ -47,7 +46,11 @@ CONTACT_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 TRIES = 10  # of work whose failure may last: a quarter of a minute, or five minutes of statement timeouts
 SETTLED_S = 60.0  # every wait tries more often than this, also if each try runs into the statement timeout
-_LOST_STATEMENT = asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError
+_STALE_CONNECTION = (
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidSQLStatementNameError,
+    asyncpg.DuplicatePreparedStatementError,
+)
 NOTIFY = "SELECT pg_notify(channel, count) FROM unnest($1::text[], $2::text[]) AS n(channel, count)"
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
 # Number of judging processes from which on their polls, one a second each, find a score within 0.1 s in half
@@ -140,7 +143,6 @@ class Database:
         self._has_to_send = asyncio.Event()
         self._kept: dict[Channel, bool] = {}
         self.judging = 0
-        self.is_available = False
         self._was_reached = False
         self._outage = Outage(SETTLED_S)
         self._limits = own_limits()
@@ -153,16 +155,13 @@ class Database:
             ConfigurationError: See `check_url`.
         """
         check_url(self._url(), "SCORING_DATABASE_URL")
-        self._pool = await asyncpg.create_pool(
-            self._url(),
-            connect=connector(self._url),
-            min_size=0,
+        self._pool = await open_pool(
+            self._url,
             max_size=self._pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
             init=prepare_session,
-            reset=keep_session,
         )
 
     def avoid_scans(self) -> None:
@@ -187,8 +186,7 @@ class Database:
         """The statement with our schema in place of `{schema}`."""
         return _qualified(statement, self.schema)
 
-    @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """
         One transaction on one connection; an error or a cancel rolls it back.
 
@@ -196,9 +194,7 @@ class Database:
             TimeoutError: It did not begin within `CONTACT_S`.
         """
         assert self._pool is not None, "open() comes first"
-        async with transaction_of(self._pool, CONTACT_S, self._limits) as connection:
-            yield connection
-        self.is_available = True
+        return transaction_of(self._pool, CONTACT_S, self._limits)
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
@@ -221,16 +217,10 @@ class Database:
             reaction = reaction_to(error)
             # A login that worked before is being replaced: the file of the URL follows the database, or is
             # ahead of it.
-            is_replaced = (
-                isinstance(error, asyncpg.InvalidAuthorizationSpecificationError) and self._was_reached
-            )
-            if reaction == "raise" and not is_replaced:
+            is_login = isinstance(error, asyncpg.InvalidAuthorizationSpecificationError)
+            if reaction == "raise" and not (is_login and self._was_reached):
                 raise
-            self.is_available = False
-            if (
-                isinstance(error, asyncpg.ReadOnlySQLTransactionError | _LOST_STATEMENT)
-                and self._pool is not None
-            ):
+            if isinstance(error, _STALE_CONNECTION) and self._pool is not None:
                 # A connection stays read-only, and a pool keeps it in use, when the database accepts writes
                 # again. The same holds for the names of prepared statements behind a pooler.
                 await self._pool.expire_connections()
@@ -279,15 +269,10 @@ class Database:
         """
         if not self._statement_cache:
             return await self.fetch(statement, *arguments)
-        sql = self.sql(statement)
-        return await self._contact(self._connection(), lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
-
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
         assert self._pool is not None, "open() comes first"
-        async with connection_of(self._pool, CONTACT_S) as connection:
-            yield connection
-        self.is_available = True
+        sql = self.sql(statement)
+        connected = connection_of(self._pool, CONTACT_S)
+        return await self._contact(connected, lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
@@ -360,10 +345,8 @@ class Database:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(self.send_notifications())
-            group.create_task(
-                listen(
-                    self._url, channels, retry_after=lambda _: RETRY_MAX_S, contact_s=CONTACT_S, probe=count
-                )
+            await listen(
+                self._url, channels, retry_after=lambda _: RETRY_MAX_S, contact_s=CONTACT_S, probe=count
             )
 
     async def send_notifications(self) -> None:

@@ -1,7 +1,6 @@
 """Driver errors: whether the same work may succeed later, and what an operator can do about each."""
 
 import ssl
-from collections.abc import Mapping
 from typing import Literal
 
 import asyncpg
@@ -66,60 +65,64 @@ def reaction_to(error: Exception) -> Reaction:
     return "raise"
 
 
-# Errors that waiting cannot mend. PostgreSQL's own message may name the user, so it is replaced.
-_REFUSED: Mapping[type[Exception], str] = {
-    asyncpg.InvalidPasswordError: "wrong user or password",
-    asyncpg.InvalidAuthorizationSpecificationError: "the user or the address is not allowed",
-    asyncpg.InvalidCatalogNameError: "there is no such database",
-    asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
-}
-REFUSALS = tuple(_REFUSED)
+# Errors of our own database that waiting cannot mend.
+REFUSALS = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
 
-# Type, description and advice; the first match counts. Of other errors the name of their type says enough.
-_DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...] = (
-    (TimeoutError, "no answer in time", "is it running and the network open?"),
-    (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
+# Type, with description and advice; the first match counts. Of other errors the name of their type says enough.
+_DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (TimeoutError, "no answer in time; is it running and the network open?"),
+    (ConnectionRefusedError, "connection refused; start PostgreSQL there, or correct {variable}"),
     (
         asyncpg.InvalidAuthorizationSpecificationError,
-        "it refuses the user or the password, which it accepted before",
-        "correct them in SCORING_DATABASE_URL, or in its file, which is read again",
+        "it refuses the user or the password; correct them in {variable}, or in its file, which is read again",
     ),
-    (asyncpg.ObjectNotInPrerequisiteStateError, "it accepts no connections", "allow connections to it again"),
-    (asyncpg.QueryCanceledError, "a statement took too long", "look for load, and for missing indexes"),
+    (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
+    (asyncpg.InsufficientPrivilegeError, "the user lacks a permission; grant it to the user in {variable}"),
+    (
+        asyncpg.ObjectNotInPrerequisiteStateError,
+        "it accepts no connections; allow connections to it again",
+    ),
+    (asyncpg.QueryCanceledError, "a statement took too long; look for load, and for missing indexes"),
     (
         asyncpg.ReadOnlySQLTransactionError,
-        "it is read-only",
-        "wait for the end of a fail-over or of maintenance; if there is none, "
-        "check that SCORING_DATABASE_URL leads to "
-        "the primary and that default_transaction_read_only is off",
+        "it is read-only; wait for the end of a fail-over or of maintenance; if there is none, "
+        "check that {variable} leads to the primary and that default_transaction_read_only is off",
     ),
     (
         (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
-        "a prepared statement is missing or exists already",
-        "behind a pooler that does not track prepared statements, set SCORING_DATABASE_STATEMENT_CACHE=0",
+        "a prepared statement is missing or exists already; "
+        "behind a pooler that does not track prepared statements, set {cache}=0",
     ),
-    (asyncpg.InsufficientResourcesError, "it is short of disk, memory or connections", "look in its log"),
-    (asyncpg.OperatorInterventionError, "it is shut down, or starting up", "wait for it"),
+    (asyncpg.InsufficientResourcesError, "it is short of disk, memory or connections; look in its log"),
+    (asyncpg.OperatorInterventionError, "it is shut down, or starting up; wait for it"),
 )
 
 
-def why_away(error: Exception) -> str:
-    """Describe a failure and what would help, without the server's own message, which may name the user."""
-    for kind, description, advice in _DESCRIPTIONS:
+def why_away(error: Exception, variable: str = "SCORING_DATABASE_URL") -> str:
+    """
+    Describe a failure and what would help, without the server's own message, which may name the user.
+
+    Args:
+        variable: The setting that holds the URL.
+    """
+    for kind, words in _DESCRIPTIONS:
         if isinstance(error, kind):
-            return f"{description}; {advice}"
+            return words.format(variable=variable, cache=variable.replace("_URL", "_STATEMENT_CACHE"))
     if isinstance(error, ssl.SSLError):
         why = getattr(error, "verify_message", None) or error.strerror
-        return f"TLS: {why}; check its TLS certificate and sslmode in SCORING_DATABASE_URL"
+        return f"TLS: {why}; check its TLS certificate and sslmode in {variable}"
     if isinstance(error, OSError):  # the driver raises plain ones, for example if a server rejects SSL
-        return f"{error.strerror or error}; start PostgreSQL there, or correct SCORING_DATABASE_URL"
+        return f"{error.strerror or error}; start PostgreSQL there, or correct {variable}"
     return f"{type(error).__name__}; wait for it, or look in its log"
 
 
 def refused(place: str, error: Exception) -> StartRefused:
     """The error for one of `REFUSALS` by our database at `place`."""
-    why = next(words for kind, words in _REFUSED.items() if isinstance(error, kind))
-    return StartRefused(f"the database at {place} refuses us: {why}; check SCORING_DATABASE_URL")
+    return StartRefused(f"the database at {place} refuses us: {why_away(error)}")
 
 
 def misconfigured(url: str, error: asyncpg.ClientConfigurationError) -> ConfigurationError:

@@ -67,7 +67,7 @@ async def transaction_of(
     notices.
 
     Args:
-        pool: Made with `reset=keep_session`; otherwise returning a connection costs another round trip.
+        pool: Made by `open_pool`.
         begin_s: Deadline for getting a connection and beginning the transaction.
         limits: Settings for this transaction alone. They travel with BEGIN, so they cost no round trip. A
             session's settings would stay with a server connection of a pooler, for other clients.
@@ -114,17 +114,18 @@ async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[Poo
         await pool.release(connection, timeout=ROLLBACK_S)
 
 
-def connector(url: UrlSource) -> Any:
-    """`connect` of a pool: each new connection goes to the URL as it is then."""
+async def open_pool(url: UrlSource, **options: Any) -> asyncpg.Pool:
+    """A pool without connections; each new one goes to the URL as it is then."""
 
-    async def connect(_url: str, **options: Any) -> asyncpg.Connection:
-        return await asyncpg.connect(url(), **options)
+    async def connect(_url: str, **connect_options: Any) -> asyncpg.Connection:
+        return await asyncpg.connect(url(), **connect_options)
 
-    return connect
+    async def keep_session(_connection: object) -> None:
+        """Reset nothing when a connection returns: transactions leave nothing in their session."""
 
-
-async def keep_session(_connection: object) -> None:
-    """Reset nothing when a connection returns to the pool: transactions leave nothing in their session."""
+    options |= {"connect": connect, "min_size": 0, "reset": keep_session}
+    pool: asyncpg.Pool = await asyncpg.create_pool(url(), **options)
+    return pool
 
 
 async def prepare_session(connection: asyncpg.Connection) -> None:

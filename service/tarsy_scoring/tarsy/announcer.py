@@ -6,8 +6,8 @@ event id is derived from session, status and time of the end, so a repeated even
 """
 
 import uuid
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -18,21 +18,21 @@ from tarsy_scoring.events import SESSION_ID_PATTERN, cloudevents_headers
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.tarsy.sessions import STATUSES, EndedSession, LogOnce, printable_id
+from tarsy_scoring.tarsy.sessions import BEGINNING, STATUSES, EndedSession, printable_id
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 PUBLISH_TIMEOUT_S = 10.0
 _NAMESPACE = uuid.UUID("0d9c1a8e-6f0b-5c55-8b8e-53a2f6c3d0a7")  # never change: it would make old events new
 
-ANNOUNCED = "SELECT session_id, event_id FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[])"
-
 # Erased sessions are not announced: an event would reintroduce the session id.
-ERASED = """
-SELECT session_id FROM unnest($1::text[]) AS asked(session_id) WHERE EXISTS (
-  SELECT FROM {schema}.erasures WHERE session_hash = encode(sha256(convert_to(session_id, 'UTF8')), 'hex'))
+ANNOUNCEABLE = """
+SELECT session_id FROM unnest($1::text[], $2::uuid[]) AS e(session_id, event_id)
+WHERE NOT EXISTS (SELECT FROM {schema}.bridge_announced a
+                  WHERE a.session_id = e.session_id AND a.event_id = e.event_id)
+  AND NOT EXISTS (SELECT FROM {schema}.erasures
+                  WHERE session_hash = encode(sha256(convert_to(e.session_id, 'UTF8')), 'hex'))
 """
 
 REMEMBER = """
@@ -71,7 +71,7 @@ class Announcer:
         self._database = database
         self._metrics = metrics
         self._publisher = publisher or Publisher(settings)
-        self._logged = LogOnce()
+        self._logged: set[str] = set()
         for status in STATUSES:  # a series that begins with the first count has no increase
             metrics.bridge_announced.labels(status)
 
@@ -98,8 +98,12 @@ class Announcer:
             BrokerAway: Not all were acknowledged. Those that were are not published again.
             DatabaseAway: Acknowledged events may be published again.
         """
-        wanted = _wanted(sessions, bookmark, seen_open)
-        new = await self._announceable(await self._not_announced(wanted)) if wanted else []
+        wanted = [
+            s
+            for s in sessions
+            if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
+        ]
+        new = await self._announceable(wanted) if wanted else []
         if not new:
             return
         acknowledged = await self._publish(new)
@@ -116,28 +120,26 @@ class Announcer:
                 "check whether its brokers are up and enough replicas are in sync"
             )
 
-    async def _not_announced(self, sessions: Sequence[EndedSession]) -> dict[str, EndedSession]:
-        """By id: the sessions with an end that was not announced."""
-        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in sessions])
-        known = {r["session_id"]: r["event_id"] for r in rows}
-        return {s.session_id: s for s in sessions if known.get(s.session_id) != event_id_of(s)}
-
-    async def _announceable(self, new: dict[str, EndedSession]) -> list[EndedSession]:
-        """These sessions without those whose id no event may carry and those that were erased."""
+    async def _announceable(self, sessions: Sequence[EndedSession]) -> list[EndedSession]:
+        """The sessions with an end that was not announced, that were not erased and whose id an event may have."""
+        rows = await self._database.fetch(
+            ANNOUNCEABLE, [s.session_id for s in sessions], [event_id_of(s) for s in sessions]
+        )
+        new = {r["session_id"] for r in rows}
         for session_id in [i for i in new if not SESSION_ID_PATTERN.fullmatch(i)]:
-            if self._logged.is_first(session_id):
+            new.remove(session_id)
+            if session_id not in self._logged:
+                self._logged.add(session_id)
                 log.error(
                     "bridge.unusable_session_id",
                     session_id=printable_id(session_id),
                     length=len(session_id),
                     effect="this session is not scored",
                 )
-            del new[session_id]
-        erased = {r["session_id"] for r in await self._database.fetch(ERASED, list(new))} if new else set()
-        return [s for session_id, s in new.items() if session_id not in erased]
+        return list({s.session_id: s for s in sessions if s.session_id in new}.values())
 
     async def _publish(self, sessions: Sequence[EndedSession]) -> list[bool]:
-        """Publish; returns for each whether it is done: acknowledged, or too large even without labels."""
+        """Publish; returns for each whether it is done: acknowledged, or too large by itself."""
         now = datetime.now(UTC)
         messages = [message_of(s, now) for s in sessions]
         try:
@@ -150,15 +152,13 @@ class Announcer:
         return done
 
     async def _publish_alone(self, session: EndedSession, now: datetime) -> bool:
-        """Publish one event, without labels if it is too large with them; returns whether it is done."""
-        for variant in (session, replace(session, labels={})):
-            try:
-                message = message_of(variant, now)
-                return all(await self._publisher.publish(self._topic, [message], PUBLISH_TIMEOUT_S))
-            except TooLarge:
-                log.error(
-                    "bridge.too_large", session_id=session.session_id, effect="labels or event are left out"
-                )
+        """Publish one event; returns whether it is done: acknowledged, or too large by itself."""
+        try:
+            return all(
+                await self._publisher.publish(self._topic, [message_of(session, now)], PUBLISH_TIMEOUT_S)
+            )
+        except TooLarge:
+            log.error("bridge.too_large", session_id=session.session_id, effect="this session is not scored")
         return True
 
 
@@ -182,14 +182,3 @@ def message_of(session: EndedSession, now: datetime) -> tuple[bytes, bytes, Head
         "timestamp": now.isoformat(),
     }
     return session.session_id.encode(), to_json(event), cloudevents_headers(event)
-
-
-def _wanted(
-    sessions: Iterable[EndedSession], bookmark: Bookmark, seen_open: Container[str]
-) -> list[EndedSession]:
-    """The sessions that are not deleted, and ended after the bookmark or were seen while open."""
-    return [
-        s
-        for s in sessions
-        if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
-    ]

@@ -2,7 +2,7 @@
 Turns a TARSy database into `session-completed` events: every terminal session is announced, none is missed.
 
 Laws. A *look* is quick and may miss sessions: it compares the sessions that were open at the last look
-with those that are open now. A *sweep* misses none: it first remembers, by id, the old sessions that are
+with those that are open now. A *sweep* misses none: it first remembers, by id, the sessions that are
 still open; then it reads every terminal session that is not settled, by status and time of creation, and
 announces each end that was not announced before. A sweep that one server answered *settles* the sessions
 created before it began, except for the last `OVERLAP_S`: later sweeps do not read them. A process that dies
@@ -30,9 +30,9 @@ from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
+from tarsy_scoring.tarsy.announcer import Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
-from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, SweepStart, TarsySessions
+from tarsy_scoring.tarsy.sessions import BEGINNING, PAGE, STATUSES, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
 
@@ -54,7 +54,10 @@ INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON 
 """
 
 # Set another `since`, and begin again as before the first sweep.
-ANEW = "UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch' WHERE since <> $1 RETURNING since"
+ANEW = """
+UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch' WHERE since <> $1
+  RETURNING since, settled_before
+"""
 
 BOOKMARK = "SELECT since, settled_before FROM {schema}.bridge_bookmark"
 
@@ -128,13 +131,9 @@ class Bridge:
         self._sessions = sessions
         self._announcer = Announcer(settings, database, metrics, publisher)
         self._metrics = metrics
-        self._since = since
+        self._since = since  # None once the bookmark has it
         self._woken = asyncio.Event()
-        self._has_bookmark = False
-        # The bookmark as this process last read or settled it, in case the row is removed.
-        self._known: Bookmark | None = None
         self._sweep: _Sweep | None = None
-        self._lists_all_open = True  # at the next sweep, whatever the age of the sessions
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
@@ -182,7 +181,6 @@ class Bridge:
         """
         self._metrics.database_up.set(1)
         self._metrics.bridge_leading.set(1)
-        self._has_bookmark = False
         self.request_sweep()
         try:
             while not stopping.is_set():
@@ -247,10 +245,8 @@ class Bridge:
     async def _begin_sweep(self, bookmark: Bookmark) -> _Sweep:
         """Decide what this sweep will settle, and remember the open sessions, before the first page."""
         self._sessions.tarsy.look_again()
-        all_open = self._lists_all_open or bookmark.settled_before == BEGINNING
-        start = await self._sessions.sweep_start(self._overlap, with_all_open=all_open)
-        if start.still_open:
-            await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
+        start = await self._sessions.sweep_start(self._overlap)
+        await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
         await self._announce_remembered(bookmark, start)
         settles_before = max(bookmark.settled_before, start.settles_before)
         return _Sweep(bookmark, settles_before, start.server, STATUSES[0], bookmark.settled_before)
@@ -293,29 +289,14 @@ class Bridge:
 
     # --- the bookmark --------------------------------------------------------------------------------------
 
-    async def open_bookmark(self) -> None:
+    async def _bookmark(self) -> Bookmark:
         """
-        Write the bookmark at the first start, or start anew from another `since`.
-
-        A bookmark whose row was removed is written again as this process last knew it.
+        Read the bookmark; writes it at the first start, and starts anew from another `since`.
 
         Raises:
             TarsyAway, DatabaseAway: The bookmark may have been written; calling again is harmless.
         """
-        if await self._database.fetch(BOOKMARK):
-            if self._since is not None and await self._database.fetch(ANEW, self._since):
-                log.warning("bridge.starts_anew", since=self._since.isoformat())
-        elif self._known is not None:
-            # Remembered sessions may be gone as well, so all open sessions are listed again.
-            self._lists_all_open = True
-            await self._database.fetch(WRITE_BOOKMARK, self._known.since, self._known.settled_before)
-            self.request_sweep()
-            log.warning(
-                "bridge.bookmark_gone",
-                settled_before=self._known.settled_before.isoformat(),
-                effect="its row was removed from bridge_bookmark; it is written again, and a sweep goes on from there",
-            )
-        else:
+        while not (rows := await self._database.fetch(BOOKMARK)):
             # TARSy's clock, less a margin for the clocks of TARSy's processes. Sessions that are open now are
             # announced when they end, whatever their times are.
             since = self._since or await self._sessions.now() - FRESH
@@ -325,29 +306,19 @@ class Bridge:
                 since=since.isoformat(),
                 effect="sessions that ended earlier are not announced; --since TIME or --since beginning does that",
             )
-        self._has_bookmark = True
-
-    async def _bookmark(self) -> Bookmark:
-        """Read the bookmark; writes it first if this process has not opened it, or the row was removed."""
-        if not self._has_bookmark:
-            await self.open_bookmark()
-        while not (rows := await self._database.fetch(BOOKMARK)):
-            await self.open_bookmark()
-        self._known = Bookmark(**dict(rows[0]))
-        return self._known
+        if self._since is not None and (anew := await self._database.fetch(ANEW, self._since)):
+            log.warning("bridge.starts_anew", since=self._since.isoformat())
+            rows = anew
+        self._since = None
+        return Bookmark(**dict(rows[0]))
 
     async def _settle(self, sweep: _Sweep) -> bool:
         """End a sweep and forget settled ends; returns False if another process has moved the bookmark."""
-        self._sweep, before = None, sweep.settles_before
-        began = sweep.began
+        self._sweep, before, began = None, sweep.settles_before, sweep.began
         if not await self._database.fetch(SETTLE, began.since, began.settled_before, before):
-            log.warning(
-                "bridge.overtaken", effect="another process moved the bookmark; this one sweeps again"
-            )
             return False
-        self._known = Bookmark(began.since, before)
         while len(await self._database.fetch(FORGET_SETTLED, before, FORGET)) == FORGET:
             pass
-        self._swept_at, self._lists_all_open = time.monotonic(), False
+        self._swept_at = time.monotonic()
         self._metrics.bridge_swept.set_to_current_time()
         return True

@@ -12,19 +12,16 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import asyncpg
-import structlog
 
 from tarsy_scoring.errors import ScoringError, StartRefused
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.transactions import close_pool, connector, keep_session, transaction_of
+from tarsy_scoring.postgres.transactions import close_pool, open_pool, transaction_of
 from tarsy_scoring.postgres.url import UrlSource, check_url, place_of, url_source
 from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
 
 T = TypeVar("T")
-
-log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work queues behind it
@@ -33,27 +30,6 @@ STANDBY_RETRY_S = 60.0  # the standby may be promoted
 CHANNEL = "sessions"
 # The message on `CHANNEL` when a session changes status. Most of the other messages report progress.
 STATUS_MESSAGE = '"session.status"'
-
-# Why a transaction that is meant to write cannot; null where it can.
-WHY_READ_ONLY = """
-SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
-WHERE current_setting('transaction_read_only')::boolean
-"""
-
-_UNTRACKED = (
-    "a pooler in between does not track prepared statements; set SCORING_TIMELINE_DATABASE_STATEMENT_CACHE=0"
-)
-# Refusals that an operator has to lift, and what helps.
-_REFUSALS: tuple[tuple[type[Exception], str], ...] = (
-    (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        "it refuses the role or its password; correct them in {variable}",
-    ),
-    (asyncpg.InvalidSQLStatementNameError, _UNTRACKED),
-    (asyncpg.DuplicatePreparedStatementError, _UNTRACKED),
-    (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
-    (asyncpg.InsufficientPrivilegeError, "the role lacks a privilege; see the grants in docs/bridge.md"),
-)
 
 
 class TarsyAway(ScoringError):
@@ -139,7 +115,10 @@ class TarsyPool:
             ) from error
         except DRIVER_ERRORS as error:
             self._select_lists = None  # the error may come from a changed schema
-            raise self._away(self._why(error)) from error
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and self._pool is not None:
+                # A connection stays read-only when the database accepts writes again.
+                await self._pool.expire_connections()
+            raise self._away(why_away(error, self._variable)) from error
 
     async def follow(self, wake: Callable[[], None]) -> None:
         """
@@ -148,22 +127,13 @@ class TarsyPool:
         Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends
         none.
         """
-        has_warned = False
 
         def on_notify(payload: str) -> None:
             if STATUS_MESSAGE in payload:
                 wake()
 
         def retry_after(error: Exception) -> float:
-            nonlocal has_warned
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                if not has_warned:
-                    log.warning(
-                        "tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s"
-                    )
-                has_warned = True
-                return STANDBY_RETRY_S
-            return RETRY_S
+            return STANDBY_RETRY_S if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else RETRY_S
 
         await listen(
             self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake
@@ -173,14 +143,6 @@ class TarsyPool:
         """Close the pool; see `close_pool`. Safe to call twice."""
         pool, self._pool = self._pool, None
         await close_pool(pool)
-
-    def refuses_every_row(self, error: Exception) -> TarsyUnfit:
-        """Build the exception for a refusal that is due to the schema and would hit every other row."""
-        return TarsyUnfit(
-            f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; "
-            "its schema is not "
-            "the one this version knows: upgrade this service, or unset SCORING_WRITE_BACK_DATABASE_URL"
-        )
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
@@ -197,54 +159,24 @@ class TarsyPool:
     async def _open(self) -> asyncpg.Pool:
         async with self._opening:  # two first users must not make two pools
             if self._pool is None:
-                self._pool = await asyncpg.create_pool(
-                    self._url(),
-                    connect=connector(self._url),
-                    min_size=0,
+                self._pool = await open_pool(
+                    self._url,
                     max_size=self._max_connections,
                     timeout=self.timeout_s,
                     statement_cache_size=self._statement_cache,
                     server_settings={"application_name": "tarsy-scoring"},
-                    reset=keep_session,
                 )
         return self._pool
 
     async def _inspect(self, connection: Connection) -> SelectLists:
         select_lists, lacking = await inspect(connection, self._needs)
-        why_read_only = None if self._is_read_only else await self._why_read_only(connection)
-        if why_read_only == "setting":
-            lacking.append("transactions that may write (default_transaction_read_only is on)")
         if lacking:
-            what = ", ".join(lacking)
             raise TarsyUnfit(
-                f"TARSy's database at {self.place} lacks for this role: {what}; grant it to the role in "
-                f"{self._variable}, or let that lead to TARSy's own database (docs/bridge.md lists what is "
-                "needed)"
+                f"TARSy's database at {self.place} lacks for this role: {', '.join(lacking)}; grant it to the "
+                f"role in {self._variable}, or let that lead to TARSy's own database (docs/bridge.md lists "
+                "what is needed)"
             )
-        if why_read_only is not None:
-            raise asyncpg.ReadOnlySQLTransactionError(why_read_only)
         return select_lists
-
-    async def _why_read_only(self, connection: Connection) -> str | None:
-        """See `WHY_READ_ONLY`. The setting is not overridden: it may guard a database that is being moved."""
-        why: str | None = await connection.fetchval(WHY_READ_ONLY)
-        if why is not None and self._pool is not None:
-            # A connection keeps the value of the setting with which it began.
-            await self._pool.expire_connections()
-        return why
 
     def _away(self, why: str) -> TarsyAway:
         return TarsyAway(f"TARSy's database at {self.place} cannot be used: {why}")
-
-    def _why(self, error: Exception) -> str:
-        """Say what happened and what helps; the driver's message is left out, as it may quote secrets."""
-        for kind, words in _REFUSALS:
-            if isinstance(error, kind):
-                return words.format(variable=self._variable)
-        return why_away(error).replace("SCORING_DATABASE_URL", self._variable)
-
-
-def describe_refusal(error: Exception) -> str:
-    """The type of a refusal with the table, column and constraint behind it; never the refused values."""
-    names = [getattr(error, name, None) for name in ("table_name", "column_name", "constraint_name")]
-    return " ".join([type(error).__name__, *(f"{n}" for n in names if n)])

@@ -5,7 +5,6 @@ Every statement uses an index that each TARSy deployment has; no index is on the
 with an unreadable value is listed without that value, and never affects other rows.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,28 +18,26 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import TarsyPool
 from tarsy_scoring.tarsy.rows import UNREADABLE, read_json
-from tarsy_scoring.tarsy.schema import SESSION_TABLES, SelectLists, nearest_time, time_or_null
+from tarsy_scoring.tarsy.schema import SESSION_TABLES, SelectLists, nearest_time
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 from tarsy_scoring.timeline.parsing import label_map, name_or_none
 
 log = structlog.get_logger()
 
 PAGE = 1000
-# Open sessions that are listed, of each status and oldest first. What exceeds the limit of a look is found by
-# the next sweep. What exceeds the limit of a sweep holds back the time up to which the sweep settles.
-LOOK_LIMIT, SWEEP_LIMIT = 2_000, 10_000
-LOGGED_LIMIT = 10_000
+# Open sessions that a look lists, of each status and oldest first. The next sweep finds the others.
+LOOK_LIMIT = 2_000
 
 # Sorted, so that a sweep visits `timed_out` last: TARSy's orphan recovery sets that status without checking
 # the present one, so a session that it takes from another status during a sweep is still met.
 STATUSES = tuple(sorted(TERMINAL_STATUSES))
 
-_LATEST = datetime.max.replace(tzinfo=UTC)
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 # A terminal session, with times that Python can hold.
 _ENDED = f"""s.session_id, s.chain_id, s.alert_type, s.status, s.labels::text AS labels,
   s.deleted_at IS NOT NULL AS is_deleted, {nearest_time("s.created_at")} AS created_at,
-  s.completed_at IS NOT NULL AS has_end, {time_or_null("s.completed_at")} AS completed_at"""
+  {nearest_time("s.completed_at")} AS completed_at"""
 
 # A page of the sessions of one status, by creation and id, after a given place.
 ENDED_PAGE = f"""
@@ -71,10 +68,10 @@ SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), coalesce(pg_last_xact_rep
 """
 
 OPEN_SESSIONS = f"""
-SELECT open.status, s.session_id, {nearest_time("s.created_at")} AS created_at
+SELECT s.session_id, {nearest_time("s.created_at")} AS created_at
 FROM unnest($1::text[]) AS open(status), LATERAL (
   SELECT session_id, created_at FROM (SELECT {{alert_sessions}} FROM alert_sessions) a
-  WHERE a.status = open.status AND created_at < $2 AND deleted_at IS NULL ORDER BY created_at LIMIT $3) s
+  WHERE a.status = open.status AND deleted_at IS NULL ORDER BY created_at LIMIT $2) s
 """
 
 ENDED_OF_THESE = f"""
@@ -102,7 +99,7 @@ WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY sess
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A terminal session; `ended_at` is the creation time where TARSy recorded no end."""
+    """A terminal session; `ended_at` is the creation time where TARSy recorded no end, or Go's zero time."""
 
     session_id: str
     chain_id: str | None
@@ -122,30 +119,12 @@ class SweepStart:
     Args:
         server: The server that answered.
         settles_before: Sessions created earlier are settled by this sweep, except those in `still_open`.
-        still_open: The open sessions created before then, with their times of creation; they must be
-            remembered.
+        still_open: The open sessions, with their times of creation; they must be remembered.
     """
 
     server: str
     settles_before: datetime
     still_open: Mapping[str, datetime]
-
-
-class LogOnce:
-    """The 10,000 most recently logged session ids, so that a problem is logged once per session."""
-
-    def __init__(self, limit: int = LOGGED_LIMIT) -> None:
-        self._limit = limit
-        self._logged: dict[str, None] = {}
-
-    def is_first(self, session_id: str) -> bool:
-        """Whether this id is not among them; adds it, and drops the oldest id beyond the limit."""
-        if session_id in self._logged:
-            return False
-        self._logged[session_id] = None
-        if len(self._logged) > self._limit:
-            del self._logged[next(iter(self._logged))]
-        return True
 
 
 def printable_id(session_id: str) -> str:
@@ -164,7 +143,7 @@ class TarsySessions:
 
     def __init__(self, tarsy: TarsyPool) -> None:
         self.tarsy = tarsy
-        self._logged = LogOnce()
+        self._logged: set[str] = set()
 
     async def now(self) -> datetime:
         """The time of TARSy's database; on a standby, the time of the last replayed transaction."""
@@ -182,32 +161,20 @@ class TarsySessions:
 
         return await self.tarsy.once(read)
 
-    async def sweep_start(self, overlap: timedelta, *, with_all_open: bool) -> SweepStart:
+    async def sweep_start(self, overlap: timedelta) -> SweepStart:
         """
         Read, in one snapshot, what a sweep that begins now may settle and which sessions it must remember.
 
         Args:
             overlap: How long after creation a session may still be committed.
-            with_all_open: List the open sessions of any age, and not only those older than the overlap.
         """
 
         async def read(connection: Connection, columns: SelectLists) -> SweepStart:
             server = await _server(connection)
-            edge: datetime = server["now"] - overlap
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
-            before = _LATEST if with_all_open else edge
-            rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, before, SWEEP_LIMIT)
-            full = [s for s, listed in Counter(r["status"] for r in rows).items() if listed == SWEEP_LIMIT]
-            # Of a status with more open sessions than the limit, those after the last listed one are unknown.
-            held = min((max(r["created_at"] for r in rows if r["status"] == s) for s in full), default=edge)
+            rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, None)
             still_open = {r["session_id"]: r["created_at"] for r in rows}
-            if held < edge:
-                log.warning(
-                    "bridge.held_back",
-                    created_at=held.isoformat(),
-                    effect="too many sessions of one status are open; what was created later is read by every sweep",
-                )
-            return SweepStart(server["server"], min(edge, held), still_open)
+            return SweepStart(server["server"], server["now"] - overlap, still_open)
 
         return await self.tarsy.once(read)
 
@@ -226,15 +193,12 @@ class TarsySessions:
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[list[str], list[Any]]:
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
-            rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, _LATEST, LOOK_LIMIT)
+            rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, LOOK_LIMIT)
             is_open = [r["session_id"] for r in rows]
             closed = sorted(set(were_open) - set(is_open))
-            rows = (
-                await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed) if closed else []
-            )
-            return is_open, rows + await connection.fetch(
-                ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE
-            )
+            rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed)
+            new = await connection.fetch(ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE)
+            return is_open, rows + new
 
         is_open, rows = await self.tarsy.once(read)
         return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
@@ -265,27 +229,25 @@ class TarsySessions:
         return [self._ended_session(row) for row in rows]
 
     def _ended_session(self, row: Any) -> EndedSession:
-        left_out = ["completed_at"] if row["has_end"] and row["completed_at"] is None else []
         try:
             labels = label_map(read_json(row["labels"]))
         except UNREADABLE:
             labels = {}
-            left_out.append("labels")
-        if left_out and self._logged.is_first(row["session_id"]):
-            instead = "; its creation counts as its end" if "completed_at" in left_out else ""
-            log.warning(
-                "bridge.read_in_part",
-                session_id=printable_id(row["session_id"]),
-                left_out=left_out,
-                effect=f"the session is announced without these values{instead}",
-            )
+            if row["session_id"] not in self._logged:
+                self._logged.add(row["session_id"])
+                log.warning(
+                    "bridge.read_in_part",
+                    session_id=printable_id(row["session_id"]),
+                    effect="the session is announced without labels",
+                )
+        has_end = row["completed_at"] is not None and row["completed_at"] > BEGINNING
         return EndedSession(
             row["session_id"],
             name_or_none(row["chain_id"]),
             name_or_none(row["alert_type"]),
             row["status"],
             row["created_at"],
-            row["completed_at"] or row["created_at"],
+            row["completed_at"] if has_end else row["created_at"],
             row["is_deleted"],
             labels,
         )

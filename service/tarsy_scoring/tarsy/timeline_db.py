@@ -2,12 +2,10 @@
 The timeline source `tarsy-db`: reads one session from TARSy's PostgreSQL in one read-only snapshot.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
-
-import structlog
 
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
@@ -29,8 +27,6 @@ from tarsy_scoring.timeline.parsing import model_names, name_or_none
 
 T = TypeVar("T")
 
-log = structlog.get_logger()
-
 VARIABLE = "SCORING_TIMELINE_DATABASE_URL"
 PAGE = 1000
 RECENT_SESSIONS = 25
@@ -38,38 +34,27 @@ _STATUSES = sorted(TERMINAL_STATUSES)
 
 SESSION = "SELECT {alert_sessions} FROM alert_sessions WHERE session_id = $1"
 
-# What a timeline lacks without a table that it can do without.
-_LEFT_OUT = {"llm_interactions": "the tokens that agents used stay null"}
-
 # The rows of one session, by table.
 ROWS = {
-    "stages": "SELECT {stages} FROM stages WHERE session_id = $1 ORDER BY stage_index, stage_id",
-    "agent_executions": (
-        "SELECT {agent_executions} FROM agent_executions WHERE session_id = $1 ORDER BY agent_index, "
-        "execution_id"
-    ),
-    "timeline_events": (
-        "SELECT {timeline_events} FROM timeline_events WHERE session_id = $1 "
-        "ORDER BY sequence_number, created_at, event_id"
-    ),
-    "mcp_interactions": (
-        "SELECT {mcp_interactions} FROM mcp_interactions WHERE session_id = $1 "
-        "ORDER BY server_name, created_at, interaction_id"
-    ),
-    "llm_interactions": (
-        "SELECT {llm_interactions} FROM llm_interactions WHERE session_id = $1 ORDER BY execution_id"
-    ),
+    table: f"SELECT {{{table}}} FROM {table} WHERE session_id = $1 ORDER BY {order}"
+    for table, order in {
+        "stages": "stage_index, stage_id",
+        "agent_executions": "agent_index, execution_id",
+        "timeline_events": "sequence_number, created_at, event_id",
+        "mcp_interactions": "server_name, created_at, interaction_id",
+        "llm_interactions": "execution_id",
+    }.items()
 }
 
 # The session with the bytes of all that a timeline takes from the session's row and from these rows.
-MEASURE = "SELECT session_id, status, deleted_at, ({sizes})::bigint AS size_bytes FROM (" + SESSION + ") s"
-_SIZES = {"alert_sessions": TIMELINE_TABLES["alert_sessions"].size_of_row()} | {
-    table: (
-        f"(SELECT coalesce(sum({TIMELINE_TABLES[table].size_of_row()}), 0) "
-        f"FROM (SELECT {{{table}}} FROM {table} WHERE session_id = $1) r)"
-    )
+_SIZES = [TIMELINE_TABLES["alert_sessions"].size_of_row()] + [
+    f"(SELECT coalesce(sum({TIMELINE_TABLES[table].size_of_row()}), 0) "
+    f"FROM (SELECT {{{table}}} FROM {table} WHERE session_id = $1) r)"
     for table in ROWS
-}
+]
+MEASURE = f"""
+SELECT session_id, status, deleted_at, ({" + ".join(_SIZES)})::bigint AS size_bytes FROM ({SESSION}) s
+"""
 
 # A page of terminal sessions by primary key. TARSy has no index on the time of the end, so a page ordered by
 # that time would sort the whole table again for each page.
@@ -138,7 +123,6 @@ class TarsyDatabase:
         # One connection is left for checks: reads that hang must not make the database look away.
         self.reads_at_once = max(1, connections - 1)
         self._max_session_bytes = max_session_bytes
-        self._left_out: set[str] = set()
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
@@ -167,17 +151,9 @@ class TarsyDatabase:
         well.
         """
         try:
-            tables = await self.tarsy.once(_look_up_nothing)
+            await self.tarsy.once(partial(_read_rows, ""))
         except TarsyAway as error:
             raise TimelineUnavailable(str(error)) from error
-        for table in sorted(TIMELINE_TABLES.keys() - tables - self._left_out):
-            self._left_out.add(table)
-            log.warning(
-                "timeline.table_left_out",
-                table=table,
-                effect=_LEFT_OUT[table],
-                advice=f"let the role of {VARIABLE} SELECT from it",
-            )
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
@@ -230,27 +206,18 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
 async def _read(
     session_id: str, max_bytes: int, connection: Connection, columns: SelectLists
 ) -> tuple[Any, ...]:
-    sizes = " + ".join(size.format(**columns) for table, size in _SIZES.items() if table in columns)
-    measured = await connection.fetchrow(MEASURE.format(sizes=sizes, **columns), session_id)
+    measured = await connection.fetchrow(MEASURE.format(**columns), session_id)
     size_bytes = _checked(measured, session_id)["size_bytes"]
     if size_bytes > max_bytes:
         raise SessionTooLarge(session_id, size_bytes, max_bytes)
+    return await _read_rows(session_id, connection, columns)
+
+
+async def _read_rows(session_id: str, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:
+    """The row of a session, and its rows of each table of `ROWS`."""
     session = await connection.fetchrow(SESSION.format(**columns), session_id)
-    return session, *await _rows(session_id, connection, columns)
-
-
-async def _rows(session_id: str, connection: Connection, columns: SelectLists) -> list[list[Any]]:
-    return [
-        await connection.fetch(statement.format(**columns), session_id) if table in columns else []
-        for table, statement in ROWS.items()
-    ]
-
-
-async def _look_up_nothing(connection: Connection, columns: SelectLists) -> Set[str]:
-    """Look up a session that cannot exist; returns the tables that were read."""
-    await connection.fetchrow(SESSION.format(**columns), "")
-    await _rows("", connection, columns)
-    return columns.keys()
+    rows = [await connection.fetch(sql.format(**columns), session_id) for sql in ROWS.values()]
+    return session, *rows
 
 
 def _found(row: Any) -> FoundSession:

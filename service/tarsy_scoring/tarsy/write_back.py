@@ -23,7 +23,7 @@ from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
-from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit, describe_refusal
+from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
@@ -44,7 +44,6 @@ STAGE_TRIES = (
     5  # TARSy and this service number stages without a lock, so another writer may take the number first
 )
 STAGE_NAME = "Evaluation"
-LONGEST_CHANNEL_BYTES = 63
 _NAMESPACE = uuid.UUID("b6b1d0a6-5a9f-5d1c-9d64-1f0e7c1f8a55")  # never change: it would make old stages new
 
 # Refusals of the values of one row; every other refusal is about the schema.
@@ -128,15 +127,13 @@ NOTIFY = "SELECT pg_notify($1, $2)"
 
 def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     """
-    TARSy's database for writing; connects to nothing yet.
+    TARSy's database for writing; connects to nothing yet. `SCORING_WRITE_BACK_DATABASE_URL` must be set.
 
     Raises:
-        ConfigurationError: It can never work.
+        ConfigurationError: The URL can never work.
     """
-    field = "write_back_database_url"
-    return TarsyPool(
-        secret_source(settings, field), variable_of(field), WRITE_BACK_TABLES, is_read_only=False
-    )
+    url = secret_source(settings, "write_back_database_url")
+    return TarsyPool(url, variable_of("write_back_database_url"), WRITE_BACK_TABLES, is_read_only=False)
 
 
 class WriteBack:
@@ -263,19 +260,34 @@ class WriteBack:
                 refusal = error
                 break
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
-                raise self._tarsy.refuses_every_row(error) from error
+                raise self._refuses_every_row(error) from error
         assert refusal is not None
         if isinstance(refusal, asyncpg.ForeignKeyViolationError):
-            raise self._tarsy.refuses_every_row(refusal) from refusal
-        names = {"score_id": score["score_id"], "session_id": score["session_id"]}
+            raise self._refuses_every_row(refusal) from refusal
         log.error(
-            "write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped"
+            "write_back.refused",
+            score_id=score["score_id"],
+            session_id=score["session_id"],
+            reason=_describe(refusal),
+            effect="this score is skipped",
         )
         return "refused"
+
+    def _refuses_every_row(self, error: Exception) -> TarsyUnfit:
+        return TarsyUnfit(
+            f"TARSy's database at {self._tarsy.place} refuses what is written: {_describe(error)}; its schema "
+            "is not the one this version knows: upgrade this service, or unset SCORING_WRITE_BACK_DATABASE_URL"
+        )
 
     async def _measure(self) -> None:
         backlog = await self._database.once(lambda c: c.fetchval(self._database.sql(BACKLOG)))
         self._metrics.write_back_backlog.set(backlog or 0)
+
+
+def _describe(error: Exception) -> str:
+    """The type of a refusal with the table, column and constraint behind it; never the refused values."""
+    names = [getattr(error, name, None) for name in ("table_name", "column_name", "constraint_name")]
+    return " ".join([type(error).__name__, *(n for n in names if n)])
 
 
 def stage_id_of(score_id: str) -> str:
@@ -335,6 +347,5 @@ async def _announce(score: Score, stage_index: int, connection: Connection) -> N
     }
     own_channel = f"session:{score['session_id']}"
     await connection.execute(NOTIFY, CHANNEL, json.dumps(updated))
-    if len(own_channel.encode()) <= LONGEST_CHANNEL_BYTES:
-        await connection.execute(NOTIFY, own_channel, json.dumps(stage))
-        await connection.execute(NOTIFY, own_channel, json.dumps(updated))
+    await connection.execute(NOTIFY, own_channel, json.dumps(stage))
+    await connection.execute(NOTIFY, own_channel, json.dumps(updated))

@@ -102,22 +102,6 @@ def test_an_event_without_an_execution_is_kept_and_counts_as_no_agent() -> None:
     assert read.evidence.missing == ()
 
 
-def test_no_depth_of_nesting_stops_the_reading() -> None:
-    """Python's limit depends on the caller's stack, somewhere near a thousand: no depth is special."""
-    endings = set()
-    for depth in range(800, 1050):
-        deep = "[" * depth + "]" * depth
-        call = f'{{"tool_name": "get", "arguments": {deep}}}'
-        read = timeline(labels=f'{{"a": {deep}}}', metadata=call, tools=f'[{{"name": "t"}}, {deep}]')
-        [event] = read.stages[0].executions[0].events
-        assert event.tool is not None
-        is_read = event.tool.arguments == deep
-        assert (event.tool.tool_name == "get", read.evidence.missing == ()) == (is_read, is_read), depth
-        assert read.labels in ({"a": deep}, {}), depth
-        endings.add((is_read, bool(read.labels), bool(read.available_tools)))
-    assert {(True, True, True), (False, False, False)} <= endings, "both sides of every limit were seen"
-
-
 def test_values_from_the_api_may_be_too_deep_to_serialise() -> None:
     """They are left out or missing, as the same values in rows are."""
     deep: list[Any] = []
