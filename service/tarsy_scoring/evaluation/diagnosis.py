@@ -22,8 +22,6 @@ MUCH_HELP = 0.15
 # Every second command is a repetition, which is more than one check after each change.
 MANY_RETRIES = 0.5
 REPEATED_AFTER_FAILURE = 0.1
-# Polling repeats a command two or three times in a row; after five times the agent is stuck.
-LONG_RUN = 5
 # All but one of 38 recorded investigations of a Kubernetes fault that completed took fewer; the median is 24.
 MANY_COMMANDS = 40
 
@@ -50,7 +48,7 @@ def diagnose(interaction: Interaction) -> list[DiagnosedPattern]:
         return []
     return [
         DiagnosedPattern(pattern, CAUSES[pattern].format(name=name), evidence)
-        for find in (_errors_and_help, _retries, _long_way, _loops, _ignored_failures)
+        for find in (_errors_and_help, _retries, _long_way, _ignored_failures)
         for pattern, name, evidence in find(interaction)
     ]
 
@@ -87,19 +85,6 @@ def _long_way(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
             "",
             f"total_commands {interaction.total_commands}, {ratio}, completed true",
         )
-
-
-def _loops(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
-    run = interaction.longest_identical_run
-    if run is not None and run.length >= LONG_RUN:
-        name = _display_name(run.tool)
-        yield "the same command in a row", name, f"longest_identical_run: {name}, {run.length} times in a row"
-    if interaction.cycles:
-        cycle = interaction.cycles[0]
-        names = [_display_name(tool) for tool in cycle.tools]
-        others = f"; {len(interaction.cycles)} cycles in all" if len(interaction.cycles) > 1 else ""
-        evidence = f"cycles: {', '.join(names)}, {cycle.repetitions} repetitions{others}"
-        yield "going round in circles", ", ".join(dict.fromkeys(names)), evidence
 
 
 def _ignored_failures(interaction: Interaction) -> Iterator[tuple[str, str, str]]:

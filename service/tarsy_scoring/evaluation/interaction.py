@@ -1,17 +1,14 @@
 """
-Counts interaction metrics from the timeline: failures, repetition, help, loops and time of the tool calls.
+Counts interaction metrics from the timeline: failures, repetition, help and time of the tool calls.
 
 Linear in the size of the session. Each execution is counted separately and every map is sorted by name, so
 the order of stages and executions does not change the result. `docs/interaction.md` defines each number.
 """
 
-import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
-from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
 import re2
@@ -58,22 +55,6 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The same command `length` times in a row."""
-
-    tool: str
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommandCycle:
-    """The same sequence of commands `repetitions` times in a row; `tools` are those of one round."""
-
-    tools: tuple[str, ...]
-    repetitions: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tokens:
     """Tokens that the models of the agents read and wrote."""
 
@@ -87,14 +68,11 @@ class Interaction(Counts):
     The interaction metrics of one session.
 
     `error_basis` counts commands by the field that reported their end: `exit_code`, `is_error` or `status`.
-    `cycles` holds at most ten, sorted by repetitions. Values that the timeline does not contain completely
-    are None.
+    Values that the timeline does not contain completely are None.
     """
 
     completed: bool
     error_basis: Mapping[str, int]
-    longest_identical_run: Run | None
-    cycles: tuple[CommandCycle, ...]
     duration_s: float | None
     tool_duration_ms: int | None
     agent_tokens: Tokens | None
@@ -121,15 +99,10 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     kinds = Counter(kind for line in lines for kind in line.kinds)
     total = _counted(kinds, lambda _: "").get("") or _counts(Counter())
     durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
-    cycles = (cycle for line in lines for cycle in _cycles(line))
     return Interaction(
         **asdict(total),
         completed=timeline.status == "completed",
         error_basis=_error_basis(kinds),
-        longest_identical_run=_longest_run(lines),
-        cycles=tuple(
-            heapq.nsmallest(_KEPT_CYCLES, cycles, key=lambda cycle: (-cycle.repetitions, cycle.tools))
-        ),
         duration_s=_duration_s(timeline),
         tool_duration_ms=_sum_if_known(durations_ms),
         agent_tokens=_agent_tokens(executions),
@@ -154,11 +127,8 @@ class _Kind(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The commands of one execution as two columns, identity numbers and kinds, and the durations of their
-    calls.
-    """
+    """The commands of one execution, and the durations of their calls."""
 
-    identities: list[int]
     kinds: list[_Kind]
     durations_ms: list[int | None]
 
@@ -240,9 +210,8 @@ class _Reader:
         ] = {}  # interned: many small objects would slow down the garbage collector
 
     def read(self, execution: Execution) -> _Line:
-        line = _Line([], [], [])
-        identities: dict[tuple[str, str, str], int] = {}
-        has_failed_last: dict[int, bool] = {}
+        line = _Line([], [])
+        has_failed_last: dict[tuple[str, str, str], bool] = {}
         for event in execution.events:
             if (call := event.tool) is None:
                 continue
@@ -250,13 +219,12 @@ class _Reader:
             has_failed, basis = _outcome(event, call)
             held = len(line.kinds)
             for text, subcommand, asks_help in self._commands(call, tool):
-                identity = identities.setdefault((call.server_name, call.tool_name, text), len(identities))
+                identity = (call.server_name, call.tool_name, text)
                 before = has_failed_last.get(identity)
                 has_failed_last[identity] = has_failed
                 kind = _Kind(
                     tool.name, subcommand, before is None, before is True, has_failed, basis, asks_help
                 )
-                line.identities.append(identity)
                 line.kinds.append(self._kinds.setdefault(kind, kind))
             if len(line.kinds) > held:
                 line.durations_ms.append(call.duration_ms)
@@ -380,44 +348,6 @@ def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
     for lexeme in _LEXEME.finditer(data):
         if lexeme[0][0] in b"\"'":
             yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
-
-
-# --- loops ---------------------------------------------------------------------------------------------
-
-_LONGEST_PERIOD, _FEWEST_ROUNDS, _KEPT_CYCLES = 8, 3, 10
-
-
-def _longest_run(lines: Sequence[_Line]) -> Run | None:
-    """The longest run of one command, two calls or more; among equals the first tool by name."""
-    commands = (zip(line.identities, line.kinds, strict=True) for line in lines)
-    in_a_row = (
-        [kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0))
-    )
-    runs = ((len(tools), tools[0]) for tools in in_a_row if len(tools) > 1)
-    length, tool = min(runs, key=lambda run: (-run[0], run[1]), default=(0, ""))
-    return Run(tool, length) if length else None
-
-
-def _cycles(line: _Line) -> Iterator[CommandCycle]:
-    """
-    Find the longest stretches in which a round of 2-8 commands occurs three times or more in a row.
-
-    The commands of a round are not all equal; the same command in a row is a `Run`. A stretch has a shorter
-    period as well only if the first round is itself a repetition. It is then reported for the shorter period.
-
-    Source:
-        Fine and Wilf's theorem about two periods in one sequence.
-    """
-    identities = line.identities
-    for period in range(2, _LONGEST_PERIOD + 1):
-        # In a stretch of this period, each command equals the one a period before it.
-        equal = bytes(map(eq, identities, identities[period:]))
-        for stretch in re.finditer(rb"\x01{%d,}" % ((_FEWEST_ROUNDS - 1) * period), equal):
-            start, end = stretch.span()
-            round_ = identities[start : start + period]
-            if all(round_ != round_[:part] * (period // part) for part in range(1, period)):
-                tools = tuple(kind.tool for kind in line.kinds[start : start + period])
-                yield CommandCycle(tools, (end - start) // period + 1)
 
 
 def printable(name: str, longest: int) -> str:

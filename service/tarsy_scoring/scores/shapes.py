@@ -175,20 +175,6 @@ class Grounding(Part):
     )
 
 
-class IdenticalRun(Part):
-    """The same call repeated, with no other call in between."""
-
-    tool: str
-    length: Count
-
-
-class Cycle(Part):
-    """The same few calls repeated in the same order."""
-
-    tools: list[str]
-    repetitions: Count
-
-
 class AgentTokens(Part):
     """Tokens that the judged agents used; those of the judge are in `usage`."""
 
@@ -213,15 +199,13 @@ class Interaction(Part):
     error_basis: dict[str, Count] = Field(
         {}, description="Number of commands by the field that reported their end."
     )
-    longest_identical_run: IdenticalRun | None = None
-    cycles: list[Cycle] = []
     duration_s: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Null where the times are not real."
     )
     tool_duration_ms: Count | None = None
     agent_tokens: AgentTokens | None = None
     agent_cost_usd: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="Cost of these tokens at the configured prices; null where one is missing."
+        None, description="Cost of these tokens at published prices; null where one is missing."
     )
     by_tool: dict[str, Any]
     by_subcommand: dict[str, Any]

@@ -19,7 +19,7 @@ from unit.timeline.sessions import event, of_events
 
 PAGE = (Path(__file__).parents[3] / "docs" / "interaction.md").read_text(encoding="utf-8")
 
-NO_HELP, DESPITE_HELP, GOOD_HELP, RETRIES, LONG_WAY, RUN, CYCLE, REPEATING = CAUSES
+NO_HELP, DESPITE_HELP, GOOD_HELP, RETRIES, LONG_WAY, REPEATING = CAUSES
 
 
 def calls(count: int, tool: str = "get", *, distinct: bool = True, failed: int = 0, asking: int = 0) -> list[Event]:
@@ -66,11 +66,9 @@ SESSIONS: Mapping[str, tuple[list[Event], list[str]]] = {
     "some retries": (calls(4) + calls(3), []),
     "high share of few retries": (calls(2) * 2 + calls(10, "list"), []),
     "retries among others": ((calls(3) * 2) + calls(14, "list"), [RETRIES]),
-    "run": (calls(5, distinct=False) + calls(9, "list"), [RETRIES, RUN]),
-    "run of one tool among others": (calls(5, distinct=False) + calls(9)[1:], [RUN]),
+    "run": (calls(5, distinct=False) + calls(9, "list"), [RETRIES]),
+    "run of one tool among others": (calls(5, distinct=False) + calls(9)[1:], []),
     "short run": (calls(4, distinct=False) + calls(9, "list"), []),
-    "cycle": ((calls(1, "a") + calls(1, "b")) * 3, [CYCLE]),
-    "no full cycle": ((calls(1, "a") + calls(1, "b")) * 2 + calls(1, "a"), []),
     "repeated after failure": (
         calls(1, "a", failed=1) * 2 + calls(26, "b") + calls(1, "a", failed=1) * 2,
         [REPEATING],
@@ -127,25 +125,13 @@ def test_subcommands_are_named_in_place_of_tools() -> None:
 
     causes = {f.pattern: f.likely_cause for f in findings}
     assert [p for p, cause in causes.items() if "`get`" in cause] == [NO_HELP, RETRIES, REPEATING]
-    assert "`shell.run`" in causes[RUN], "runs and cycles are of tools"
-
-
-def test_evidence_names_the_tools_of_loops_and_repetitions() -> None:
-    events = [*calls(6, "x", distinct=False, failed=6), *(calls(1, "a") + calls(1, "b")) * 4]
-    events += (calls(1, "b") + calls(1, "c") + calls(1, "a")) * 3
-
-    evidence = {f.pattern: f.evidence for f in diagnose(measured(*events, status="completed"))}
-
-    assert evidence[RUN] == "longest_identical_run: `shell.x`, 6 times in a row"
-    assert evidence[CYCLE] == "cycles: `shell.a`, `shell.b`, 4 repetitions; 2 cycles in all"
-    assert evidence[REPEATING] == "repeated_after_failure 5 of 23 commands"
 
 
 @given(st.text(min_size=1, max_size=300))
 def test_sentences_stay_readable_for_any_tool_name(name: str) -> None:
     findings = diagnose(measured(*calls(6, name, distinct=False, failed=6)))
 
-    assert [f.pattern for f in findings] == [NO_HELP, RETRIES, RUN, REPEATING]
+    assert [f.pattern for f in findings] == [NO_HELP, RETRIES, REPEATING]
     shortest = min(len(f.likely_cause) for f in diagnose(measured(*calls(6, "", distinct=False, failed=6))))
     for finding in findings:
         assert finding.likely_cause.isprintable()

@@ -14,10 +14,8 @@ from tables import table
 from tarsy_scoring.evaluation.interaction import (
     EVERY_CALL,
     LONGEST_NAME,
-    CommandCycle,
     CommandRules,
     Interaction,
-    Run,
     Tokens,
     measure_interaction,
 )
@@ -58,7 +56,7 @@ def test_session_without_a_command_has_counts_of_zero_and_no_rates() -> None:
     document = measured(event("llm_thinking", "hm")).document()
 
     numbers = dict.fromkeys(list(document)[:6], 0)  # counts
-    empty = {"completed": True, "error_basis": {}, "cycles": [], "by_tool": {}, "by_subcommand": {}}
+    empty = {"completed": True, "error_basis": {}, "by_tool": {}, "by_subcommand": {}}
     assert document == dict.fromkeys(document) | numbers | empty
 
 
@@ -80,7 +78,6 @@ def test_session_counted_by_hand() -> None:
     }
     assert {key: document[key] for key in counted} == counted
     assert document["error_basis"] == {"is_error": 5}
-    assert document["longest_identical_run"] == {"tool": "shell.a", "length": 3}
     assert list(document["by_tool"]) == ["shell.a", "shell.b"]
     assert document["by_tool"]["shell.b"] == {
         "total_commands": 2,
@@ -116,7 +113,6 @@ def test_equal_calls_of_different_agents_are_no_retries() -> None:
 
     assert (found.unique_commands, found.retry_count, found.repeated_after_failure) == (3, 0, 0)
     assert found.first_try_success_rate == 2 / 3
-    assert found.longest_identical_run is None
 
 
 @table
@@ -147,11 +143,6 @@ def test_repeated_after_failure_spans_other_calls() -> None:
     assert measured(*sequence("aba", failed="x")).repeated_after_failure == 1
 
 
-@table
-def test_completed_is_the_status_of_the_session(status: str) -> None:
-    assert measured(status=status).completed is (status == "completed")
-
-
 # --- help ----------------------------------------------------------------------------------------------
 
 
@@ -175,10 +166,6 @@ def test_command_of_a_help_tool_asks_for_help() -> None:
 def test_shell_tools_by_name(named: str, is_shell: bool) -> None:
     assert measured(line("x help"), rules=CommandRules(None, (named,))).help_invocations == is_shell
     assert measured(line("my-tool x"), rules=CommandRules("my-tool", (named,))).total_commands == is_shell
-
-
-def test_shell_tool_may_have_a_newline_in_its_name() -> None:
-    assert measured(line("x help", tool="a\nb"), rules=CommandRules(None, ("shell.*",))).help_invocations == 1
 
 
 # --- commands of a command line ------------------------------------------------------------------------
@@ -226,14 +213,6 @@ def test_pattern_is_searched_in_strings(arguments: Any, commands: int) -> None:
     assert measured(call(arguments), rules=MY_TOOL).total_commands == commands
 
 
-def test_order_of_keys_does_not_change_a_cycle() -> None:
-    one, other = '{"a": "my-tool x", "b": "my-tool y"}', '{"b": "my-tool y", "a": "my-tool x"}'
-
-    found = measured(call(one), call(other), call(one), rules=MY_TOOL)
-
-    assert found.cycles == (CommandCycle(("shell.run", "shell.run"), 3),)
-
-
 def test_pattern_and_shell_tools_select_the_calls() -> None:
     events = [line("my-tool x"), line("my-tool x", tool="other"), line("ls")]
     shell = ("shell.run",)
@@ -255,57 +234,7 @@ def test_empty_match_is_no_command(pattern: str) -> None:
     assert measured(line("abc xx"), rules=CommandRules(pattern)).total_commands == 1
 
 
-def test_match_inside_a_character_names_a_replacement_character() -> None:
-    found = measured(line("my-tool é"), rules=CommandRules(r"my-tool (\C)"))
-
-    assert list(found.by_subcommand) == ["\ufffd"]
-
-
 # --- loops ---------------------------------------------------------------------------------------------
-
-
-@table
-def test_longest_identical_run(names: str, run: list[Any] | None) -> None:
-    assert measured(*sequence(names)).longest_identical_run == (run and Run(*run))
-
-
-def test_identical_run_needs_equal_arguments() -> None:
-    thought = event("llm_thinking", "hm")
-
-    assert measured(call('{"a": 1}'), call('{"a": 2}')).longest_identical_run is None
-    assert measured(call(), thought, call()).longest_identical_run == Run("shell.run", 2)
-
-
-@table
-def test_repeated_sequences_of_tools_are_cycles(names: str, expected: list[list[Any]]) -> None:
-    assert [
-        ["".join(tool.removeprefix("shell.") for tool in cycle.tools), cycle.repetitions]
-        for cycle in measured(*sequence(names)).cycles
-    ] == expected
-
-
-def test_only_the_ten_longest_cycles_are_kept() -> None:
-    names = "".join("ab" * (n + 3) + chr(ord("f") + n) for n in range(12))
-
-    assert [cycle.repetitions for cycle in measured(*sequence(names)).cycles] == list(range(14, 4, -1))
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=30).map("".join))
-@settings(max_examples=150)
-def test_cycles_equal_those_of_an_exhaustive_search(names: str) -> None:
-    expected = []
-    for start in range(len(names)):
-        for end in range(start + 6, len(names) + 1):
-            repeats = [p for p in range(1, 9) if all(names[i] == names[i - p] for i in range(start + p, end))]
-            if repeats and 2 <= (p := repeats[0]) <= (end - start) // 3:
-                goes_left = start > 0 and names[start - 1] == names[start - 1 + p]
-                goes_right = end < len(names) and names[end] == names[end - p]
-                if not goes_left and not goes_right:
-                    expected.append((-((end - start) // p), tuple(f"shell.{n}" for n in names[start : start + p])))
-
-    found = [(-cycle.repetitions, cycle.tools) for cycle in measured(*sequence(names)).cycles]
-
-    assert found == sorted(expected)[:10]
 
 
 # --- time and tokens -----------------------------------------------------------------------------------

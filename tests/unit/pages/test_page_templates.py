@@ -116,7 +116,6 @@ FULL: dict[str, Any] = EXAMPLE | {
     "interaction": COUNTS
     | {
         "repeated_after_failure": 1,
-        "longest_identical_run": {"tool": "k.get", "length": 3},
         "duration_s": 61.5,
         "agent_tokens": {"input": 10, "output": 20},
         "by_tool": {"k.get": COUNTS},
@@ -212,7 +211,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     text = score_page(FULL, CONTENT, is_readable=is_readable)
     for expected in (
         *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
-        *("60, 66", "3 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
+        *("60, 66", "3 of 4 citations", "calls: 3", "› get", "50 %", "stage 2"),
         *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
         *("Gates: did not pass. Judge: passed; the threshold is 60 of 100.",),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
