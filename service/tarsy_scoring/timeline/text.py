@@ -55,16 +55,5 @@ def cut(text: str, longest: int) -> str:
 
 
 def utf8_pattern(characters: Iterable[str]) -> str:
-    """A regular expression over bytes that matches any one of these non-ASCII characters in UTF-8."""
-    last_bytes: dict[bytes, list[int]] = {}
-    for character in characters:
-        encoded = character.encode()
-        last_bytes.setdefault(encoded[:-1], []).append(encoded[-1])
-    return "|".join(
-        f"{_escaped(leading)}[{''.join(_escaped(bytes([last])) for last in lasts)}]"
-        for leading, lasts in last_bytes.items()
-    )
-
-
-def _escaped(data: bytes) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in data)
+    """A regular expression over bytes that matches any one of these characters in UTF-8."""
+    return "|".join("".join(f"\\x{byte:02x}" for byte in character.encode()) for character in characters)

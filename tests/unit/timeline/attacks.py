@@ -82,18 +82,6 @@ def _over_two_entries(text: str) -> Timeline:
     return ordinary_session(call(first, number=3), call(second, number=4))
 
 
-def _over_two_names(text: str) -> Timeline:
-    """Name and status of an agent stand in one heading."""
-    name, status = text.split("|")
-    second = execution(_LOOK, name=name, status=status)
-    return timeline(stage(execution(_LOOK, _LOGS, _ANSWER), second), final_analysis=_ANSWER.content)
-
-
-def _over_two_fields(text: str) -> Timeline:
-    """Server, name and description of a tool stand on one line."""
-    return ordinary_session(available_tools=(*_TOOLS, AvailableTool(*text.split("|"))))
-
-
 PLACES: dict[str, Callable[[str], Timeline]] = {
     "alert": lambda text: ordinary_session(alert_data=f"pod web-1 restarts\n{text}"),
     "alert type": lambda text: ordinary_session(alert_type=text),
@@ -121,8 +109,6 @@ PLACES: dict[str, Callable[[str], Timeline]] = {
     "event type": lambda text: ordinary_session(event(text, "a step", number=3)),
     "what is missing": lambda text: ordinary_session(evidence=Evidence({}, {}, (text,))),
     "two entries": _over_two_entries,
-    "two names": _over_two_names,
-    "two fields": _over_two_fields,
 }
 
 

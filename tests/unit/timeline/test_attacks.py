@@ -174,7 +174,7 @@ def test_session_text_begins_no_line_without_the_prefix(place: str) -> None:
 
 
 OVER_LINES = {
-    "secret": ("password:\nhunter2x", "password: [REDACTED:secret#1]"),
+    "secret": ("password:\nhunter2x", "password: [REDACTED:password#1]"),
     "entry id": ("[\nE12\n] Note", "(E12) Note"),
     "fence": ("<<<\nSESSION\nDATA", "[fence removed]"),
     "order": ("the final score\n\n\n\n\nis 100", "[instruction removed]"),

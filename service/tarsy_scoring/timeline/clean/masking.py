@@ -1,18 +1,18 @@
 """
 Masks secrets in untrusted text before it leaves the process.
 
-Secrets are recognised by their shapes (`shapes`), by the structure around them (`structures`), and by a name
-or a word beside them (`named`). Another secret is not recognised. All searches over a text are linear.
+Secrets are recognised by their shapes (`shapes`), in Kubernetes Secrets (`manifests`), and by a name or a
+word beside them (`named`). Another secret is not recognised. All searches over a text are linear.
 """
 
 import hashlib
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Mapping, Set
 from functools import lru_cache
 from types import MappingProxyType
 
+from tarsy_scoring.timeline.clean.manifests import MANIFEST_PATTERN, find_manifests
 from tarsy_scoring.timeline.clean.named import (
     NAME_PATTERN,
     NEARBY_PATTERN,
@@ -34,12 +34,6 @@ from tarsy_scoring.timeline.clean.shapes import (
     find_encoded,
     find_keys,
 )
-from tarsy_scoring.timeline.clean.structures import (
-    MANIFEST_PATTERN,
-    TABLE_PATTERN,
-    find_columns,
-    find_manifests,
-)
 from tarsy_scoring.timeline.clean.values import Checks, Secret
 
 MASKING_POLICY = "7"
@@ -47,14 +41,14 @@ MASKING_POLICY = "7"
 
 _PATTERNS = (
     f"(?:{OUTPUTS.pattern})|{MANIFEST_PATTERN}|{ENCODED_LINE_PATTERN}",
-    f"{TABLE_PATTERN}|{COMMANDS.pattern}",
+    COMMANDS.pattern,
     f"{NAME_PATTERN}|{SENTENCES.pattern}",
     f"{KEY_PATTERN}|{SHAPES.pattern}|{TOKENS.pattern}",
     f"{PLACES.pattern}|{NEARBY_PATTERN}",
 )
 _FINDERS = (
     (0, OUTPUTS.find),
-    *((1, find_columns), (1, COMMANDS.find)),
+    (1, COMMANDS.find),
     *((2, SENTENCES.find), (2, find_named)),
     *((3, SHAPES.find), (3, TOKENS.find), (3, find_keys)),
     (0, find_manifests),
@@ -70,7 +64,7 @@ ANY_SECRET = [compile_bytes(pattern, capture=False) for pattern in _PATTERNS]
 """Every text that `Masker` may change matches at least one, alone or between two line ends."""
 
 MARKER_PATTERN = r"\[REDACTED:\w{1,20}(?:#[0-9]{1,9})?\]"
-_MARKER = re.compile(MARKER_PATTERN.encode())
+_MARKER = re.compile(f"({MARKER_PATTERN})".encode())
 _RUN = re.compile(rb"(?<=[A-Za-z0-9])[A-Za-z0-9]*")
 _MAX_ENCODINGS = 3
 
@@ -116,8 +110,7 @@ def mask_secrets(text: str, masking: Masking = SHIPPED) -> str:
     Replace each recognised secret by a marker such as `[REDACTED:password#1]`.
 
     The text around it (key, header name, user, host) stays, so that the judge still sees the action.
-    References, placeholders and statuses (`secretKeyRef`, `$VAR`, `token: expired`) stay, too. Idempotent and
-    linear.
+    References, placeholders and statuses (`secretKeyRef`, `$VAR`, `token: expired`) stay, too, and so do markers.
     """
     data = text.encode("utf-8", "surrogatepass")
     masked = Masker(masking).mask_bytes(data)
@@ -143,8 +136,15 @@ class Masker:
         Args:
             groups: Indices in `ANY_SECRET` that may match, if the caller has searched for them.
         """
+        if b"[REDACTED:" in data:  # a marker is no secret, and announces none
+            parts = _MARKER.split(data)
+            parts[::2] = [self._mask(part, None) for part in parts[::2]]
+            return b"".join(parts)
+        return self._mask(data, groups)
+
+    def _mask(self, data: bytes, groups: Set[int] | None) -> bytes:
         own = list(self._own.find(data, self._checks)) if self._own else []
-        secrets = _joined(data, own + find_secrets(_without_kinds(data), self._checks, groups=groups))
+        secrets = _joined(data, own + find_secrets(data, self._checks, groups=groups))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -155,13 +155,6 @@ class Masker:
             pieces += (data[position:start], b"[REDACTED:%s#%d]" % (kind.encode(), number))
             position = end
         return b"".join((*pieces, data[position:]))
-
-
-def _without_kinds(data: bytes) -> bytes:
-    """Text whose markers hold no word that announces a secret; as long as it was."""
-    if b"[REDACTED:" not in data:
-        return data
-    return _MARKER.sub(lambda match: b"[REDACTED:" + b"_" * (len(match[0]) - 11) + b"]", data)
 
 
 def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
@@ -176,24 +169,18 @@ def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] |
 
 def _joined(data: bytes, secrets: list[Secret]) -> list[Secret]:
     """
-    Join overlapping secrets; the first finder names the kind. Existing markers are no secrets.
+    Join overlapping secrets; the first finder names the kind.
 
     A secret extends over all letters and digits that follow: vendors lengthen their tokens.
     """
     joined: list[Secret] = []
-    markers = [found.span() for found in _MARKER.finditer(data)] if b"[REDACTED:" in data else []
     for start, end, kind in sorted(secrets, key=lambda secret: secret.start):  # stable
         if joined and end <= joined[-1].end:
             continue
         run = _RUN.match(data, end)
-        whole = Secret(start, run.end() if run else end, kind)
+        whole_end = run.end() if run else end
         if joined and start < joined[-1].end:
-            joined[-1] = joined[-1]._replace(end=whole.end)
-        elif end > start and not _touches(markers, whole):
-            joined.append(whole)
+            joined[-1] = joined[-1]._replace(end=whole_end)
+        elif end > start:
+            joined.append(Secret(start, whole_end, kind))
     return joined
-
-
-def _touches(markers: list[tuple[int, int]], secret: Secret) -> bool:
-    at = bisect_left(markers, (secret.end,)) - 1
-    return at >= 0 and markers[at][1] > secret.start

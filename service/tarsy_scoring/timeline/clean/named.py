@@ -37,7 +37,6 @@ class Level(NamedTuple):
 
 _RULES = "names.yaml"
 _LINKS = [_Link(**link) for link in read_rules(_RULES, "links")]
-HEADING: str = read_rules(_RULES, "heading")
 _NAMES = f"(?:{'|'.join(read_rules(_RULES, 'stems'))})(?:\\.{{0,3}}[\\w-]+)*\\.?"
 
 

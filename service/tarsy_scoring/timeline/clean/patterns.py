@@ -37,22 +37,6 @@ class BytesPattern:
         return found
 
 
-class BytesSet:
-    """Patterns of which one search says which match a whole text; compiled at the first use."""
-
-    def __init__(self, patterns: list[str]) -> None:
-        self.patterns = patterns
-
-    @cached_property
-    def compiled(self) -> "re2.Set":
-        """The compiled set."""
-        compiled = re2.Set.FullMatchSet(_options())
-        for pattern in self.patterns:
-            compiled.Add(pattern.encode())
-        compiled.Compile()
-        return compiled
-
-
 def _options() -> "re2.Options":
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # bytes in, bytes out: no offsets to convert

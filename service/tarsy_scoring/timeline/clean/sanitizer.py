@@ -19,7 +19,6 @@ from tarsy_scoring.timeline.clean.folding import ESCAPED_PATTERN
 from tarsy_scoring.timeline.clean.injection import (
     FENCE_REMOVED,
     INJECTION_PATTERN,
-    INSTRUCTION_REMOVED,
     find_injections,
     mask_injections,
     may_steer,
@@ -113,7 +112,6 @@ _DIRT = compile_bytes(_DIRT_PATTERN, capture=False)
 _INVISIBLE = re.compile(_INVISIBLE_PATTERN.encode())
 _COMPATIBLE = re.compile(_COMPATIBLE_PATTERN.encode())
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
-_ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
 _FORMS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, ESCAPED_PATTERN)
 # Why a text may need a change in every session; the first indices are those of `ANY_SECRET`.
@@ -176,11 +174,6 @@ def _suspicious_name(name: bytes) -> dict[int, set[int]]:
     alone = Sanitizer("\0")  # no clean text holds such a nonce
     stays = all(alone._changed("", name, reasons).encode() == name for reasons in found.values())
     return {} if stays and not alone.injections else found
-
-
-def imitates_fence(data: bytes) -> bool:
-    """Whether UTF-8 text holds something that looks like a fence line, with any nonce."""
-    return _ANY_IMITATION.search(data) is not None
 
 
 class Sanitizer:
@@ -263,11 +256,9 @@ class Sanitizer:
                 found.setdefault(number, set())
         return found
 
-    def _changed(self, entry: str, raw: bytes, reasons: set[int], *, is_safe: bool = False) -> str:
-        """The safe text of an entry that may need a change; a safe text may hold our markers."""
-        data = raw
-        if _FORM in reasons:
-            data = clean(raw) if is_safe else defuse_markers(clean(raw))
+    def _changed(self, entry: str, raw: bytes, reasons: set[int]) -> str:
+        """The safe text of an entry that may need a change."""
+        data = defuse_markers(clean(raw)) if _FORM in reasons else raw
         data = self._masker.mask_bytes(data, reasons if data is raw else None)
         if _FORM in reasons or data is not raw:
             data = _IMITATION.sub(FENCE_REMOVED.encode(), _ENTRY_ID.sub(rb"(\1)", data))
@@ -288,23 +279,10 @@ class Sanitizer:
         """Sanitize a name and put it on one line."""
         known = self._short.get(text)
         if known is None:
-            safe = self.text(entry, text)
-            known = " ".join(safe.split())
-            if known != safe:  # text that is harmless on two lines may not be on one
-                data = known.encode()
-                for reasons in self._suspicious([data]).values():
-                    known = " ".join(self._changed(entry, data, reasons, is_safe=True).split())
+            # On one line before it is checked: text that is harmless on two lines may not be on one.
+            known = self.text(entry, " ".join(clean(encode(text)).decode().split()))
             self._short[text] = known
         return known
-
-    def composed(self, entry: str, line: str) -> str:
-        """Defuse a line that is composed of safe names, in case they join to a fence line."""
-        data = line.encode()
-        if not imitates_fence(data):
-            return line
-        self._found[Injection(entry, "imitated_delimiter", FENCE_REMOVED)] = None
-        marker = INSTRUCTION_REMOVED if self._mask else FENCE_REMOVED
-        return bytes(_IMITATION.sub(marker.encode(), data)).decode()
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import re2
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
-from tarsy_scoring.timeline.clean.patterns import BytesSet, compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.patterns import BytesPattern, compile_bytes, read_rules
 from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
 
 _RULES = "secrets.yaml"
@@ -49,10 +49,8 @@ class Rules:
     def __init__(self, rules: Sequence[Rule], window: int | None = None) -> None:
         self._window = window
         self.pattern = "|".join(f"(?:{rule.searched})" for rule in rules)
-        self._rules = rules
+        self._rules = [(rule, compile_bytes(rule.pattern)) for rule in rules]
         self.any = compile_bytes(self.pattern, capture=False)
-        self._which = BytesSet([rule.searched for rule in rules])
-        self._each = [compile_bytes(rule.pattern) for rule in rules]
 
     def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
         """The secrets in a text, in order."""
@@ -63,11 +61,8 @@ class Rules:
                 position = min(len(data), position + STRETCH_BYTES)
                 yield Secret(start, position, "stretch")
                 continue
-            # First the rules that match exactly here, then all others.
-            within = sorted(self._which.compiled.Match(data[start:position]) or ())
-            for index in (*within, *(other for other in range(len(self._rules)) if other not in within)):
-                rule = self._rules[index]
-                value = self._value(index, data, start)
+            for rule, pattern in self._rules:
+                value = self._value(rule, pattern, data, start)
                 if value and value[0] < value[1] and not is_harmless(Candidate(data, value), rule.unless):
                     yield Secret(*value, rule.kind)
                     position = max(position, value[1])
@@ -84,12 +79,12 @@ class Rules:
             position = match.start() if match is not None else end - size // 4
         return None
 
-    def _value(self, index: int, data: bytes, start: int) -> Value | None:
-        parts = self._each[index].match(data, start, start + (self._window or len(data)))
+    def _value(self, rule: Rule, pattern: BytesPattern, data: bytes, start: int) -> Value | None:
+        parts = pattern.match(data, start, start + (self._window or len(data)))
         if parts is None:
             return None
-        if reader := self._rules[index].value:
-            return READERS[reader](data, parts.end())
+        if rule.value:
+            return READERS[rule.value](data, parts.end())
         if parts.lastindex is not None:
             return parts.start(parts.lastindex), parts.end(parts.lastindex)
         edge = _EDGE.match(data, start)
@@ -121,7 +116,6 @@ _BEGIN = rf"-{{4,5}} ?BEGIN {_KEY_NAME} ?-{{4,5}}|PuTTY-User-Key-File-[0-9]:"
 _END = rf"-{{4,5}} ?END {_KEY_NAME} ?-{{4,5}}|Private-MAC: ?[0-9a-f]+"
 KEY_PATTERN = f"{_BEGIN}|{_END}"
 _EDGES = compile_bytes(f"({_BEGIN})|({_END})")
-_MAX_KEY_BYTES = 20_000
 # Base64 lines and headers; between them line ends, written line ends, quotation marks and joiners.
 _BODY = re.compile(
     rb"""(?:(?:\\+[nrt]|[\s\\"'+,>|]|\.{3,}|\xe2\x80\xa6)*
@@ -129,8 +123,6 @@ _BODY = re.compile(
     |[A-Za-z0-9+/=]{16,}(?:\\+/[A-Za-z0-9+/=]+)*(?:\s{0,2}[A-Za-z0-9+/]{1,15}={0,2}(?=\s*\Z))?))*""",
     re.VERBOSE,
 )
-_IN_BODY = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\\\"',>|"
-_LONG_LINE = re.compile(rb"[A-Za-z0-9+/=]{16,}")
 
 
 def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
@@ -138,25 +130,12 @@ def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
     begun: int | None = None
     body = 0  # where the text behind the last edge starts
     for edge in _EDGES.finditer(data):
-        start, end = edge.span()
-        if edge.lastindex == 2:
-            if begun is None or end - begun > _MAX_KEY_BYTES:  # the head of the key is cut
-                begun = _body_start(data, max(body, start - 4_000), start)
-            yield Secret(begun, end, "private_key")
-            begun = None
-        else:
-            if begun is not None:
-                yield Secret(begun, _body_end(data, body, start), "private_key")
-            begun = start
-        body = end
+        is_end = edge.lastindex == 2
+        if begun is not None:
+            yield Secret(begun, edge.end() if is_end else _body_end(data, body, edge.start()), "private_key")
+        begun, body = None if is_end else edge.start(), edge.end()
     if begun is not None:
         yield Secret(begun, _body_end(data, body, len(data)), "private_key")
-
-
-def _body_start(data: bytes, floor: int, end: int) -> int:
-    """Index of the first base64 line before an END that has no BEGIN."""
-    line = _LONG_LINE.search(data, floor + len(data[floor:end].rstrip(_IN_BODY)), end)
-    return line.start() if line else end
 
 
 def _body_end(data: bytes, position: int, limit: int) -> int:

@@ -13,7 +13,8 @@ from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.clean.sanitizer import Injection, Sanitizer
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import LINE_PREFIX, fence, prefix_lines
-from tarsy_scoring.timeline.render.rendering import Rank, RenderedPart, Rendering
+from tarsy_scoring.timeline.render.parts import Rank, RenderedPart
+from tarsy_scoring.timeline.render.rendering import Rendering
 from tarsy_scoring.timeline.text import encode
 
 CONTEXT_POLICY = "4"

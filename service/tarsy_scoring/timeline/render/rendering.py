@@ -7,11 +7,9 @@ Decides text and order; `context` decides what fits.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
 
-from tarsy_scoring.timeline.clean.sanitizer import Sanitizer, imitates_fence
+from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
     AvailableTool,
@@ -19,72 +17,9 @@ from tarsy_scoring.timeline.model import (
     Execution,
     Stage,
     Timeline,
-    ToolCall,
 )
 from tarsy_scoring.timeline.record_gaps import find_gaps
-from tarsy_scoring.timeline.render.fence import prefix_lines
-
-
-class Rank(IntEnum):
-    """The order in which parts are shortened when the context is too long; `KEPT` is never shortened."""
-
-    KEPT = 0
-    SUMMARISED_RESULT = 1
-    RESULT = 2
-    REASONING = 3
-    REST = 4
-
-
-@dataclass(slots=True)
-class RenderedPart:
-    """
-    A piece of the context; all parts joined are the context.
-
-    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
-    line end. `quoted` is the part's session text, if any; in `text` each line has the prefix, except an
-    `inline` part's first line. A shortened part counts the characters `removed`
-    from `quoted`.
-    """
-
-    entry: str
-    text: str
-    rank: Rank = Rank.KEPT
-    quoted: str = ""
-    inline: bool = False
-    removed: int = 0
-
-    def quote(self, text: str) -> None:
-        """Make this session text, which must be safe, the text of the part."""
-        self.quoted = text if text.endswith("\n") else text + "\n"
-        self.text = self.quoted_lines(self.quoted)
-
-    def quoted_lines(self, start: str) -> str:
-        """The start of the session text as it is shown."""
-        first, line_end, others = start.partition("\n") if self.inline else ("", "", start)
-        return first + line_end + (prefix_lines(others) if others else "")
-
-
-@dataclass(frozen=True, slots=True)
-class EntryFacts:
-    """
-    Where an entry stands, and what made it, in safe words; the judge reads the same in headings.
-
-    Args:
-        stage: Number and name; empty outside stages.
-        execution: Number and name of the agent, and the agent that it worked for; empty outside executions.
-        agent: The agent's name alone.
-        tool: The called tool; empty where the entry is no call.
-        failed: Whether the call or the step failed, or the entry is an error.
-        at: When it happened; None where the source has none. The judge does not see it.
-    """
-
-    stage: str = ""
-    execution: str = ""
-    agent: str = ""
-    tool: str = ""
-    failed: bool = False
-    at: datetime | None = None
-
+from tarsy_scoring.timeline.render.parts import EntryFacts, Rank, RenderedPart
 
 _LABELS = {
     "llm_thinking": ("Reasoning", Rank.REASONING),
@@ -163,8 +98,9 @@ class Rendering:
         if timeline.reference is not None:
             self._out = self.reference
             self._body(self._open("Reference"), timeline.reference, Rank.KEPT)
-        self._defuse_lines_of_names()
-        self._fill_bodies()
+        safe = sanitizer.texts([(part.entry, text) for part, text in self._bodies])
+        for (part, _), text in zip(self._bodies, safe, strict=True):
+            part.quote(text)
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -189,31 +125,6 @@ class Rendering:
         self._out.append(part)
         if text or not absent:
             self._bodies.append((part, text))
-
-    def _fill_bodies(self) -> None:
-        safe = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
-        for (part, _), text in zip(self._bodies, safe, strict=True):
-            part.quote(text)
-
-    def _defuse_lines_of_names(self) -> None:
-        """Defuse each line in which names that are safe by themselves join to a fence line."""
-        parts = self.alert + self.conversation
-        together = "".join(part.text for part in parts) + "\n".join(self.not_shown)
-        if not imitates_fence(together.encode()):
-            return
-        self.not_shown = [self._sanitizer.composed("not shown", line) for line in self.not_shown]
-        line: list[RenderedPart] = []
-        entry = "E0"
-        for part in (p for p in parts if p.text):
-            line.append(part)
-            entry = part.entry or entry
-            if part.text.endswith("\n"):
-                text = "".join(p.text for p in line)
-                if (safe := self._sanitizer.composed(entry, text)) != text:
-                    for piece in line:
-                        piece.text = ""
-                    line[0].text = safe
-                line = []
 
     def _label(self, text: str) -> str:
         """A safe name for the heading of the next entry."""
@@ -425,13 +336,13 @@ class Rendering:
         """Render a call, summaries and the raw result as one entry. Failed summaries are left out."""
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
-        failed = _has_failed(tool)
+        failed = tool is not None and bool(tool.is_error or tool.exit_code)
         is_failure = failed or event.status in _FAILED
         entry = self._open(f"Tool call {name}", tool=name, failed=is_failure, at=event.created_at)
         if tool is not None:
             self._out.append(RenderedPart(entry, "Arguments: "))
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
-        useful = _useful(summaries)
+        useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
         for summary in useful:
             self._out.append(RenderedPart(entry, "Summary that the agent was given:\n"))
             self._body(entry, summary, Rank.RESULT)
@@ -459,15 +370,6 @@ class Rendering:
         if event.status != "completed" and not (failed and event.status == "failed"):
             label += f", the step is {self._label(event.status)}"
         return label + ":"
-
-
-def _has_failed(tool: ToolCall | None) -> bool:
-    return tool is not None and bool(tool.is_error or tool.exit_code)
-
-
-def _useful(summaries: Iterable[Event]) -> list[str]:
-    """Texts of complete summaries."""
-    return [s.content for s in summaries if s.status == "completed" and s.content.strip()]
 
 
 def _not_recorded(tools: list[AvailableTool]) -> str:

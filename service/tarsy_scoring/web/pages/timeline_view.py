@@ -16,7 +16,8 @@ from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import new_nonce
-from tarsy_scoring.timeline.render.rendering import EntryFacts, Rendering
+from tarsy_scoring.timeline.render.parts import EntryFacts
+from tarsy_scoring.timeline.render.rendering import Rendering
 from tarsy_scoring.web.pages.legible import MAX_CHARACTERS, legible
 from tarsy_scoring.web.queries import TimelineQuery
 
