@@ -20,19 +20,11 @@ KINDS = ("stages", "executions", "events", "results", "final_analysis")
 _NAMED = 5  # missing things that an error message names
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Something in the source that could not be read: one of `KINDS`, and a description."""
-
-    kind: str
-    words: str
-
-
 def take_stock(
     stages: Iterable[Stage],
     final_analysis: str | None,
     *,
-    losses: Iterable[Loss] = (),
+    losses: Iterable[tuple[str, str]] = (),
     unread_calls: Container[str] = (),
     unread_results: Container[str] = (),
     declared_calls: Mapping[str, int] | None = None,
@@ -45,7 +37,7 @@ def take_stock(
     `streaming` in a terminal session is incomplete.
 
     Args:
-        losses: Things that the source could not read at all.
+        losses: Things that the source could not read at all: one of `KINDS` and a description.
         unread_calls: Event ids where a call's tool and arguments could not be read.
         unread_results: Event ids where a call's result could not be read.
         declared_calls: Tool calls per execution id, from the source's second record. If they are more than
@@ -53,12 +45,14 @@ def take_stock(
     """
     shown = [s for s in stages if s.stage_type in SHOWN_STAGE_TYPES]
     stock = _Stock(unread_calls, unread_results, declared_calls or {})
-    for loss in losses:
-        stock.count(loss.kind, loss.words)
+    for kind, words in losses:
+        stock.count(kind, words)
     for stage in shown:
         stock.count_stage(stage)
-    if analyses := _analyses(shown, final_analysis):
-        is_empty = not any(text.strip() for text in analyses)
+    events = (event for stage in shown for execution in stage.executions for event in execution.events)
+    analyses = [event.content for event in events if event.event_type == "final_analysis"]
+    if final_analysis or analyses:
+        is_empty = not any(text.strip() for text in (final_analysis or "", *analyses))
         stock.count("final_analysis", "final analysis: written, but empty" if is_empty else None)
     return Evidence(dict(stock.expected), dict(stock.read), tuple(stock.missing))
 
@@ -122,13 +116,6 @@ class _Stock:
             self.count("results", problem)
 
 
-def _analyses(shown: Iterable[Stage], final_analysis: str | None) -> list[str]:
-    """Final analyses by the session and by agents."""
-    events = (event for stage in shown for execution in stage.executions for event in execution.events)
-    written = [event.content for event in events if event.event_type == "final_analysis"]
-    return [final_analysis, *written] if final_analysis else written
-
-
 def require_events(timeline: Timeline) -> None:
     """
     Refuse a session without an event that the judge would see, unless the source declares some.
@@ -139,11 +126,8 @@ def require_events(timeline: Timeline) -> None:
     """
     if timeline.shown_event_count == 0 and not timeline.evidence.missing:
         types = Counter(s.stage_type for s in timeline.stages)
-        if types["chat"] and not types.keys() - {"chat", "scoring"}:
-            why = f"only chats ({types['chat']})"
-        else:
-            hidden = sum(number for name, number in types.items() if name not in SHOWN_STAGE_TYPES)
-            why = f"no stage that the judge sees has an event ({hidden} other stages are not shown)"
+        found = ", ".join(f"{name} ({count})" for name, count in types.items()) or "none"
+        why = f"no stage that the judge sees has an event; its stages: {found}"
         raise NothingToJudge(f"session {timeline.session_id} has nothing to judge: {why}")
 
 
@@ -171,13 +155,9 @@ def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: 
         )
     else:
         return
-    message = f"session {timeline.session_id} cannot be judged: {reason}; missing: {_summary(missing)}"
+    named = "; ".join(missing[:_NAMED]) + (f"; and {len(missing) - _NAMED} more" if missing[_NAMED:] else "")
+    message = f"session {timeline.session_id} cannot be judged: {reason}; missing: {named}"
     raise EvidenceIncomplete(message, missing, permanent=not may_change)
-
-
-def _summary(missing: list[str]) -> str:
-    more = len(missing) - _NAMED
-    return "; ".join(missing[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _lacking_agents(stage: Stage) -> int:

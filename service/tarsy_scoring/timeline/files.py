@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from tarsy_scoring.errors import (
     Unscorable,
 )
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.timeline.evidence import Loss, take_stock
+from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
     TERMINAL_STATUSES,
@@ -44,8 +44,6 @@ from tarsy_scoring.timeline.parsing import (
     event_of,
     execution_of,
     label_map,
-    moment,
-    name_or_none,
     stage_of,
     text_or_none,
     timeline_of,
@@ -54,9 +52,8 @@ from tarsy_scoring.timeline.parsing import (
 from tarsy_scoring.timeline.text import storable
 
 _T = TypeVar("_T")
-_S = TypeVar("_S", Timeline, FoundSession)
 _RECENT_FILES = 50
-_LARGE_FILE_BYTES = 512_000  # larger files are parsed in a thread: 3 ms per MB would block the event loop
+_LARGE_FILE_BYTES = 512_000
 
 
 class SessionFiles:
@@ -71,9 +68,6 @@ class SessionFiles:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
-        return await self._read_session(session_id, _read)
-
-    async def _read_session(self, session_id: str, read: Callable[[Path, int], _S]) -> _S:
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
@@ -81,14 +75,9 @@ class SessionFiles:
             real = path.resolve(strict=True)
             if not real.is_relative_to(self._directory.resolve()):
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
-            is_large = real.stat().st_size > _LARGE_FILE_BYTES
-            limit = self._max_session_bytes
-            found = await asyncio.to_thread(read, real, limit) if is_large else read(real, limit)
+            found = await asyncio.to_thread(_read, real, self._max_session_bytes)
         except OSError as error:
-            if error.errno in (
-                errno.ENOENT,
-                errno.ENAMETOOLONG,
-            ):  # a name that is too long cannot exist either
+            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist
                 self._require_folder()  # a folder that is not mounted says nothing about files
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
@@ -100,20 +89,17 @@ class SessionFiles:
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
-        return await self._read_session(session_id, _find)
+        return _found(await self.fetch_timeline(session_id))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """
         See `TimelineSource`.
 
-        Files that are too large, or hold another session, are left out with a warning, and so are those
-        without
-        times: no time selects them.
+        Files that are too large, hold another session or have no time are left out with a warning.
         """
         import structlog  # not at the top: the command that scores one file starts without it
 
         log = structlog.get_logger()
-        without_times: list[str] = []
         for path in await asyncio.to_thread(self._paths):
             try:
                 timeline = await self.fetch_timeline(path.stem)
@@ -124,37 +110,24 @@ class SessionFiles:
                 continue
             ended = timeline.completed_at or timeline.created_at
             if ended is None:
-                without_times.append(timeline.session_id)
+                reason = f"{path} has no time: give it completed_at, or request its score by name"
+                log.warning("timeline.file_left_out", reason=reason)
             elif ended >= since:
-                yield FoundSession(
-                    timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at
-                )
-        if without_times:
-            log.warning(
-                "timeline.files_without_times",
-                files=len(without_times),
-                first=without_times[0],
-                advice="give them completed_at, or request their scores by name",
-            )
+                yield _found(timeline)
 
     async def check(self) -> None:
         """See `TimelineSource`."""
         self._require_folder()
 
     async def recent_agent_models(self) -> frozenset[str]:
-        """See `TimelineSource`. Reads the `_RECENT_FILES` newest of the files that are not large."""
+        """See `TimelineSource`. Reads the last `_RECENT_FILES` by name, without large ones."""
         return await asyncio.to_thread(self._agent_models)
 
     def _agent_models(self) -> frozenset[str]:
-        small = []
-        for path in self._paths():
-            with contextlib.suppress(OSError):  # it may be gone, or a link to nothing
-                if (found := path.stat()).st_size <= _LARGE_FILE_BYTES:
-                    small.append((-found.st_mtime, path))
         models: frozenset[str] = frozenset()
-        for _, path in sorted(small)[:_RECENT_FILES]:
+        for path in self._paths()[-_RECENT_FILES:]:
             with contextlib.suppress(OSError, NotASessionFile, Unscorable):
-                models |= _read(path, self._max_session_bytes).agent_models
+                models |= _read(path, _LARGE_FILE_BYTES).agent_models
         return models
 
     def _require_folder(self) -> None:
@@ -187,11 +160,6 @@ def open_session_files(settings: Settings) -> TimelineSource:
     return SessionFiles(settings.timeline_dir, max_session_bytes=settings.max_session_bytes)
 
 
-def read_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> Timeline:
-    """Read one session from a file of any name. Raises: see `load_session_file`."""
-    return _timeline(load_session_file(path, max_bytes))
-
-
 def load_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) -> dict[str, Any]:
     """
     Load one session's JSON from a file with any name; `parse_session` makes it a timeline.
@@ -222,24 +190,15 @@ def _read(path: Path, max_bytes: int) -> Timeline:
     return _timeline(_load(path, max_bytes))
 
 
-def _find(path: Path, max_bytes: int) -> FoundSession:
-    """
-    The head of a session. A request for a score needs no more, and the rest takes as long as parsing the
-    JSON.
-    """
-    raw = _load(path, max_bytes)
-    return FoundSession(
-        raw["session_id"], name_or_none(raw.get("chain_id")), raw["status"], moment(raw.get("completed_at"))
-    )
+def _found(timeline: Timeline) -> FoundSession:
+    return FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
 
 
 def _load(path: Path, max_bytes: int) -> dict[str, Any]:
     if (size_bytes := path.stat().st_size) > max_bytes:
         raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
     with path.open("rb") as file:
-        content = file.read(size_bytes + 1)  # a read allocates all that it is asked for
-        if len(content) > size_bytes:  # it has grown since, or is no ordinary file
-            content += file.read(max_bytes + 1 - len(content))
+        content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise SessionTooLarge(storable(path.stem), len(content), max_bytes)
     try:
@@ -299,7 +258,7 @@ def _timeline(raw: dict[str, Any]) -> Timeline:
     stages = parser.stages(raw["stages"])
     for key, kind in (("final_analysis", "final_analysis"), ("executive_summary", "events")):
         if raw.get(key) is not None and not isinstance(raw[key], str):
-            parser.losses.append(Loss(kind, f"{key}: {type(raw[key]).__name__}, not text"))
+            parser.losses.append((kind, f"{key}: {type(raw[key]).__name__}, not text"))
     evidence = take_stock(
         stages,
         text_or_none(raw.get("final_analysis")),
@@ -324,67 +283,68 @@ class _Parser:
     """Parses the stages of a session, and collects the evidence that could not be read."""
 
     def __init__(self) -> None:
-        self.losses: list[Loss] = []
+        self.losses: list[tuple[str, str]] = []
         self.unread_results: set[str] = set()
 
     def stages(self, raw: list[Any]) -> tuple[Stage, ...]:
         found = []
-        for position, item in enumerate(raw):
-            where = f"stages[{position}]"
-            if not isinstance(item, dict) or not isinstance(item.get("stage_type"), str):
-                self.losses.append(Loss("stages", f"{where}: not a stage"))
-                continue
+        for where, position, item in self._items(raw, "stages", "", _is_stage):
             losses_before = len(self.losses)
-            executions = self._executions(item.get("executions"), where)
-            stage = stage_of(item, executions, where, position)
+            stage = stage_of(item, self._executions(item.get("executions"), where), where, position)
             if stage.stage_type not in SHOWN_STAGE_TYPES:
                 del self.losses[losses_before:]  # only what the judge would see can be missing
             found.append(stage)
         return tuple(sorted(found, key=lambda s: (s.stage_index, s.stage_id)))
 
-    def _executions(self, raw: object, where: str) -> list[Execution]:
-        if not isinstance(raw, list):
-            self.losses.append(Loss("executions", f"{where}: executions is no list"))
-            return []
+    def _executions(self, raw: object, stage: str) -> list[Execution]:
         found = []
-        for position, item in enumerate(raw):
-            here = f"{where}.executions[{position}]"
-            if not isinstance(item, dict):
-                self.losses.append(Loss("executions", f"{here}: not an execution"))
-                continue
-            events = self._events(item.get("events"), here)
+        for where, position, item in self._items(raw, "executions", stage):
+            events = self._events(item.get("events"), where)
             tokens = item.get("input_tokens"), item.get("output_tokens")
-            found.append(execution_of(item, events, tokens, here, position))
+            found.append(execution_of(item, events, tokens, where, position))
         return sorted(found, key=lambda e: (e.agent_index, e.execution_id))
 
-    def _events(self, raw: object, where: str) -> list[Event]:
-        if not isinstance(raw, list):
-            self.losses.append(Loss("events", f"{where}: events is no list"))
-            return []
-        found = []
-        for position, item in enumerate(raw):
-            event = (
-                self._event(item, position, f"{where}.events[{position}]") if isinstance(item, dict) else None
-            )
-            if event is None:
-                self.losses.append(Loss("events", f"{where}.events[{position}]: not an event"))
-            else:
-                found.append(event)
+    def _events(self, raw: object, execution: str) -> list[Event]:
+        items = self._items(raw, "events", execution, _is_event)
+        found = [self._event(item, position, where) for where, position, item in items]
         return sorted(found, key=lambda e: e.sequence_number)
 
-    def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
-        """The event; None without a type or content, except for a tool call, which may lack the result."""
-        kind, has_content = raw.get("event_type"), isinstance(raw.get("content"), str)
-        is_call = kind == "llm_tool_call"
-        if not isinstance(kind, str) or not (has_content or is_call):
-            return None
+    def _event(self, raw: dict[str, Any], position: int, where: str) -> Event:
         metadata = raw.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        tool = tool_call(metadata) if is_call else None
+        tool = tool_call(metadata) if raw["event_type"] == "llm_tool_call" else None
         event = event_of(raw, tool, metadata.get("skill_name"), where, position)
-        if not has_content and event.status == "completed":
+        if not isinstance(raw.get("content"), str) and event.status == "completed":
             self.unread_results.add(event.event_id)  # a call with another status never had a result
         return event
+
+    def _items(
+        self,
+        raw: object,
+        kind: str,
+        parent: str,
+        is_readable: Callable[[dict[str, Any]], bool] = lambda item: True,
+    ) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """Yields the readable items of a list with place and position; others are losses."""
+        if not isinstance(raw, list):
+            self.losses.append((kind, f"{parent}: {kind} is no list"))
+            return
+        for position, item in enumerate(raw):
+            where = f"{parent}.{kind}[{position}]".lstrip(".")
+            if isinstance(item, dict) and is_readable(item):
+                yield where, position, item
+            else:
+                self.losses.append((kind, f"{where} could not be read"))
+
+
+def _is_stage(raw: dict[str, Any]) -> bool:
+    return isinstance(raw.get("stage_type"), str)
+
+
+def _is_event(raw: dict[str, Any]) -> bool:
+    """Whether an event has a type and content; a call of a tool may lack the result."""
+    kind = raw.get("event_type")
+    return isinstance(kind, str) and (kind == "llm_tool_call" or isinstance(raw.get("content"), str))
 
 
 def _tools(raw: object) -> tuple[AvailableTool, ...]:

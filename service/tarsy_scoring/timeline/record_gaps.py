@@ -4,7 +4,6 @@ Finds what a session's record silently lacks: the ends of results, and all tool 
 A whole result that is called cut misleads the judge, so the rules rather miss a cut result.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,29 +15,11 @@ _ENDING = 12  # characters whose form is compared: results of one form end alike
 _TAIL = 300  # characters at the end that may hold a marker; TARSy's takes about 100
 _OPEN_ENDS = frozenset(" ,:=-_/\\|\"'([{<")
 _DIGITS_AND_LETTERS = re.compile(r"(\d)|[^\W\d_]")
-_UNIT = r"(?:k|m)?i?(?:b|bytes?|char(?:acter)?s?|tokens?|words?)"
-_MARKER = re.compile(
-    rf"""
-    (?:
-        [\[(<][^\w/]{{0,5}}                              # [truncated 512 chars], <output truncated>, [TRUNCATED: ...]
-        (?:(?:output|result|response|text|content|logs?|message|data)\ (?:was\ |is\ )?)?
-        truncated\b(?!\W{{0,3}}(?:false|no|0)\b)[^\])>\n]{{0,200}}[\])>]
-      | [\[(<]\W{{0,5}}[1-9][\d,.]*\ ?(?:more\ )?(?:{_UNIT}|lines?)\ (?:were\ )?(?:truncated|omitted|cut)\W{{0,5}}[\])>]
-      | [\[(<]?\W{{0,5}}[1-9][\d,.]*\ more\ {_UNIT}\W{{0,5}}
-      | (?:\.\.\.|…)\ ?(?:output\ )?truncated\.?
-    )$
-    """,
-    re.IGNORECASE | re.VERBOSE,
+_MARKER = re.compile(  # `[truncated 512 chars]`, `<output truncated>`, `[TRUNCATED: ...]`, `... truncated`
+    r"(?:[\[(<][^\w/]{0,5}(?:(?:output|result|response|text|content|logs?|data) (?:was |is )?|[1-9][\d,.]* \w+ )?"
+    r"truncated\b(?!\W{0,3}(?:false|no|0)\b)[^\])>\n]{0,200}[\])>]|(?:\.\.\.|…) ?(?:output )?truncated\.?)$",
+    re.IGNORECASE,
 )
-_MARKER_WORDS = (
-    "truncated",
-    "omitted",
-    "cut",
-    " more ",
-)  # one is in each marker; looking for them takes a tenth
-# The agent itself shortened the result, and saw no more than the record holds.
-_SHORTENS_ITSELF = re.compile(r"\b(?:head|sed|awk|cut|dd)\b")
-_JSON_WORDS = ("true", "false", "null", "-")
 _FINAL_TEXTS = frozenset({"final_analysis", "llm_response"})
 _WITHOUT_WORK = _FINAL_TEXTS | {
     "executive_summary",
@@ -55,7 +36,7 @@ class RecordGaps:
     What the record lacks in shown stages.
 
     `cut` holds the calls whose result is cut, equal ones once; `cut_results` counts them, and
-    `at_common_length` counts results that are `common_length` characters long. `calls_recorded` is False where an
+    `at_common_length` counts results that are `common_length` characters long. `calls_recorded` is False if an
     investigation is recorded as final texts alone: without a step, and without a list of tools that would
     show that the agents had some.
     """
@@ -71,8 +52,8 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     """
     Look for cut results and unrecorded calls, in linear time.
 
-    Source: 47 of 91 recorded sessions hold 558 cut results among 1,905; all were looked at or have the common
-    length. 21 sessions hold final texts alone.
+    Source: 47 of 91 recorded sessions hold 558 cut results among 1,905, 555 of the common length and 3 with a
+    marker. 21 sessions hold final texts alone.
     """
     events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
     calls = [event for event in events if event.event_type == "llm_tool_call"]
@@ -82,7 +63,7 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     cut = [
         e
         for e, is_of_length in zip(calls, are_of_length, strict=True)
-        if is_of_length or _has_marker(e.content) or _ends_inside_json(e)
+        if is_of_length or _has_marker(e.content)
     ]
     return RecordGaps(
         cut=frozenset(cut),
@@ -142,23 +123,4 @@ def _asks_for(event: Event, length: int) -> bool:
 
 def _has_marker(text: str) -> bool:
     tail = text[-_TAIL:].rstrip()
-    lowered = tail.lower()
-    return any(word in lowered for word in _MARKER_WORDS) and _MARKER.search(tail) is not None
-
-
-def _ends_inside_json(event: Event) -> bool:
-    text = event.content.strip()
-    if event.status != "completed" or len(text) < _SHORTEST_CUT or text[0] not in "{[" or text[-1] in "}]":
-        return False
-    if event.tool and _SHORTENS_ITSELF.search(event.tool.arguments):
-        return False
-    try:
-        json.loads(text, strict=False)
-    except json.JSONDecodeError as error:
-        rest = text[error.pos :]
-        return error.msg.startswith("Unterminated string") or any(
-            word.startswith(rest) for word in _JSON_WORDS
-        )
-    except (ValueError, RecursionError):  # a number or a nesting that the parser refuses
-        return False
-    return False
+    return "truncated" in tail.lower() and _MARKER.search(tail) is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
-from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring.timeline.files import load_session_file, parse_session
 from unit.timeline.sessions import RECORDED, RECORDED_DIR
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -30,7 +30,7 @@ def tallies(breakdown: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
 @pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
 def test_metrics_equal_those_counted_by_hand() -> None:
     for case, row in GOLDEN.items():
-        timeline = read_session_file(RECORDED_DIR / f"{row['session_id']}.json")
+        timeline = parse_session(load_session_file(RECORDED_DIR / f"{row['session_id']}.json"))
         rules = CommandRules(row.get("pattern"), tuple(row.get("shell_tools", ())))
         document = measure_interaction(timeline, rules).document()
         expected = row["expected"]

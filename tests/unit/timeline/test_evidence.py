@@ -6,7 +6,7 @@ import pytest
 from sessions import call, event, execution, of_events, stage, timeline
 
 from tarsy_scoring.errors import EvidenceIncomplete, NothingToJudge
-from tarsy_scoring.timeline.evidence import Loss, check_evidence, take_stock
+from tarsy_scoring.timeline.evidence import check_evidence, take_stock
 from tarsy_scoring.timeline.model import Evidence, Stage, Timeline
 
 THINKING = event("llm_thinking", "hm")
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[list[Stage], dict[str, object], tuple[str, ...], float]] 
         ("stage 1 (diagnosis), investigator: 2 recorded tool calls have no event",),
         4 / 8,
     ),
-    "loss": ([], {"losses": [Loss("stages", "stages[0]: not a stage")]}, ("stages[0]: not a stage",), 1),
+    "loss": ([], {"losses": [("stages", "stages[0] could not be read")]}, ("stages[0] could not be read",), 1),
     "no final analysis": ([stage(execution(THINKING), status="failed")], {}, (), 0),
     "empty final analysis": (
         [stage(execution(event("final_analysis", " ")))],
@@ -110,10 +110,8 @@ def test_more_missing_than_tolerated_is_not_judged(may_change: bool) -> None:
     [
         pytest.param(timeline(), "no stage that the judge sees has an event", id="no stage"),
         pytest.param(timeline(stage(execution())), "no stage that the judge sees has an event", id="no event"),
-        pytest.param(timeline(stage(execution(THINKING), stage_type="chat")), r"only chats \(1\)", id="chats alone"),
-        pytest.param(
-            timeline(stage(execution(THINKING), stage_type="x")), "no stage .*1 other stages", id="hidden events alone"
-        ),
+        pytest.param(timeline(stage(execution(THINKING), stage_type="chat")), r".*chat \(1\)", id="chats alone"),
+        pytest.param(timeline(stage(execution(THINKING), stage_type="x")), r".*x \(1\)", id="hidden events alone"),
     ],
 )
 def test_a_session_without_an_investigation_is_nothing_to_judge(session: Timeline, why: str) -> None:

@@ -1,7 +1,5 @@
 """Results that the record holds only in part, and sessions recorded without any call of a tool."""
 
-import json
-
 import pytest
 from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
 
@@ -77,9 +75,7 @@ def test_length_that_the_agent_asked_for_is_no_cut_of_the_recorder() -> None:
         "<output truncated>",
         "… truncated",
         "(output was truncated)",
-        "[... 8120 characters omitted ...]",
         "[120 lines truncated]",
-        "... 1,204 more characters",
         "[TRUNCATED: Output exceeded storage display limit — Original size: 41KB, limit: 32KB]\n",
     ],
 )
@@ -108,47 +104,6 @@ def test_marker_at_the_end(ending: str) -> None:
 )
 def test_text_that_is_no_marker(text: str) -> None:
     assert cut_in(call(text)) == 0
-
-
-# --- JSON ------------------------------------------------------------------------------------------------
-
-DOCUMENT = json.dumps({"items": [{"name": f"web-{n}", "ready": True, "restarts": None} for n in range(40)]}, indent=1)
-
-
-def test_json_that_ends_inside_is_cut() -> None:
-    """Wherever it ends, except after a bracket that closes, which is not looked at."""
-    ends = range(200, len(DOCUMENT))
-    missed = {DOCUMENT[end - 1] for end in ends if not cut_in(call(DOCUMENT[:end])) and not DOCUMENT[:end].isspace()}
-    # Blanks behind a closing bracket are not looked at either.
-    assert missed <= set("}]\n ")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        DOCUMENT,
-        f"{DOCUMENT}\nexit status 0",
-        "\n".join(["[2026-03-02 10:15:31] web-1 GET /health 200"] * 9),
-        "\n".join(['{"level": "info", "message": "ready"}'] * 9) + "\nend of the log",
-        "[ERROR] the command failed: " + "no such file " * 20,
-        "{{ .Values.image }} is not set " * 9,
-        "[{'traceID': '92e87f', 'spans': [" + "{'name': 'get'}, " * 20,
-        "[" * 100_000,
-        f"[{'9' * 5_000}, x",
-        '{"items": [{"na',
-    ],
-    ids=["whole", "with a remark", "log", "JSON lines", "error", "template", "Python", "deep", "number", "short"],
-)
-def test_text_that_is_not_json_cut_at_its_end(text: str) -> None:
-    """Text that only begins like JSON, JSON with more text behind it, and texts too short to tell."""
-    assert cut_in(call(text)) == 0
-
-
-def test_json_that_the_agent_had_shortened_is_not_cut() -> None:
-    start = DOCUMENT[:400].rstrip("}], \n")
-    assert cut_in(call(start)) == 1
-    assert cut_in(call(start, arguments='{"command": "kubectl get pods -o json | head -40"}')) == 0
-    assert cut_in(call(start, status="failed")) == 0
 
 
 # --- no call ---------------------------------------------------------------------------------------------
@@ -218,7 +173,7 @@ def test_results_of_hidden_stages_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 300_000, "[1," * 100_000, '{"a":' * 60_000, "(truncated" * 30_000, "[9" + "9" * 300_000, "." * 300_000],
+    ["[" * 300_000, "(truncated" * 30_000, "[9" + "9" * 300_000, "." * 300_000],
 )
 def test_hostile_results_take_little_time(text: str) -> None:
     session = of_events(*(call(text[n:], number=n) for n in range(8)))
