@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 import structlog
-from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import ScoringCompleted
@@ -76,10 +75,11 @@ class Notifier:
                     await unless_stopped(asyncio.sleep(RETRY_MIN_S), stopping)
                     continue
                 for record in records:
-                    if not await unless_stopped(sending.send(record), stopping):
+                    if (event := sending.wanted(record)) is None:
+                        continue
+                    if not await unless_stopped(sending.send(event), stopping):
                         return
-                    if sending.has_sent:
-                        await consumer.commit([record])
+                    await consumer.commit([record])
                 if records:
                     await consumer.commit(records)
         finally:
@@ -87,33 +87,28 @@ class Notifier:
 
 
 class _Sending:
-    """
-    Sends records to one target.
-
-    Attributes:
-        has_sent: Whether the last record made a message.
-    """
+    """Sends events to one target, each once."""
 
     def __init__(self, name: str, target: Target, metrics: Metrics) -> None:
         self._name = name
         self._target = target
         self._metrics = metrics
         self._known: OrderedDict[str, None] = OrderedDict()
-        self.has_sent = False
         metrics.notification_target_away.labels(name).set(0)
-        for result in (
-            "sent",
-            "refused",
-            "outdated",
-        ):  # a series that begins with the first count has no increase
+        # A series that begins with the first count has no increase.
+        for result in ("sent", "refused", "outdated"):
             metrics.notifications.labels(name, result)
 
-    async def send(self, record: Record) -> None:
-        """Send the message about a record, if the target wants one; asks a target that is away again."""
-        event = _completed(record.value)
-        self.has_sent = event is not None and event.event_id not in self._known and self._target.wants(event)
-        if event is None or not self.has_sent:
-            return
+    def wanted(self, record: Record) -> ScoringCompleted | None:
+        """The completed score to send; None: another event, an unwanted score, or a repeat."""
+        try:
+            event = ScoringCompleted.model_validate_json(record.value or b"")
+        except ValueError:
+            return None
+        return event if event.event_id not in self._known and self._target.wants(event) else None
+
+    async def send(self, event: ScoringCompleted) -> None:
+        """Send the message about a score; asks a target that is away again."""
         result = await self._deliver(event)
         self._metrics.notification_target_away.labels(self._name).set(0)
         self._metrics.notifications.labels(self._name, result).inc()
@@ -142,14 +137,3 @@ class _Sending:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_MAX_S)
         return "outdated"
-
-
-def _completed(value: bytes | None) -> ScoringCompleted | None:
-    """The completed score in a record of the topic; None: it is another event, or none at all."""
-    try:
-        payload = from_json(value or b"")
-        if payload["type"] != "scoring.completed":
-            return None
-        return ScoringCompleted.model_validate(payload)
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -12,8 +12,10 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import apprise
 import requests
@@ -27,22 +29,23 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import ScoringCompleted
 
 TIMEOUT_S = 10.0  # to connect, and for each read
+USER_AGENT = f"tarsy-scoring/{__version__}"
 LEAST_SECRET = 16  # characters in a signing key
 TEST = "A test of tarsy-scoring: notifications reach this target"
 # These say nothing about one message: address, secret or access is wrong, so every message waits until it is
 # corrected. Other statuses from 400 to 499 refuse one message for good.
 OF_EVERY_MESSAGE = {401, 402, 403, 404, 405, 407, 408, 410, 421, 425, 429}
-_FIELDS = (
+_JUDGE_FIELDS = {"criteria", "criteria_hash", "judge_fingerprint", "flags"}
+_FIELDS = {
+    "event_id",
+    "timestamp",
+    "chain_id",
     "session_id",
     "score_id",
     "total_score",
     "outcome",
-    "criteria",
-    "criteria_hash",
-    "judge_fingerprint",
-    "flags",
     "has_reference",
-)
+}
 _UNUSUAL = re.compile(r"[^\w .:/=+-]")  # anything that a chat may read as markup, a link or a mention
 logging.getLogger("apprise").setLevel(logging.CRITICAL)  # errors quote addresses, which may be secrets
 
@@ -55,22 +58,19 @@ class MessageRefused(Exception):
     """The target refuses this message for good; others may be taken."""
 
 
-class Target(Protocol):
-    """A configured target, ready to send to; connects to nothing before the first message."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    A configured target, ready to send to; connects to nothing before the first message.
 
-    def wants(self, event: ScoringCompleted) -> bool:
-        """Whether something is sent about this score."""
-        ...
+    Args:
+        wants: Whether something is sent about this score.
+        send: Send a message about the score; None: a test message. Raises `TargetAway`, if the message may or
+            may not have arrived and is to be sent again, and `MessageRefused`, if that would be useless.
+    """
 
-    def send(self, event: ScoringCompleted | None) -> None:
-        """
-        Send a message about the score; None: a test message.
-
-        Raises:
-            TargetAway: It may or may not have arrived; send it again.
-            MessageRefused: Sending it again is useless.
-        """
-        ...
+    wants: Callable[[ScoringCompleted], bool]
+    send: Callable[[ScoringCompleted | None], None]
 
 
 def open_target(name: str, settings: Settings, environ: Mapping[str, str]) -> Target:
@@ -86,112 +86,72 @@ def open_target(name: str, settings: Settings, environ: Mapping[str, str]) -> Ta
     match wanted:
         case WebhookTarget():
             url, secret = (read_target_secret(where, v, environ) for v in (wanted.url_env, wanted.secret_env))
-            if not _is_address(url()):
-                raise ConfigurationError(
-                    f"{where}: its address is no https://host/path without user and password"
-                )
+            if not url().startswith(("https://", "http://")):
+                raise ConfigurationError(f"{where}: its address does not begin with https://")
             if len(secret()) < LEAST_SECRET:
                 raise ConfigurationError(f"{where}: its secret is shorter than {LEAST_SECRET} characters")
-            return _Webhook(wanted, settings.public_url, url, secret)
+            send = partial(_send_to_webhook, wanted, settings.public_url, url, secret)
+            return Target(partial(_is_low, wanted), send)
         case AppriseTarget():
             url = read_target_secret(where, wanted.url_env, environ)
             if not apprise.Apprise().add(url()):
                 raise ConfigurationError(f"{where}: its address is no URL that apprise knows")
-            return _Apprise(wanted, settings.public_url, url)
+            send = partial(_send_to_apprise, settings.public_url, url)
+            return Target(partial(_is_low, wanted), send)
         case LangfuseTarget():
-            return _Langfuse(
-                wanted, settings.public_url, read_target_secret(where, wanted.secret_env, environ)
-            )
+            secret = read_target_secret(where, wanted.secret_env, environ)
+            send = partial(_send_to_langfuse, wanted, settings.public_url, secret)
+            return Target(partial(_has_result, wanted), send)
 
 
-def signature(secret: str, at_s: int, body: bytes) -> str:
-    """HMAC-SHA256 over the time in decimal digits, a full stop and the body; hexadecimal."""
-    return hmac.new(secret.encode(), b"%d.%b" % (at_s, body), hashlib.sha256).hexdigest()
+def _send_to_webhook(
+    wanted: WebhookTarget,
+    public_url: str | None,
+    url: Callable[[], str],
+    secret: Callable[[], str],
+    event: ScoringCompleted | None,
+) -> None:
+    document: dict[str, Any] = {"type": "test"}
+    if event is not None:
+        document = {"type": "score_below", "score_below": wanted.score_below, "url": _link(event, public_url)}
+        document |= event.model_dump(include=_FIELDS | _JUDGE_FIELDS)
+    body, at_s = to_json(document), int(time.time())
+    signature = hmac.new(secret().encode(), b"%d.%b" % (at_s, body), hashlib.sha256).hexdigest()
+    headers = {
+        "X-Scoring-Timestamp": str(at_s),
+        "X-Scoring-Signature": f"v1={signature}",
+        "X-Scoring-Delivery": "test" if event is None else event.event_id,
+    }
+    _post(url(), body, headers)
 
 
-class _Webhook:
-    def __init__(
-        self, wanted: WebhookTarget, public_url: str | None, url: Callable[[], str], secret: Callable[[], str]
-    ) -> None:
-        self._wanted, self._public_url = wanted, public_url
-        self._url, self._secret = url, secret
-
-    def wants(self, event: ScoringCompleted) -> bool:
-        return _is_low(self._wanted, event)
-
-    def send(self, event: ScoringCompleted | None) -> None:
-        document: dict[str, Any] = {"type": "test"}
-        if event is not None:
-            document = {
-                "type": "score_below",
-                "event_id": event.event_id,
-                "timestamp": event.timestamp,
-                "chain_id": event.chain_id,
-                **{name: getattr(event, name) for name in _FIELDS},
-                "url": _link(event, self._public_url),
-                "score_below": self._wanted.score_below,
-            }
-        body, at_s = to_json(document), int(time.time())
-        headers = {
-            "Content-Type": "application/json",
-            "X-Scoring-Timestamp": str(at_s),
-            "X-Scoring-Signature": f"v1={signature(self._secret(), at_s, body)}",
-            "X-Scoring-Delivery": "test" if event is None else event.event_id,
-        }
-        _post(self._url(), body, headers)
+def _send_to_apprise(public_url: str | None, url: Callable[[], str], event: ScoringCompleted | None) -> None:
+    service = apprise.Apprise()
+    service.add(url())
+    text = TEST if event is None else _line(event, _link(event, public_url))
+    if not service.notify(body=text, body_format=apprise.NotifyFormat.TEXT):
+        raise TargetAway("apprise could not send the message")
 
 
-class _Apprise:
-    def __init__(self, wanted: AppriseTarget, public_url: str | None, url: Callable[[], str]) -> None:
-        self._wanted, self._public_url, self._url = wanted, public_url, url
-
-    def wants(self, event: ScoringCompleted) -> bool:
-        return _is_low(self._wanted, event)
-
-    def send(self, event: ScoringCompleted | None) -> None:
-        service = apprise.Apprise()
-        service.add(self._url())
-        text = TEST if event is None else _line(event, _link(event, self._public_url))
-        if not service.notify(body=text, body_format=apprise.NotifyFormat.TEXT):
-            raise TargetAway("apprise could not send the message")
-
-
-class _Langfuse:
+def _send_to_langfuse(
+    wanted: LangfuseTarget, public_url: str | None, secret: Callable[[], str], event: ScoringCompleted | None
+) -> None:
     """Two scores for each of ours; the id makes a repetition replace the score."""
-
-    def __init__(self, wanted: LangfuseTarget, public_url: str | None, secret: Callable[[], str]) -> None:
-        self._wanted, self._public_url, self._secret = wanted, public_url, secret
-
-    def wants(self, event: ScoringCompleted) -> bool:
-        is_something = event.total_score is not None or event.outcome is not None
-        return is_something and _covers(self._wanted.chains, event)
-
-    def send(self, event: ScoringCompleted | None) -> None:
-        if event is None:
-            raise MessageRefused("it takes scores only, and a test would stay among them")
-        url = _link(event, self._public_url)
-        about = {
-            name: getattr(event, name) for name in ("criteria", "criteria_hash", "judge_fingerprint", "flags")
-        }
-        trace_id = (event.labels or {}).get(self._wanted.trace_label or "")
-        common: dict[str, Any] = {"traceId": trace_id} if trace_id else {"sessionId": event.session_id}
-        common["metadata"] = about | {"chain_id": event.chain_id, "score_id": event.score_id, "url": url}
-        common |= {} if url is None else {"comment": url}
-        if event.total_score is not None:
-            total = {"id": event.score_id, "name": "tarsy_scoring.total", "value": event.total_score}
-            self._post(common | total | {"dataType": "NUMERIC"})
-        if event.outcome is not None:
-            outcome = {
-                "id": f"{event.score_id}-outcome",
-                "name": "tarsy_scoring.outcome",
-                "value": event.outcome,
-            }
-            self._post(common | outcome | {"dataType": "CATEGORICAL"})
-
-    def _post(self, score: Mapping[str, Any]) -> None:
-        login = (self._wanted.public_key, self._secret())
-        headers = {"Content-Type": "application/json"}
-        _post(f"{self._wanted.base_url.rstrip('/')}/api/public/scores", to_json(score), headers, login)
+    if event is None:
+        raise MessageRefused("it takes scores only, and a test would stay among them")
+    url = _link(event, public_url)
+    about = event.model_dump(include=_JUDGE_FIELDS | {"chain_id", "score_id"})
+    trace_id = (event.labels or {}).get(wanted.trace_label or "")
+    common: dict[str, Any] = {"traceId": trace_id} if trace_id else {"sessionId": event.session_id}
+    common |= {"metadata": about | {"url": url}} | ({} if url is None else {"comment": url})
+    address, login = f"{wanted.base_url.rstrip('/')}/api/public/scores", (wanted.public_key, secret())
+    for name, score_id, value, kind in (
+        ("total", event.score_id, event.total_score, "NUMERIC"),
+        ("outcome", f"{event.score_id}-outcome", event.outcome, "CATEGORICAL"),
+    ):
+        if value is not None:
+            score = {"id": score_id, "name": f"tarsy_scoring.{name}", "value": value, "dataType": kind}
+            _post(address, to_json(common | score), {}, login)
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
@@ -200,7 +160,7 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], login: tuple[str, s
         with requests.post(
             url,
             data=body,
-            headers={"User-Agent": f"tarsy-scoring/{__version__}", **headers},
+            headers={"User-Agent": USER_AGENT, "Content-Type": "application/json", **headers},
             auth=login,
             timeout=TIMEOUT_S,
             allow_redirects=False,
@@ -225,6 +185,11 @@ def _is_low(wanted: WebhookTarget | AppriseTarget, event: ScoringCompleted) -> b
     return event.total_score is not None and event.total_score < wanted.score_below
 
 
+def _has_result(wanted: LangfuseTarget, event: ScoringCompleted) -> bool:
+    is_something = event.total_score is not None or event.outcome is not None
+    return is_something and _covers(wanted.chains, event)
+
+
 def _covers(chains: tuple[str, ...], event: ScoringCompleted) -> bool:
     return event.purpose == "production" and (not chains or event.chain_id in chains)
 
@@ -240,11 +205,3 @@ def _line(event: ScoringCompleted, url: str | None) -> str:
 def _link(event: ScoringCompleted, public_url: str | None) -> str | None:
     """The session page; None without `SCORING_PUBLIC_URL`."""
     return public_url and f"{public_url.rstrip('/')}/sessions/{quote(event.session_id, safe='')}"
-
-
-def _is_address(url: str) -> bool:
-    try:
-        place = urlsplit(url)
-        return place.scheme in ("http", "https") and bool(place.hostname) and "@" not in place.netloc
-    except ValueError:
-        return False
