@@ -4,14 +4,15 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import from_json, to_json
+from starlette.websockets import WebSocket
 
 from infrastructure import wait_until
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.live.client import Chunk, GatewayLimits
+from tarsy_scoring.live.client import GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -26,11 +27,11 @@ class FakeSocket:
 
     Attributes:
         closed: Close code and reason, once the gateway has closed the connection.
-        chunks: The chunk objects that it received, not copies.
+        texts: The texts that it received, not copies.
     """
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.texts: list[str] = []
         self.closed: tuple[int, str] | None = None
         self.reading = asyncio.Event()
         self.reading.set()
@@ -40,14 +41,17 @@ class FakeSocket:
 
     # --- the gateway's side
 
-    async def send(self, chunk: Chunk) -> None:
+    async def send_text(self, text: str) -> None:
         await self.reading.wait()
         if self._is_gone:
             raise ConnectionResetError
-        self.chunks.append(chunk)
+        self.texts.append(text)
 
-    async def receive(self) -> str | bytes | None:
-        return await self._said.get()
+    async def receive(self) -> dict[str, Any]:
+        said = await self._said.get()
+        if said is None:
+            return {"type": "websocket.disconnect"}
+        return {"type": "websocket.receive", "text" if isinstance(said, str) else "bytes": said}
 
     async def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
@@ -90,7 +94,7 @@ class FakeSocket:
         return self.messages
 
     def _everything(self) -> list[dict[str, Any]]:
-        return [from_json(text) for chunk in self.chunks for text in chunk.texts]
+        return [from_json(text) for text in self.texts]
 
 
 def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:
@@ -120,7 +124,7 @@ async def connected_to(gateway: Gateway, *channels: str, last_event_id: int | No
 async def silent_client_of(gateway: Gateway) -> AsyncIterator[FakeSocket]:
     """A client of the gateway that has sent nothing yet; disconnected at the end."""
     socket = FakeSocket()
-    serving = asyncio.create_task(gateway.serve(socket))
+    serving = asyncio.create_task(gateway.serve(cast(WebSocket, socket)))
     try:
         yield socket
     finally:

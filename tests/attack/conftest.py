@@ -26,7 +26,7 @@ UNLIMITED = {"SCORING_API_RATE_PER_MINUTE": "100000"}
 async def target(
     tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, kafka: Kafka, _migrated_template: str
 ) -> AsyncIterator[Target]:
-    """Both APIs; `worker` starts the worker."""
+    """The API; `worker` starts the worker."""
     folder = tmp_path_factory.mktemp("attack")
     digests = {"read": hashlib.sha256(READ.encode()).hexdigest(), "score": hashlib.sha256(SCORE.encode()).hexdigest()}
     tokens = folder / "tokens.json"
@@ -40,10 +40,8 @@ async def target(
             service.env |= {"SCORING_CONFIG": str(config), "SCORING_LOG_LEVEL": "debug"}
             try:
                 guarded = service.command("api", SCORING_API_PORT="0", **UNLIMITED, **access)
-                unguarded = service.command("api", SCORING_API_PORT="0", **UNLIMITED)
                 metrics_port = (await guarded.says("api.listening"))["metrics_port"]
-                ports = await _port_when_ready(guarded), await _port_when_ready(unguarded)
-                yield Target(service, elsewhere, guarded, *ports, metrics_port)
+                yield Target(service, elsewhere, guarded, await _port_when_ready(guarded), metrics_port)
             finally:
                 await service.close()
 

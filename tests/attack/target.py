@@ -64,20 +64,18 @@ async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *,
 @dataclass
 class Target:
     """
-    An installation of one worker and two APIs.
+    An installation of one worker and one API.
 
     Args:
         service: Its judge, database, topics and processes.
         elsewhere: The judge of the chain `public`.
         guarded: The API with tokens, and a trusted proxy that sends nothing. It listens at `port`.
-        open_port: The port of the API that is open on loopback.
     """
 
     service: Service
     elsewhere: ScriptedJudge
     guarded: Process
     port: int
-    open_port: int
     metrics_port: int
 
     def fill(self, text: str) -> str:
@@ -86,7 +84,6 @@ class Target:
         places = {
             "$HEAD": f"Host: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {SCORE}\r\n",
             "$PORT": str(self.port),
-            "$OPEN": str(self.open_port),
             "$READ": READ,
             "$SCORE": SCORE,
             "$LONG": "a" * 40_000,
@@ -108,12 +105,10 @@ class Target:
         await wait_until(is_published, PATIENCE_S, "all events are published")
         return "\n".join(map(str, await self.service.records(self.service.topics.scoring_events)))
 
-    async def request(
-        self, method: str, path: str, *headers: str, body: str = "", port: int | None = None, host: str | None = None
-    ) -> Answer:
+    async def request(self, method: str, path: str, *headers: str, body: str = "", port: int | None = None) -> Answer:
         """Send a request with these header lines, and with the path as it is."""
         port = port or self.port
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {host or f'127.0.0.1:{port}'}", *map(self.fill, headers)]
+        lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", *map(self.fill, headers)]
         lines += [f"Content-Length: {len(body.encode())}"] if method == "POST" else []
         lines += [] if UPGRADE[0] in headers else ["Connection: close"]
         return await exchange(port, ("\r\n".join([*lines, "", ""]) + body).encode("latin-1"))
@@ -122,10 +117,10 @@ class Target:
         """Read a path with a valid token."""
         return await self.request("GET", path, f"Authorization: Bearer {READ}", *headers)
 
-    async def handshake(self, *headers: str, port: int | None = None, host: str | None = None) -> Answer:
+    async def handshake(self, *headers: str) -> Answer:
         """Ask for a WebSocket."""
         key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
-        return await self.request("GET", "/api/v1/ws", *UPGRADE, key, *headers, port=port, host=host)
+        return await self.request("GET", "/api/v1/ws", *UPGRADE, key, *headers)
 
     @property
     def logs(self) -> str:

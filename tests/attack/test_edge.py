@@ -1,4 +1,4 @@
-"""Attacks on the API: access, malformed bytes, other sites, floods, and paths that lead elsewhere."""
+"""Attacks on the API: access, malformed bytes, half heads, and paths that lead elsewhere."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from holding import Attack
-from target import AS_BROWSER, REQUESTS, SCORE, Target, connect, exchange, receive
+from target import AS_BROWSER, REQUESTS, SCORE, Target, connect, exchange
 
 from processes import small_session
 from tarsy_scoring.web.pages import registry
@@ -84,59 +84,6 @@ async def test_malformed_requests_are_refused(target: Target, attack: Attack) ->
         for writer in writers:
             writer.transport.abort()
         holds("the API still runs", target.guarded.status is None)
-
-
-async def test_pages_of_other_sites_use_nothing_of_a_browser(target: Target, attack: Attack) -> None:
-    """CSRF, WebSockets from another origin, and DNS rebinding."""
-    with attack("other sites") as holds:
-        for name, case in REQUESTS["sites"].items():
-            for port, access in ((target.port, [BEARER]), (target.open_port, [])):
-                headers = [*access, *(line.replace("$PORT", str(port)) for line in case["send"])]
-                for path in ("/sessions/attack-1/score", "/api/v1/scoring/sessions/attack-1/score"):
-                    seen = await target.request("POST", path, *headers, port=port)
-                    # Past this check there is no such session, or a body of the wrong type.
-                    holds(f"{name}: POST {path}", seen.status in ({403} if case["refused"] else {404, 422}), seen)
-                seen = await target.handshake(*headers, port=port)
-                holds(f"{name}: WebSocket", seen.status == (403 if case["refused"] else 101), seen)
-        for host in map(target.fill, REQUESTS["rebound_hosts"]):
-            own = (BEARER, f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
-            for port in (target.port, target.open_port):
-                for seen in (
-                    await target.request("GET", "/", BEARER, AS_BROWSER, host=host, port=port),
-                    await target.request("GET", f"http://{host}/", BEARER, host="127.0.0.1", port=port),
-                    await target.request("POST", "/sessions/attack-1/score", *own, host=host, port=port),
-                    await target.handshake(*own, host=host, port=port),
-                ):
-                    holds(f"rebound host: {host}", seen.status in (400, 403, 404, 421), seen)
-        for path in PROBES:
-            seen = await target.request("GET", path, host="rebind.evil.example")
-            holds(f"a probe of an orchestrator: {path}", seen.status == 200, seen)
-        for host in ("localhost", "127.0.0.1", "[::1]:8080", "localhost:8080"):
-            seen = await target.request("GET", "/", host=host, port=target.open_port)
-            holds(f"own host: {host}", seen.status == 200, seen)
-        for path in ("/", "/api/v1/scoring/sessions", "/nowhere"):
-            seen = await target.read(path)
-            wanted = {"x-content-type-options", "x-frame-options", "content-security-policy", "referrer-policy"}
-            holds("headers that protect", wanted <= set(seen.headers), seen.headers)
-            holds("answers are for this site", not any(name.startswith("access-control-") for name in seen.headers))
-
-
-async def test_floods_without_a_login_starve_no_caller(target: Target, attack: Attack) -> None:
-    """Many requests arrive at once, just before those of a caller with access."""
-    with attack("floods") as holds:
-        for name, case in REQUESTS["floods"].items():
-            port = target.metrics_port if case.get("at_metrics") else target.port
-            connections = [await connect(port) for _ in range(AT_ONCE)]
-            for _, writer in connections:
-                writer.write(case["send"].encode())
-            mine = await asyncio.gather(*(target.read("/api/v1/scoring/sessions?limit=1") for _ in range(CALLS)))
-            holds(f"{name}: a caller is answered", {answer.status for answer in mine} == {200}, mine)
-            if allowed := set(case.get("answered", ())):
-                answers = await asyncio.gather(*(receive(*connection) for connection in connections))
-                seen = Counter(answer.status for answer in answers)
-                holds(f"{name}: answered or refused", set(seen) <= allowed, seen)
-            for _, writer in connections:
-                writer.transport.abort()
 
 
 async def test_half_heads_are_gone_in_time(target: Target, attack: Attack) -> None:

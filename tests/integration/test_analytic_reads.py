@@ -30,11 +30,8 @@ ANALYTIC = [
         "/drift",
         "/review",
     ),
-    *(f"{JSON}/{path}" for path in ("sessions", "export", "dead-letters", "review", "trust")),
-    *(
-        f"{JSON}/analytics/{path}"
-        for path in ("trends", "distribution", "missing-tools", "approaches", "failure-tags", "drift")
-    ),
+    *(f"{JSON}/{path}" for path in ("sessions", "export", "trust")),
+    *(f"{JSON}/analytics/{path}" for path in ("trends", "distribution", "missing-tools", "failure-tags", "drift")),
 ]
 
 
@@ -79,7 +76,7 @@ async def test_blocked_analytic_reads_delay_no_request_about_one_score(database_
         await store_score(api.scoring, "session-2", 40)
         async with other.transaction():
             await other.execute("LOCK TABLE score_labels IN ACCESS EXCLUSIVE MODE")
-            reads = [asyncio.create_task(api.get("review")) for _ in range(2 * CONNECTIONS)]
+            reads = [asyncio.create_task(api.get("trust")) for _ in range(2 * CONNECTIONS)]
             waiting = "SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted AND relation = 'score_labels'::regclass"
             await wait_until(lambda: other.fetchval(waiting, POOL), 10, "the reads are blocked")
 

@@ -1,6 +1,5 @@
 """Lists, exports and analytics over HTTP on a real database: content, order and refusals."""
 
-import asyncio
 import csv
 import io
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,6 @@ from stored import NOON, store_score, store_session
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scores import export
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.api import browse
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
@@ -250,7 +248,6 @@ MALFORMED: list[tuple[str, dict[str, Any]]] = [
     ("sessions", {"cursor": "nonsense"}),
     ("sessions", {"label": ["guidance=v1", "guidance=v2"]}),
     ("sessions", {"label": [f"l{n}=x" for n in range(11)]}),
-    ("sessions", {"since": "1767225600"}),
     ("sessions", {"since": "2026-03-10"}),
     ("sessions", {"since": "2026-03-10T12:00:00"}),
     ("sessions", {"since": "2026-02-30T12:00:00Z"}),
@@ -332,27 +329,12 @@ async def test_an_export_continues_over_batches(api: Api, monkeypatch: pytest.Mo
     assert sorted(row["total_score"] for row in rows) == [str(number) for number in range(9)]
 
 
-async def test_concurrent_exports_are_limited(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.app.state.context.exports = BoundedSemaphore(1)
-    may_end, began = asyncio.Event(), asyncio.Event()
-
-    async def slow(*_: Any, **__: Any) -> AsyncIterator[list[export.ExportedScore]]:
-        yield []
-        began.set()
-        await may_end.wait()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(browse, "export_scores", slow)
-        first = asyncio.create_task(api.get("export"))
-        await began.wait()
-    refused = await api.get("export")
-    may_end.set()
-
-    assert (refused.status_code, refused.json()["title"]) == (503, "Too busy")
-    assert int(refused.headers["retry-after"]) > 0
-    assert (await first).status_code == 200
-    assert (await api.get("export")).status_code == 200
-    assert (await api.get("export", min_score=101)).status_code == 422
+async def test_concurrent_exports_are_limited(api: Api) -> None:
+    for places, status in ((0, 503), (1, 200), (1, 200)):
+        api.app.state.context.exports = BoundedSemaphore(places)
+        answer = await api.get("export")
+        assert answer.status_code == status
+        assert ("retry-after" in answer.headers) == (status == 503)
 
 
 async def test_without_a_database_every_list_and_export_is_503(api: Api) -> None:

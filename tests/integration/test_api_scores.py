@@ -19,7 +19,6 @@ from builders import (
     completion,
     connected,
     failure,
-    policy,
     rescore,
     session_completed,
     step,
@@ -29,7 +28,6 @@ from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionToo
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.queue import idempotency
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.web.api.scores import CriteriaDocument, History, Replies, Requests
@@ -148,16 +146,6 @@ async def test_the_answer_follows_the_sessions_scores(api: Api) -> None:
         if which == "new":
             assert (shown["status"], shown["score_triggered_by"], shown["attempt"]) == ("pending", "alice", 0)
             assert shown["criteria"] == body.get("criteria", DEFAULT_CRITERIA), case
-
-
-async def test_a_request_is_stored_with_requester_and_reason(api: Api) -> None:
-    shown = document(await api.ask(by="carol", reason="the runbook was wrong", force_rescore=True), 202)
-
-    [request] = await api.scoring.rows("SELECT * FROM scoring_requests")
-    assert str(request["request_id"]) == shown["request_id"]
-    assert (request["source"], request["requested_by"], request["priority"]) == ("api", "carol", 0)
-    assert (request["reason"], request["force"], request["disposition"]) == ("the runbook was wrong", True, "accepted")
-    assert await api.scoring.events() == ["queued"]
 
 
 # --- the session ---------------------------------------------------------------------------------------
@@ -319,16 +307,6 @@ async def test_keys_of_anonymous_callers_are_per_address(api: Api) -> None:
     problem(await here.post(path, json={"reason": "another"}, **asked), 422)
 
 
-async def test_a_repeat_is_answered_after_its_criteria_were_removed(api: Api) -> None:
-    first = await api.ask(key="key-1", criteria=OTHER_CRITERIA)
-    api.scoring.inbox.policy = policy(hashes={DEFAULT_CRITERIA: HASHES[DEFAULT_CRITERIA]})
-
-    again = await api.ask(key="key-1", criteria=OTHER_CRITERIA)
-
-    assert (again.status_code, again.text) == (202, first.text)
-    assert problem(await api.ask(key="key-2", criteria=OTHER_CRITERIA), 422).title == "Unknown criteria"
-
-
 async def test_an_answer_that_waits_for_its_key_holds_up_no_other(api: Api) -> None:
     """Expired answers are deleted after the key's own row was locked, else two callers could wait for each other."""
     await completed(api.scoring)
@@ -417,22 +395,6 @@ async def test_50_repeats_under_one_key_at_once(database_url: str) -> None:
         assert await api.scoring.value("SELECT arrivals FROM scoring_requests") == 50
 
 
-async def test_api_requests_and_events_at_once_create_one_score(database_url: str) -> None:
-    async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
-        work: list[Awaitable[Any]] = []
-        for _ in range(17):
-            work += [api.ask(), api.scoring.accept(session_completed())]
-            work.append(api.scoring.accept(rescore(chain_id="kubernetes")))
-
-        answers = await asyncio.gather(*work)
-
-        assert {a.status_code for a in answers[::3]} == {202}
-        assert await count_scores(api.scoring) == 1
-        dispositions = list((await api.scoring.dispositions()).values())
-        assert sorted(dispositions) == ["accepted"] + ["in_progress"] * 50
-        assert await api.scoring.value("SELECT priority FROM session_scores") == 0
-
-
 async def test_the_answer_is_decided_under_the_lock_of_the_session(database_url: str) -> None:
     async with open_api(database_url, Sessions(session_1=FOUND)) as api, connected(database_url) as other:
         claimed = await api.scoring.claimed()
@@ -453,48 +415,7 @@ async def test_the_answer_is_decided_under_the_lock_of_the_session(database_url:
         assert (shown["score_id"], shown["total_score"]) == (str(claimed.score_id), 50)
 
 
-async def test_a_lost_reply_is_repeated_under_its_key(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    request_score = Inbox.request_score
-
-    async def lossy(self: Inbox, *arguments: Any, is_verified: bool, **named: Any) -> Any:
-        answer = await request_score(self, *arguments, is_verified=is_verified, **named)
-        if is_verified:
-            raise ConnectionResetError
-        return answer
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Inbox, "request_score", lossy)
-        assert (await api.ask(key="key-1", force_rescore=True)).status_code == 500
-
-    answer = await api.ask(key="key-1", force_rescore=True)
-
-    assert document(answer, 202)["status"] == "pending"
-    assert await count_scores(api.scoring) == 1
-
-
 # --- the journal of changes ----------------------------------------------------------------------------
-
-
-async def test_changes_are_recorded_with_user_and_time(api: Api) -> None:
-    first = document(await api.ask(by="alice"), 202)
-    await api.ask(by="mallory")
-    [claimed] = await api.scoring.claim()
-    await api.scoring.store.end(completion(claimed))
-    await api.ask(by="mallory")
-    second = document(await api.ask(by="bob", force_rescore=True), 202)
-    await api.ask(by="mallory", force_rescore=True)
-    await api.cancel(second["score_id"], by="carol")
-    await api.cancel(second["score_id"], by="mallory")
-
-    changes = await api.scoring.rows("SELECT * FROM changes ORDER BY change_id")
-    assert [(c["changed_by"], c["change"], str(c["score_id"])) for c in changes] == [
-        ("alice", "score", first["score_id"]),
-        ("bob", "rescore", second["score_id"]),
-        ("carol", "cancel", second["score_id"]),
-    ]
-    assert {c["session_id"] for c in changes} == {"session-1"}
-    assert [str(c["request_id"]) for c in changes[:2]] == [first["request_id"], second["request_id"]]
-    assert all(c["changed_at"] for c in changes)
 
 
 # --- reading -------------------------------------------------------------------------------------------
@@ -565,16 +486,6 @@ async def test_the_score_of_a_session(api: Api) -> None:
     shown = document(await api.score_of())
     assert (shown["score_id"], "latest_attempt" in shown) == (str(second), False)
     assert "latest_attempt" not in document(await api.get(f"scores/{first}")), "a later score is no attempt at it"
-
-
-async def test_an_open_score_shows_its_stage_or_wait(api: Api) -> None:
-    claimed = await api.scoring.claimed()
-    assert document(await api.score_of())["current_stage"] == "gathering_context"
-
-    await api.scoring.leases.put_back(claimed, due_s=60, waiting_reason="session", burns=False, spent_s=0)
-
-    shown = document(await api.score_of())
-    assert (shown["status"], shown["waiting_for"], "current_stage" in shown) == ("pending", "session", False)
 
 
 async def test_the_history_is_paged(api: Api) -> None:

@@ -1,4 +1,4 @@
-"""Better approaches over many sessions: grouped in the API, on the page and by the command."""
+"""Better approaches over many sessions: grouped, on the page and by the command."""
 
 import asyncio
 import json
@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pydantic_core import from_json, to_json
 
 from api_site import Api, open_api
 from builders import Scoring
 from stored import NOON, store_score
 from tarsy_scoring.analytics import approaches
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.cli import cli
 from tarsy_scoring.judge.read.extraction import tool_of_step
 
@@ -40,10 +42,9 @@ async def store_approach(
         )
 
 
-async def asked(api: Api, **query: Any) -> Any:
-    answer = await api.get("analytics/approaches", **query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def asked(api: Api, chain: str | None = None, limit: int = 50) -> Any:
+    found = await approaches.read_approaches(api.scoring.analytics.database, Selection(chain), limit)
+    return from_json(to_json(found))
 
 
 async def command(scoring: Scoring, *arguments: str) -> str:

@@ -151,7 +151,6 @@ STATEMENTS = {
     "lock-free-sessions": (inbox.LOCK_FREE_SESSIONS, SOME_SESSIONS, "sessions_pkey"),
     "open-scores": (session_states.STATES, SOME_SESSIONS, "session_scores_one_open"),
     "completed-scores": (session_states.STATES, SOME_SESSIONS, "session_scores_scored"),
-    "look-at-session": (inbox.PEEK, "'caller-7', 'key-7000', ARRAY['session-77']", "kept_answers_pkey"),
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
     "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-open": (backlog.OPEN_SCORES, "'{}'::text[], '{}'::text[], 'nothing'", "session_scores_due"),

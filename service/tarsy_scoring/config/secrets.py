@@ -4,13 +4,9 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import structlog
-
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError, SettingMissing
-
-log = structlog.get_logger()
 
 
 class WatchedSecret(WatchedFile[str]):
@@ -29,12 +25,6 @@ class WatchedSecret(WatchedFile[str]):
         if not secret:
             raise ConfigurationError(f"{self._where} is empty")
         return secret
-
-    def _note_reloaded(self, content: str) -> None:
-        log.info("secret.reloaded", file=self._where)
-
-    def _note_broken(self, reason: str) -> None:
-        log.error("secret.broken", reason=reason, effect="what was read before stays in force")
 
 
 Secret = str | WatchedSecret

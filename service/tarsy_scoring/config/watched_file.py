@@ -5,7 +5,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import structlog
+
 from tarsy_scoring.errors import ConfigurationError
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -41,9 +45,9 @@ class WatchedFile(ABC, Generic[T]):
             try:
                 self._content = self._read()
             except ConfigurationError as error:
-                self._note_broken(str(error))
+                log.error("file.broken", reason=str(error), effect="what was read before stays in force")
             else:
-                self._note_reloaded(self._content)
+                log.info("file.reloaded", file=self._where)
         return self._content
 
     def read_again(self) -> T:
@@ -54,14 +58,6 @@ class WatchedFile(ABC, Generic[T]):
     @abstractmethod
     def _parse(self, content: bytes) -> T:
         """Raises: ConfigurationError: The content is invalid. The message quotes no value."""
-
-    @abstractmethod
-    def _note_reloaded(self, content: T) -> None:
-        """Log that the file was read again."""
-
-    @abstractmethod
-    def _note_broken(self, reason: str) -> None:
-        """Log that the file can no longer be read."""
 
     def _signature(self) -> tuple[int, int, int] | None:
         """Modification time, size and inode, which change with the content. None: stat failed."""

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import LiveEvent
@@ -29,11 +30,6 @@ class CloseReason(Enum):
     OLD = 4009, "connected for long enough: reconnect and catch up", "old"
     STOPPING = 1012, "the service restarts: reconnect and catch up", "stopping"
     RENUMBERED = 1012, "positions begin anew: reconnect and reload", "renumbered"
-
-    def __init__(self, code: int, text: str, label: str) -> None:
-        self.code = code
-        self.text = text
-        self.label = label
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +66,7 @@ class GatewayLimits:
 
 
 DEFAULT_LIMITS = GatewayLimits()
+GONE = (WebSocketDisconnect, RuntimeError, OSError)  # what a send raises when the peer has left
 CHANNEL_MAX = 300  # characters; a session id has at most 255
 
 
@@ -100,32 +97,22 @@ def parse_request(text: str | bytes) -> ClientRequest | None:
     """
     try:
         message = from_json(text)
-    except ValueError:
-        raise InvalidRequest("a message is a JSON object") from None
-    action = message.get("action") if isinstance(message, dict) else None
-    if not isinstance(action, str):
-        raise InvalidRequest("a message is a JSON object with an action")
+        action = message["action"]
+    except (ValueError, TypeError, KeyError):
+        raise InvalidRequest("a message is a JSON object with an action") from None
     if action == "ping":
         return ClientRequest("ping")
     if action not in ("subscribe", "unsubscribe", "catchup"):
         return None
-    return _parse_channel_request(action, message)
-
-
-def _parse_channel_request(action: str, message: Mapping[str, Any]) -> ClientRequest:
     channel, last = message.get("channel"), message.get("last_event_id")
     if not isinstance(channel, str) or not channel:
         raise InvalidRequest(f"channel is required for {action}")
-    if last is not None and not _is_position(last):
+    if last is not None and (type(last) is not int or not 0 <= last < 2**63):
         raise InvalidRequest("last_event_id is the position of an event: a whole number, 0 or more")
     if action == "catchup" and last is None:
         raise InvalidRequest("last_event_id is required for catchup")
     # No channel has a longer name, and waiting requests must stay small.
     return ClientRequest(action, channel[:CHANNEL_MAX], last)
-
-
-def _is_position(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 class Chunk:
@@ -134,22 +121,6 @@ class Chunk:
     def __init__(self, messages: Sequence[bytes]) -> None:
         self.texts = [message.decode() for message in messages]
         self.size_bytes = sum(map(len, messages))
-
-
-class Socket(Protocol):
-    """An accepted WebSocket connection."""
-
-    async def send(self, chunk: Chunk) -> None:
-        """Send the chunk, waiting for a slow peer. Raises: ConnectionError: The peer is gone."""
-        ...
-
-    async def receive(self) -> str | bytes | None:
-        """The next message of the peer; None: the connection is closed."""
-        ...
-
-    async def close(self, code: int, reason: str) -> None:
-        """Send a close frame. Does not wait for the peer's answer; cuts off a peer that does not read."""
-        ...
 
 
 class Client:
@@ -164,7 +135,7 @@ class Client:
     """
 
     def __init__(
-        self, socket: Socket, limits: GatewayLimits, is_revoked: Callable[[], bool] = lambda: False
+        self, socket: WebSocket, limits: GatewayLimits, is_revoked: Callable[[], bool] = lambda: False
     ) -> None:
         self.socket = socket
         self.is_revoked = is_revoked
@@ -257,13 +228,14 @@ class Client:
         try:
             while self._queue:
                 chunk = self._queue[0]  # removed only after it was sent, so that `offer` cannot overtake it
-                await self.socket.send(chunk)
+                for text in chunk.texts:
+                    await self.socket.send_text(text)
                 if self._queue:  # `end` may have dropped it meanwhile
                     self._queue.popleft()
                     self._queued_events -= len(chunk.texts)
                     self._queued_bytes -= chunk.size_bytes
                     self._has_room.set()
-        except ConnectionError:
+        except GONE:
             self._drop_queue()  # the receiving task sees that the connection ended, too
 
     def _drop_queue(self) -> None:

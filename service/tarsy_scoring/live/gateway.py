@@ -16,10 +16,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from pydantic_core import to_json
+from starlette.websockets import WebSocket
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN
@@ -29,13 +31,13 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.live.client import (
     DEFAULT_LIMITS,
+    GONE,
     Chunk,
     Client,
     ClientRequest,
     CloseReason,
     GatewayLimits,
     InvalidRequest,
-    Socket,
     parse_request,
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS, EventSequence, decode, event_of
@@ -53,6 +55,7 @@ READER_WAIT_S = (
 PLACE_WAIT_S = 10.0  # wait of a client, after a start, for the position at which live events begin
 GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms apart
 POLL_S = 1.0
+CLOSE_S = 5.0
 REVOKED_S = 5.0  # between two looks for clients whose token is no longer valid
 # Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the
 # pause is as long as the delivery was.
@@ -100,7 +103,7 @@ class Gateway:
                 if self._settings.kafka_bootstrap_servers:
                     group.create_task(self.follow_topic(stopping))
                 group.create_task(self._follow_order(stopping))
-                group.create_task(self._close_revoked(stopping))
+                group.create_task(self.close_revoked(stopping))
         finally:
             self._close_all(CloseReason.STOPPING)
 
@@ -202,7 +205,7 @@ class Gateway:
     # --- clients ---------------------------------------------------------------------------------------
 
     async def serve(
-        self, socket: Socket, caller: Hashable = None, is_revoked: Callable[[], bool] = lambda: False
+        self, socket: WebSocket, caller: Hashable = None, is_revoked: Callable[[], bool] = lambda: False
     ) -> None:
         """
         Serve an accepted connection until it ends. A cancel leaves nothing of the client behind.
@@ -236,9 +239,11 @@ class Gateway:
             await asyncio.wait(tasks)
             await client.stop()
         if client.closing.done():
-            reason = client.closing.result()
-            self._metrics.gateway_closed.labels(reason.label).inc()
-            await socket.close(reason.code, reason.text)
+            code, text, label = client.closing.result().value
+            self._metrics.gateway_closed.labels(label).inc()
+            with suppress(TimeoutError, *GONE):
+                async with asyncio.timeout(CLOSE_S):  # cuts off a peer that does not read
+                    await socket.close(code, text)
 
     def _forget(self, client: Client, caller: Hashable) -> None:
         self._subscriptions.remove(client, client.channels)
@@ -250,7 +255,8 @@ class Gateway:
 
     async def _receive(self, client: Client) -> None:
         """Receive the client's messages; a ping and an invalid message are answered at once."""
-        while (text := await client.socket.receive()) is not None:
+        while (message := await client.socket.receive())["type"] != "websocket.disconnect":
+            text = message.get("text") or message.get("bytes") or b""
             if len(text) > self._limits.message_bytes:
                 return client.end(CloseReason.TOO_BIG)
             if not client.may_send():
@@ -327,35 +333,28 @@ class Gateway:
         """
         assert self._order is not None, "clients wait until the gateway has its position"
         has_reader = await _in_time(self._readers.acquire(), READER_WAIT_S)
+        # No await until the read, so that events are held back from the exact position at which it ends.
+        if is_subscription:
+            self._subscribe(client, channel)
+        client.hold()
         try:
-            # No await between these three, so that events are held back from the exact position at which the
-            # catch-up ends.
-            if is_subscription:
-                self._subscribe(client, channel)
-            client.hold()
-            until = self._order.position
-            texts, has_more = await self._read_catch_up(channel, since, until) if has_reader else ([], True)
+            if not has_reader:
+                raise DatabaseAway(f"others have been reading for {READER_WAIT_S:g} s")
+            texts, has_more = await catch_up(self._database, channel, since, self._order.position)
+        except DatabaseAway as error:
+            log.warning("gateway.catch_up_failed", reason=str(error))
+            texts, has_more = [], True
         finally:
             if has_reader:
                 self._readers.release()
-            else:
-                log.warning(
-                    "gateway.catch_up_failed", reason=f"others have been reading for {READER_WAIT_S:g} s"
-                )
         if texts:
             client.offer(Chunk(texts))
         if has_more:
             client.send_message({"type": "catchup.overflow", "channel": channel, "has_more": True})
         client.release()
 
-    async def _read_catch_up(self, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
-        try:
-            return await catch_up(self._database, channel, since, until)
-        except DatabaseAway as error:
-            log.warning("gateway.catch_up_failed", reason=str(error))
-            return [], True
-
-    async def _close_revoked(self, stopping: asyncio.Event) -> None:
+    async def close_revoked(self, stopping: asyncio.Event) -> None:
+        """Close the connections of callers whose access was revoked, until `stopping`."""
         while not stopping.is_set():
             for client in tuple(self._clients):
                 if client.is_revoked():

@@ -33,7 +33,12 @@ class Subscriptions:
 
     def send(self, events: Sequence[LiveEvent]) -> None:
         """Send events, in order, to subscribers, once per client."""
-        wanted = self._recipients(events)
+        wanted: dict[
+            Client, list[str]
+        ] = {}  # each client with the channels on which it gets some of the events
+        for channel in dict.fromkeys(c for e in events for c in e.channels):
+            for client in self._subscribers.get(channel, ()):
+                wanted.setdefault(client, []).append(channel)
         # Most clients are subscribed to the same channels, so few selections serve all of them.
         selections: dict[tuple[str, ...], tuple[list[LiveEvent], Chunk]] = {}
         for client, channels in wanted.items():
@@ -50,11 +55,3 @@ class Subscriptions:
             now_us = time.time() * 1e6
             for event in events:
                 self._metrics.gateway_lag.observe(max(0.0, now_us - event.emitted_us) / 1e6)
-
-    def _recipients(self, events: Sequence[LiveEvent]) -> dict[Client, list[str]]:
-        """The clients that subscribe to these events, each with the channels that it hears."""
-        wanted: dict[Client, list[str]] = {}
-        for channel in dict.fromkeys(c for e in events for c in e.channels):
-            for client in self._subscribers.get(channel, ()):
-                wanted.setdefault(client, []).append(channel)
-        return wanted

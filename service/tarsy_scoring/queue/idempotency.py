@@ -51,10 +51,6 @@ FROM (SELECT 1) AS one LEFT JOIN (
   WHERE caller = $1 AND key = $2 AND answered_at > now() - interval '{KEPT_H} hours') a ON true
 """
 
-# Condition: there was a request under the key $2 of the caller $1. No key is null.
-IS_USED = f"""(EXISTS (SELECT FROM {{schema}}.kept_answers WHERE caller = $1 AND key = $2)
-  OR {_IS_ERASED.format(caller="$1::text", key="$2::text", schema="{schema}")})"""
-
 KEEP_KEY_HASHES = f"""
 UPDATE {{schema}}.scoring_requests r SET request_id = {_HASH.format(caller="k.caller", key="k.key")}
 FROM {{schema}}.kept_answers k

@@ -32,7 +32,7 @@ from tarsy_scoring.queue.admission import (
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
 from tarsy_scoring.queue.on_demand import Answer, decide
-from tarsy_scoring.queue.session_states import STATES, state_of, states_of
+from tarsy_scoring.queue.session_states import states_of
 from tarsy_scoring.references import store as stored_references
 
 # Like `EMIT`, PostgreSQL plans this and the locks of sessions once.
@@ -77,9 +77,6 @@ SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY((SELEC
 ORDER BY session_id FOR UPDATE
 """
 LOCK_FREE_SESSIONS = f"{LOCK_SESSIONS} SKIP LOCKED"
-
-# Whether a key ($1 and $2; null: none) had a request, and the state of one session, if it is stored.
-PEEK = f"SELECT * FROM (SELECT {idempotency.IS_USED} AS is_used) k LEFT JOIN ({STATES.replace('$1', '$3')}) m ON true"
 
 DEFERRED_REQUESTS = """
 SELECT r.*, m.status AS session_status FROM {schema}.scoring_requests r JOIN {schema}.sessions m
@@ -388,29 +385,6 @@ class Inbox:
             self.database.notify("scores")
             self.database.notify("events")
         return answer
-
-    async def peek(self, request: Request, key: Key | None = None) -> UnverifiedSession | None:
-        """
-        Look without a lock whether an API request would make a score, so that its session must be verified
-        first.
-
-        Returns:
-            None if not; `request_score` decides again in any case.
-
-        Raises:
-            DatabaseAway: See `Database.once`.
-            UnknownCriteria: It names criteria that do not exist.
-        """
-        asked_under = (None, None) if key is None else (key.caller, key.key)
-        [row] = await self.database.single(PEEK, *asked_under, [request.session_id])
-        if row["is_used"]:
-            return None
-        self._require_criteria(request)
-        if row["session_id"] is None:
-            return UnverifiedSession()
-        state = state_of(row)
-        is_new = decide(request, state, self.policy).outcome == "new"
-        return UnverifiedSession(True, state.chain_id, state.status) if is_new else None
 
     def _require_criteria(self, request: Request) -> None:
         """Raises: UnknownCriteria: The request names criteria that do not exist."""

@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
-from tarsy_scoring.web.api.probes import database_look
-from tarsy_scoring.web.api.registry import ROUTERS
+from tarsy_scoring.config.studies_extra import load_studies
+from tarsy_scoring.web.api import browse, labels, ledger, live, probes, scores, tarsy
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.web.edge.middleware import RequestMiddleware
@@ -15,6 +15,20 @@ from tarsy_scoring.web.edge.problems import REFUSALS, Problem, add_problem_handl
 from tarsy_scoring.web.openapi import openapi_document
 from tarsy_scoring.web.pages.registry import routers
 from tarsy_scoring.web.pages.rendering import problem_page
+
+_studies = load_studies("drift_api")
+
+ROUTERS = (
+    scores.router,
+    browse.router,
+    browse.figures,
+    *((_studies.router,) if _studies else ()),
+    ledger.router,
+    labels.router,
+    probes.router,
+    tarsy.router,
+    live.router,
+)
 
 
 def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
@@ -29,7 +43,7 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     """
     app = application()
     app.state.context = context
-    app.state.database_look = database_look(context)
+    app.state.database_look = probes.database_look(context)
     app.state.has_started = True
     app.state.access = access or Access(context.settings)
     app.add_middleware(RequestMiddleware, access=app.state.access, metrics=context.metrics)

@@ -1,6 +1,7 @@
 """Parts that all routes share."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from starlette.requests import HTTPConnection
@@ -19,7 +20,7 @@ from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
 # Sessions read for pages, at once. The largest (SCORING_MAX_SESSION_BYTES) takes several times more memory while
 # it is read, masked and shown.
-MAX_SESSION_READS, MAX_SESSION_READS_WAITING = 2, 14
+SESSION_READS = 2, 14  # at once, and waiting
 MAX_EXPORTS = 4  # at once; an export lasts as long as the reader takes, and needs a connection for each batch
 
 
@@ -47,12 +48,10 @@ class AppContext:
     source: TimelineSource | None
     gateway: Gateway | None = None
     analytic_requests: BoundedSemaphore = field(
-        default_factory=lambda: BoundedSemaphore(MAX_ANALYTIC_REQUESTS)
+        default_factory=partial(BoundedSemaphore, MAX_ANALYTIC_REQUESTS)
     )
-    session_reads: BoundedSemaphore = field(
-        default_factory=lambda: BoundedSemaphore(MAX_SESSION_READS, MAX_SESSION_READS_WAITING)
-    )
-    exports: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_EXPORTS))
+    session_reads: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, *SESSION_READS))
+    exports: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MAX_EXPORTS))
 
     @property
     def policy(self) -> Policy:

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import GenerateJsonSchema
 
 from tarsy_scoring.web.documents import ProblemDocument
 from tarsy_scoring.web.edge.access import UNCHANGING_METHODS
@@ -25,7 +24,9 @@ addresses JSON with a `message`. docs/api.md describes access; where tokens are 
 """
 _BEARER = {"type": "http", "scheme": "bearer", "description": "Needed where SCORING_API_TOKENS_FILE is set."}
 _RETRY_AFTER = {
-    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+    "headers": {
+        "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+    }
 }
 _ANY_ANSWER = {
     "400": "The request cannot be read, or the user name of a proxy is not usable.",
@@ -43,13 +44,6 @@ _ANSWER_TO_A_CHANGE = {
 }
 
 
-class _Plain(GenerateJsonSchema):
-    """JSON Schema without titles generated from field names."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """Describe the application's routes; the same routes give the same document."""
     document = get_openapi(
@@ -64,7 +58,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    problem = ProblemDocument.model_json_schema(ref_template=_REFERENCE, schema_generator=_Plain)
+    problem = ProblemDocument.model_json_schema(ref_template=_REFERENCE)
     schemas |= problem.pop("$defs") | {"ProblemDocument": problem}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -79,22 +73,15 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
     shared = {} if path in PROBES else _ANY_ANSWER
     if shared and method not in UNCHANGING_METHODS:
         shared = shared | _ANSWER_TO_A_CHANGE
-    # FastAPI declares a 422 in another shape, which is never sent.
-    own = {s: a for s, a in declared.items() if "HTTPValidationError" not in str(a.get("content"))}
-    answers: dict[str, Any] = {status: {"description": text} for status, text in shared.items()} | own
-    for status in sorted(answers):
-        if status >= "400":
-            # The middleware answers a shared status with a problem, whatever the route declares.
-            answers[status] = _refusal(answers[status], status, path, is_shared=status in shared)
+    media_type, model = MEDIA_TYPE, "ProblemDocument"
+    if is_tarsys_path(path):
+        media_type, model = "application/json", "TarsyError"
+    refusal = {"content": {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}}
+    # The middleware answers a shared status with a problem, whatever the route or FastAPI declares.
+    answers = declared | {status: {"description": text} | refusal for status, text in shared.items()}
+    for status, answer in answers.items():
+        if status >= "400" and "content" not in answer:
+            answers[status] = answer | refusal
+        if status in ("429", "503"):
+            answers[status] = _RETRY_AFTER | answers[status]
     return dict(sorted(answers.items()))
-
-
-def _refusal(answer: dict[str, Any], status: str, path: str, *, is_shared: bool) -> dict[str, Any]:
-    content = answer.get("content", {})
-    if is_shared or not content:
-        media_type, model = MEDIA_TYPE, "ProblemDocument"
-        if is_tarsys_path(path):
-            media_type, model = "application/json", "TarsyError"
-        content = content | {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
-    headers = {"headers": _RETRY_AFTER} if status in ("429", "503") else {}
-    return headers | answer | {"content": content}

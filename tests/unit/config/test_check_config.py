@@ -279,7 +279,7 @@ def test_unusable_api_settings_are_refused(run: Run) -> None:
         ("SCORING_TRUSTED_PROXIES", "10.0.0.7", "SCORING_TRUSTED_PROXY_SECRET"),
         ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
         ("SCORING_API_TOKENS_FILE", "/nowhere/tokens.yaml", "SCORING_API_TOKENS_FILE"),
-        ("SCORING_API_TOKENS_FILE", "/dev/null", "expected a list"),
+        ("SCORING_API_TOKENS_FILE", "/dev/null", "valid list"),
     ):
         refused = run(**{variable: value})
         assert isinstance(refused.exception, ConfigurationError)

@@ -2,18 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from starlette.websockets import WebSocket
 
 from live import FakeSocket, connected_to, event, of_type, placed, records, silent_client_of, unplaced, until
 from tables import table
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits, InvalidRequest, parse_request
+from tarsy_scoring.live.client import (
+    CHANNEL_MAX,
+    Chunk,
+    Client,
+    CloseReason,
+    GatewayLimits,
+    InvalidRequest,
+    parse_request,
+)
 from tarsy_scoring.live.events import EARLY_LIMIT, EventSequence, LiveEvent, decode, event_of
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
@@ -23,6 +30,10 @@ def at(position: int, size: int = 2) -> LiveEvent:
 
 def chunk(size: int = 2) -> Chunk:
     return Chunk([b"x" * size])
+
+
+def client_of(socket: FakeSocket, **limits: int) -> Client:
+    return Client(cast(WebSocket, socket), GatewayLimits(**limits))
 
 
 async def close_code(socket: FakeSocket) -> int:
@@ -38,25 +49,6 @@ async def socket() -> AsyncIterator[FakeSocket]:
 
 
 class TestOrder:
-    def test_positions_come_out_in_order(self) -> None:
-        """Events may arrive in any order: Kafka keeps none across partitions."""
-        order = EventSequence(10)
-        out = []
-        for position in (12, 14, 11, 13, 16):
-            order.add(at(position))
-            out += order.take()
-        assert [e.position for e in out] == [11, 12, 13, 14]
-        assert order.has_gap, "15 is missing before 16"
-
-    def test_a_repeat_is_dropped(self) -> None:
-        order = EventSequence(0)
-        for position in (1, 2, 2, 1):
-            order.add(at(position))
-        assert [e.position for e in order.take()] == [1, 2]
-        order.add(at(2))
-        assert order.take() == []
-        assert not order.has_gap
-
     def test_a_final_gap_is_skipped(self) -> None:
         """An erased session leaves positions that no event has; events after them are not held up."""
         order = EventSequence(0)
@@ -75,13 +67,6 @@ class TestOrder:
         assert order.is_full
         order.add(at(1))
         assert [e.position for e in order.take_until(1)][:2] == [1, 2]
-
-    def test_an_event_of_the_database_replaces_an_early_one(self) -> None:
-        order = EventSequence(0)
-        stored = at(2)
-        for one in (at(2), stored, at(1)):
-            order.add(one)
-        assert order.take()[1] is stored
 
 
 class TestEvent:
@@ -103,78 +88,68 @@ def test_channels_of_an_event(fields: dict[str, Any], is_for_all: bool) -> None:
 
 
 class TestQueue:
-    async def test_of_a_client_that_reads_stays_empty(self) -> None:
-        socket = FakeSocket()
-        client = Client(socket, GatewayLimits(queue_events=2))
-        for _ in range(100):
-            client.offer(chunk())
-            await asyncio.sleep(0)
-        await until(lambda: len(socket.chunks) == 100, "the chunks")
-        assert not client.closing.done()
-
-    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=5), GatewayLimits(queue_bytes=500)])
-    async def test_that_is_full_closes_the_connection(self, limits: GatewayLimits) -> None:
+    @pytest.mark.parametrize("limits", [{"queue_events": 5}, {"queue_bytes": 500}])
+    async def test_that_is_full_closes_the_connection(self, limits: dict[str, int]) -> None:
         socket = FakeSocket()
         socket.reading.clear()
-        client = Client(socket, limits)
+        client = client_of(socket, **limits)
         for _ in range(5):
             client.offer(chunk(size=100))
         assert not client.closing.done()
         client.offer(chunk(size=100))
-        assert client.closing.result().code == 4008
+        assert client.closing.result() is CloseReason.SLOW
         await client.stop()
 
     async def test_takes_one_chunk_of_any_size(self) -> None:
         """A single large event must not disconnect all its subscribers."""
         socket = FakeSocket()
         socket.reading.clear()
-        client = Client(socket, GatewayLimits(queue_bytes=10))
+        client = client_of(socket, queue_bytes=10)
         client.offer(chunk(size=1000))
         assert not client.closing.done()
         socket.reading.set()
-        await until(lambda: len(socket.chunks) == 1, "the chunk")
+        await until(lambda: len(socket.texts) == 1, "the chunk")
 
     async def test_is_sent_in_order(self) -> None:
         """A chunk goes behind older ones even while those are being sent."""
         socket = FakeSocket()
         socket.reading.clear()
-        client = Client(socket, GatewayLimits())
-        offered = [chunk() for _ in range(6)]
-        for one in offered[:3]:
-            client.offer(one)
+        client = client_of(socket)
+        for text in (b"0", b"1", b"2"):
+            client.offer(Chunk([text]))
         await asyncio.sleep(0)
         socket.reading.set()
-        for one in offered[3:]:
-            client.offer(one)
-        await until(lambda: len(socket.chunks) == 6, "all chunks")
-        assert socket.chunks == offered
+        for text in (b"3", b"4", b"5"):
+            client.offer(Chunk([text]))
+        await until(lambda: len(socket.texts) == 6, "all chunks")
+        assert socket.texts == list("012345")
 
-    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=3), GatewayLimits(queue_bytes=300)])
-    async def test_can_be_filled_again_after_it_was_sent(self, limits: GatewayLimits) -> None:
+    @pytest.mark.parametrize("limits", [{"queue_events": 3}, {"queue_bytes": 300}])
+    async def test_can_be_filled_again_after_it_was_sent(self, limits: dict[str, int]) -> None:
         socket = FakeSocket()
-        client = Client(socket, limits)
+        client = client_of(socket, **limits)
         for sent in (3, 6, 9):
             socket.reading.clear()
             for _ in range(3):
                 client.offer(chunk(size=100))
             socket.reading.set()
-            await until(lambda sent=sent: len(socket.chunks) == sent, "the round")
+            await until(lambda sent=sent: len(socket.texts) == sent, "the round")
         assert not client.closing.done()
 
-    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=3), GatewayLimits(queue_bytes=300)])
-    async def test_bounds_the_events_held_back(self, limits: GatewayLimits) -> None:
+    @pytest.mark.parametrize("limits", [{"queue_events": 3}, {"queue_bytes": 300}])
+    async def test_bounds_the_events_held_back(self, limits: dict[str, int]) -> None:
         """A slow database must not fill the memory with the live events behind a catch-up."""
-        client = Client(FakeSocket(), limits)
+        client = client_of(FakeSocket(), **limits)
         client.hold()
         client.hold_back([at(n, size=100) for n in (1, 2, 3)])
         assert not client.closing.done()
         client.hold_back([at(4, size=100)])
-        assert client.closing.result().label == "slow"
+        assert client.closing.result() is CloseReason.SLOW
 
     async def test_goes_on_with_the_events_held_back(self) -> None:
         """They are sent once, after the chunks offered meanwhile; a second catch-up begins without any."""
         socket = FakeSocket()
-        client = Client(socket, GatewayLimits())
+        client = client_of(socket)
         for positions in ((1, 2), ()):
             client.hold()
             assert client.is_holding
@@ -182,8 +157,8 @@ class TestQueue:
             client.offer(Chunk([b"stored"]))
             client.release()
             assert not client.is_holding
-        await until(lambda: len(socket.chunks) == 3, "the chunks")
-        assert [t for c in socket.chunks for t in c.texts] == ["stored", "live", "live", "stored"]
+        await until(lambda: len(socket.texts) == 4, "the chunks")
+        assert socket.texts == ["stored", "live", "live", "stored"]
 
 
 class TestProtocol:
@@ -300,7 +275,7 @@ class TestLimits:
         """The gateway says when it is full, or full for one caller; a client that leaves makes room."""
         gateway, one = placed(clients=1, clients_per_caller=1), FakeSocket()
         assert not gateway.is_full
-        serving = asyncio.create_task(gateway.serve(one, "alice"))
+        serving = asyncio.create_task(gateway.serve(cast(WebSocket, one), "alice"))
         await until(lambda: one.messages, "the connection")
         assert gateway.is_full
         assert [gateway.has_enough(caller) for caller in ("alice", "bob")] == [True, False]
@@ -356,55 +331,18 @@ class TestLimits:
         assert socket.closed is None
 
 
-class StuckDatabase:
-    """A database whose reads never end, and whose rollbacks are slow."""
-
-    def __init__(self) -> None:
-        self.is_read, self.is_given_up, self.is_rolled_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def sql(self, statement: str) -> str:
-        return statement
-
-    async def once(self, _work: Callable[[Any], Awaitable[Any]]) -> Any:
-        self.is_read.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.is_given_up.set()
-            await self.is_rolled_back.wait()
-
-
 class TestCancel:
     async def test_leaves_nothing_of_a_client_that_does_not_read(self) -> None:
         metrics, stuck = Metrics(), FakeSocket()
         gateway, tasks = placed(metrics), asyncio.all_tasks()
         stuck.reading.clear()
-        serving = asyncio.create_task(gateway.serve(stuck))
+        serving = asyncio.create_task(gateway.serve(cast(WebSocket, stuck)))
         await until(lambda: counts(metrics)[0] == 1, "a client to which something is being written")
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
         assert counts(metrics) == (0, 0)
         assert asyncio.all_tasks() == tasks
-
-    async def test_leaves_nothing_of_a_client_that_was_leaving(self) -> None:
-        """A server that stops may cancel while the client's catch-up is still being rolled back."""
-        metrics, database = Metrics(), StuckDatabase()
-        gateway = Gateway(Settings(), cast(Database, database), metrics)
-        gateway.begin_at(0)
-        tasks, socket = asyncio.all_tasks(), FakeSocket()
-        serving = asyncio.create_task(gateway.serve(socket, "alice"))
-        socket.say({"action": "subscribe", "channel": "session:a"})
-        await database.is_read.wait()
-        assert counts(metrics) == (1, 1)
-        socket.leave()
-        await database.is_given_up.wait()
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        assert counts(metrics) == (0, 0)
-        database.is_rolled_back.set()
-        await until(lambda: asyncio.all_tasks() == tasks, "its tasks to end")
 
 
 def counts(metrics: Metrics) -> tuple[float | None, float | None]:

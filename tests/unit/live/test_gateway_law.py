@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
+from starlette.websockets import WebSocket
 
 from live import FakeSocket, event, records
 from tarsy_scoring.config.settings import Settings
@@ -93,7 +94,7 @@ class Dashboard:
 
     def _connect_to(self, gateway: Gateway) -> None:
         self._socket, self._heard, self._last = FakeSocket(), 0, 0
-        self._serving = asyncio.create_task(gateway.serve(self._socket))
+        self._serving = asyncio.create_task(gateway.serve(cast(WebSocket, self._socket)))
 
     def subscribe(self, channel: str, *, from_the_beginning: bool) -> None:
         if channel in self.owed:

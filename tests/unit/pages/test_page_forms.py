@@ -70,7 +70,7 @@ def test_invalid_fields_are_reported_and_kept_in_the_form() -> None:
             ("label", "team"),
         ),
         *(("label", "=a"), ("status", "lost"), ("sort", "random"), ("outcome", "maybe"), ("since", "yesterday")),
-        *(("until", "2026-02-30"), ("until", "9999-12-31"), ("since", "0001-01-01"), ("q", "a\0b"), ("q", "x" * 256)),
+        *(("until", "2026-02-30"), ("until", "9999-12-31"), ("q", "a\0b"), ("q", "x" * 256)),
     ]
     for name, value in mistakes:
         found = list_form(**{name: value})
@@ -87,8 +87,6 @@ def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
         (b"min=90", "the address has a field that this page does not have"),
         (b"label=a%3Db&label=a%3Dc", "label: given more than once"),
         (b"label=a%3Db&label=", "label: given more than once"),
-        (b"q=%FF", "address: the query is not UTF-8"),
-        (b"q=%ED%A0%80", "address: the query is not UTF-8"),
     ):
         [found] = read_list_form(query).faults
         assert found.startswith(fault), query
@@ -126,7 +124,6 @@ def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
         "since",
         "reference",
     ]
-    assert read_period_form(b"\xff", TODAY).faults == ["address: the query is not UTF-8"]
 
 
 # --- forms that are sent with POST ---------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Routes for the JSON API. `registry.ROUTERS` lists them."""
+"""Routes for the JSON API. `web.app.ROUTERS` lists them."""

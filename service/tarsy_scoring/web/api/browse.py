@@ -9,7 +9,6 @@ from fastapi.responses import StreamingResponse
 
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.analytics import Distribution, FailureTags
-from tarsy_scoring.analytics.approaches import Approaches, read_approaches
 from tarsy_scoring.analytics.chain_averages import ChainTrends, chain_trends
 from tarsy_scoring.audit import audit
 from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
@@ -22,7 +21,6 @@ from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.edge.problems import malformed
 from tarsy_scoring.web.queries import (
-    ApproachesQuery,
     ExportQuery,
     MissingToolsQuery,
     ScoresQuery,
@@ -152,20 +150,6 @@ async def read_missing_tools(
     """
     database = context_of(request).analytics.database
     return await read_ledger(database, query.selection(), query.limit)
-
-
-@figures.get("/approaches", summary="Better ways to investigate")
-async def read_better_approaches(
-    request: Request, _: Analysing, query: Annotated[ApproachesQuery, Query()]
-) -> Approaches:
-    """
-    Better approaches that judges named, grouped by similar names and steps, the most frequent
-    first.
-
-    A session counts once, with the latest completed production score without a reference. Only criteria such
-    as `investigation-structured` ask for approaches. Names, descriptions and steps quote the judge.
-    """
-    return await read_approaches(context_of(request).analytics.database, query.selection(), query.limit)
 
 
 @figures.get("/failure-tags", summary="Failure tags")

@@ -1,17 +1,16 @@
-"""Routes of human labels: labels of a score, the review list, and trust cards of judges."""
+"""Routes of human labels: labels of a score, and trust cards of judges."""
 
-from dataclasses import asdict
-from datetime import date, datetime
-from typing import Annotated, Any, Self, get_args
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tarsy_scoring.labels import labels, review
+from tarsy_scoring.labels import labels
 from tarsy_scoring.labels.calibration import TrustCard, read_outcome
 from tarsy_scoring.labels.labels import NewLabel
-from tarsy_scoring.labels.review import Reason
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -23,7 +22,7 @@ from tarsy_scoring.web.api.common import (
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.edge.problems import Problem, malformed
-from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
+from tarsy_scoring.web.queries import TrustQuery
 
 router = scoring_routes("labels")
 
@@ -77,36 +76,6 @@ class Labels(BaseModel):
     """Labels of a score, newest first. Only the newest of each reviewer counts."""
 
     labels: list[LabelDocument]
-
-
-class PickDocument(BaseModel):
-    """A score in the review list."""
-
-    score_id: UUID
-    session_id: str
-    day: date = Field(description="Day on which the score was completed (UTC).")
-    is_random: bool = Field(
-        description="Whether the score was drawn at random; false: picked for its reasons."
-    )
-    reasons: list[Annotated[str, Field(examples=list(get_args(Reason)))]] = Field(
-        description="Why the score deserves a review. May be empty for a random score."
-    )
-    chain_id: str | None
-    alert_type: str | None
-    total_score: int
-    judge_outcome: str | None = Field(description="Id of the band that the judge stated.")
-    criteria: str | None
-    criteria_hash: str | None
-    judge_fingerprint: str | None
-    scored_at: datetime
-    labels: int = Field(ge=0, description="Number of labels of the score.")
-
-
-class Review(BaseModel):
-    """The review list: newest day first, random order within a day, the same for every reviewer."""
-
-    picks: list[PickDocument]
-    to_label: int = Field(ge=0, description="Number of picks without a label.")
 
 
 class TrustCards(BaseModel):
@@ -183,31 +152,16 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
 
 def _outcome_of(said: LabelRequest, bands: list[str]) -> str | None:
     """Raises: Problem: 422, an unknown outcome."""
-    try:
-        outcome = read_outcome(said.outcome, bands) if said.outcome is not None else None
-    except ValueError:
-        outcome = None
-    if said.outcome is not None and outcome is None:
-        known = ", ".join(bands)
-        detail = f"`outcome` must be one of {known}, correct, partial, wrong"
-        raise malformed(["body", "outcome"], detail, "Unknown outcome")
-    return outcome
+    if said.outcome is None:
+        return None
+    with suppress(ValueError):
+        if outcome := read_outcome(said.outcome, bands):
+            return outcome
+    detail = f"`outcome` must be one of {', '.join(bands)}, correct, partial, wrong"
+    raise malformed(["body", "outcome"], detail, "Unknown outcome")
 
 
-# --- the review list and trust cards -------------------------------------------------------------------
-
-
-@router.get("/review", summary="Read which scores to review", responses={200: {"model": Review}})
-async def read_review(request: Request, _: Analysing, query: Annotated[ReviewQuery, Query()]) -> Response:
-    """
-    Scores of the last seven days to label.
-
-    Of each day some scores are random. Others are picked because they look suspicious: first those with which
-    a second opinion disagrees, then those with contradictions, flags or distant samples. Label from the top:
-    labels of only the suspicious ones would bias the agreement figures.
-    """
-    found = await review.read_review(context_of(request).analytics.database, query.criteria)
-    return json_answer(asdict(found))
+# --- trust cards ---------------------------------------------------------------------------------------
 
 
 @router.get(

@@ -1,18 +1,16 @@
 """Routes that change the missing-tools ledger: tool states and name merges."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions
-from tarsy_scoring.missing_tools.decisions import Merge, SameTool, ToolState, ToolStateName, UnknownTool
+from tarsy_scoring.missing_tools.decisions import Merge, ToolState, ToolStateName
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
-from tarsy_scoring.web.edge.problems import Problem, malformed
+from tarsy_scoring.web.edge.problems import malformed
 from tarsy_scoring.web.queries import Moment
 
 router = scoring_routes("tools", "/missing-tools")
@@ -63,15 +61,14 @@ async def set_state(request: Request, caller: Admitted, said: SayingRequest) -> 
     """
     if said.since is not None and not decisions.has_come(said.since):
         raise malformed(["body"], "`since`: this time is in the future")
-    with _as_problems():
-        return await decisions.set_state(
-            context_of(request).analytics.database,
-            said.tool,
-            said.state,
-            by=caller.name,
-            since=said.since,
-            note=said.note or None,
-        )
+    return await decisions.set_state(
+        context_of(request).analytics.database,
+        said.tool,
+        said.state,
+        by=caller.name,
+        since=said.since,
+        note=said.note or None,
+    )
 
 
 @router.post(
@@ -88,20 +85,5 @@ async def merge_names(request: Request, caller: Admitted, wanted: MergeRequest) 
     The decision is stored with author and time. Earlier decisions stay in the history, and the newest
     counts.
     """
-    with _as_problems():
-        return await decisions.merge_name(
-            context_of(request).analytics.database, wanted.name, wanted.tool, by=caller.name
-        )
-
-
-@contextmanager
-def _as_problems() -> Iterator[None]:
-    """
-    Translate errors from decisions. Raises: Problem: 404 no judge missed the tool, 422 both are one tool.
-    """
-    try:
-        yield
-    except UnknownTool as error:
-        raise Problem(404, "Unknown tool", str(error)) from error
-    except SameTool as error:
-        raise malformed(["body"], str(error), "Same tool") from error
+    database = context_of(request).analytics.database
+    return await decisions.merge_name(database, wanted.name, wanted.tool, by=caller.name)

@@ -29,34 +29,31 @@ class ProbeAnswer(BaseModel):
     reason: str | None = Field(None, description="Why the process is not ready.")
 
 
-@router.get(
-    "/healthz",
-    summary="Whether the process runs",
-    responses={200: {"model": ProbeAnswer, "description": "It runs."}},
-)
-async def healthz() -> Response:
+@router.get("/healthz", summary="Whether the process runs", response_model_exclude_none=True)
+async def healthz(response: Response) -> ProbeAnswer:
     """200 while the process answers. Needs no access."""
-    return JSONResponse({"status": "running"}, headers=LAST)
+    response.headers.update(LAST)
+    return ProbeAnswer(status="running")
 
 
 @router.get(
     "/readyz",
     summary="Whether requests can be answered",
-    responses={
-        200: {"model": ProbeAnswer, "description": "The database answers."},
-        503: {"model": ProbeAnswer, "description": "The database does not answer."},
-    },
+    response_model_exclude_none=True,
+    responses={503: {"model": ProbeAnswer, "description": "The database does not answer."}},
 )
-async def readyz(request: Request) -> Response:
+async def readyz(request: Request, response: Response) -> ProbeAnswer:
     """
     200 while the database answers, which is asked at most once a second. A broker outage does not count,
     since the API works without it.
     """
+    response.headers.update(LAST)
     state = request.app.state
     missing = await state.database_look() if state.has_started else "the database has not answered yet"
-    if missing is not None:
-        return JSONResponse({"status": "not ready", "reason": missing}, status_code=503, headers=LAST)
-    return JSONResponse({"status": "ready"}, headers=LAST)
+    if missing is None:
+        return ProbeAnswer(status="ready")
+    response.status_code = 503
+    return ProbeAnswer(status="not ready", reason=missing)
 
 
 def database_look(context: AppContext) -> Recent[str | None]:

@@ -29,7 +29,6 @@ from tarsy_scoring.web.edge.tokens import Token, TokensFile, bearer_token, utc_t
 log = structlog.get_logger()
 
 
-READS_PER_MINUTE = 6_000  # by one caller, in each API process
 ANONYMOUS = "api-client"
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 THROUGH_PROXY = "come through the proxy that signs users in"
@@ -92,18 +91,11 @@ class Access:
         self._hosts = Hosts(settings.api_hosts)
         self._is_local = is_loopback(settings.api_host)
         self._is_open = settings.api_open
-        self._changes = Rates("changes", settings.api_rate_per_minute, monotonic)
-        self._reads = Rates("reads", READS_PER_MINUTE, monotonic)
+        self._changes = Rates(settings.api_rate_per_minute, monotonic)
         if not (self._is_local or self._proxies or self._tokens or self._is_open):
             raise ConfigurationError(
                 f"the API would listen on {settings.api_host}, beyond this machine, without access control: "
                 f"{ADVICE}"
-            )
-        if not (self._is_local or self._hosts):
-            log.warning(
-                "api.only_loopback_names",
-                effect="requests to other host names are refused",
-                advice="set SCORING_API_HOSTS to the names by which clients reach this API",
             )
 
     def admit(self, connection: HTTPConnection) -> Caller:
@@ -111,7 +103,7 @@ class Access:
         Identify the caller and check that the request is allowed.
 
         Raises:
-            Problem: 400, 401 or 403; 429 for changes or reads beyond the caller's rate.
+            Problem: 400, 401 or 403; 429 for changes beyond the caller's rate.
         """
         is_from_proxy = self._proxies.include(peer_address(connection))
         forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
@@ -125,11 +117,13 @@ class Access:
             require_same_site(connection, is_proxied=forwarded is not None)
         if changes:
             if "score" not in caller.scopes:
-                raise _only_reads()
+                detail = (
+                    "this caller may only read: ask an operator for a token with the scope score, or for a group "
+                    "with it"
+                )
+                challenge = f'{CHALLENGE}, error="insufficient_scope", scope="score"'
+                raise Problem(403, "Not allowed", detail, headers={"WWW-Authenticate": challenge})
             self._changes.count(caller.identity)
-        # The gateway bounds WebSockets.
-        elif connection.scope["type"] == "http":
-            self._reads.count(caller.identity)
         return caller
 
     def is_revoked(self, caller: Caller) -> bool:
@@ -173,16 +167,10 @@ class Access:
         if entry is None:
             otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
             raise unauthorized(
-                "the bearer token is not valid: check it, or ask an operator for another"
+                "the bearer token is not valid, or has expired: check it, or ask an operator for another"
                 if token
                 else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
                 CHALLENGE + (', error="invalid_token"' if token else ""),
-            )
-        if entry.state(tokens.today()) == "expired":
-            log.warning("api.token_refused", name=entry.name, expires=str(entry.expires))
-            raise unauthorized(
-                f"the bearer token {entry.name} has expired: ask an operator for another",
-                f'{CHALLENGE}, error="invalid_token"',
             )
         return entry
 
@@ -193,12 +181,3 @@ def _client_address(connection: HTTPConnection, forwarded: Forwarded | None) -> 
     if forwarded is not None and (passed := ",".join(connection.headers.getlist("x-forwarded-for"))):
         peer = address_of(passed.rpartition(",")[2].strip()) or peer
     return str(peer) if peer else None
-
-
-def _only_reads() -> Problem:
-    return Problem(
-        403,
-        "Not allowed",
-        "this caller may only read: ask an operator for a token with the scope score, or for a group with it",
-        headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
-    )

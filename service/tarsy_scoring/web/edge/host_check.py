@@ -39,9 +39,6 @@ class Hosts:
         name = _name_of(host)
         return name in self._names if self._names else is_loopback(name)
 
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
     def require(self, connection: HTTPConnection, *, is_proxied: bool) -> None:
         """
         Refuse a request to another host. A proxy may name the host that the client asked for.

@@ -6,17 +6,18 @@ An answer never repeats what was sent, and says nothing about the cause.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketState
 
+from tarsy_scoring.missing_tools.decisions import SameTool, UnknownTool
 from tarsy_scoring.postgres.analytic_reads import ReadTooSlow
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.edge.semaphore import QueueFull
@@ -32,7 +33,6 @@ CHALLENGE = 'Bearer realm="tarsy-scoring"'
 FAULTS_SHOWN = 20
 NOT_TERMINAL = "Session not terminal"
 MAX_BODY_BYTES = 64 * 1024
-INTERNAL_ERROR, POLICY_VIOLATION = 1011, 1008
 
 # Titles and details for what the framework and the server refuse. Python's own phrases change between
 # versions.
@@ -53,6 +53,7 @@ _TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slas
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
+@dataclass(eq=False)
 class Problem(Exception):
     """
     A refusal or failure, answered as RFC 9457 problem details.
@@ -63,21 +64,11 @@ class Problem(Exception):
         extra: More members for the document.
     """
 
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.title = title
-        self.detail = detail
-        self.headers = dict(headers or {})
-        self.extra = dict(extra or {})
+    status: int
+    title: str
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
 
 def malformed(where: Sequence[str | int], why: str, title: str = "Malformed request") -> Problem:
@@ -159,21 +150,13 @@ def too_busy() -> Problem:
 def add_problem_handlers(app: FastAPI) -> None:
     """Make the application answer errors with problem details."""
     handler: Any = _answer  # also for WebSockets, where Starlette's types expect another function
-    own = (Problem, QueueFull, DatabaseAway)
-    for kind in (*own, HTTPException, RequestValidationError, WebSocketRequestValidationError):
+    own = (Problem, QueueFull, DatabaseAway, UnknownTool, SameTool)
+    for kind in (*own, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handler)
 
 
-async def _answer(connection: HTTPConnection, error: Exception) -> Response | None:
-    if isinstance(error, WebSocketRequestValidationError):
-        assert isinstance(connection, WebSocket)
-        await connection.close(POLICY_VIOLATION)
-        return None
-    problem = _problem_of(connection, error)
-    if isinstance(connection, WebSocket) and connection.application_state is not WebSocketState.CONNECTING:
-        await connection.close(INTERNAL_ERROR)  # after the handshake there is no other answer
-        return None
-    return problem_response(connection, problem)
+async def _answer(connection: HTTPConnection, error: Exception) -> Response:
+    return problem_response(connection, _problem_of(connection, error))
 
 
 def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
@@ -182,6 +165,10 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             return error
         case QueueFull():
             return too_busy()
+        case UnknownTool():
+            return Problem(404, "Unknown tool", str(error))
+        case SameTool():
+            return malformed(["body"], str(error), "Same tool")
         case ReadTooSlow():
             log.warning("api.read_too_slow", reason=str(error))
             detail = (
@@ -200,7 +187,7 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
         case HTTPException():
             title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
-            return Problem(error.status_code, title, detail, headers=error.headers)
+            return Problem(error.status_code, title, detail, headers=error.headers or {})
         case _:
             raise error
     if faults[0]["loc"][0] == "path" and is_tarsys_path(connection.scope["path"]):
@@ -215,8 +202,6 @@ def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
     msg = str(fault["msg"]).removeprefix("Value error, ")
     if loc == ["body"] and not is_json and fault["type"] != "missing":
         msg = "expected JSON with Content-Type: application/json"
-    elif fault["type"] == "json_invalid":
-        msg = f"not JSON from character {loc[-1]} on: {fault['ctx']['error']}"
     elif str(fault["type"]).endswith("parsing"):
         msg = msg.partition(", ")[0]  # the rest quotes a character of the body
     return {"loc": loc, "msg": msg}

@@ -7,21 +7,28 @@ sends a secret, or a JWT that the key file verifies. Each proof that is configur
 """
 
 import hmac
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Any
 
+import jwt
 from starlette.datastructures import Headers
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.edge.caller import ALL_SCOPES, READ_ONLY, Scope
-from tarsy_scoring.web.edge.key_file import KeyFile
 from tarsy_scoring.web.edge.problems import Problem, unauthorized
 from tarsy_scoring.web.edge.tokens import NAME_MAX, bearer_token, is_name
 
 Network = IPv4Network | IPv6Network
 
 SECRET_HEADER = "X-Scoring-Proxy-Secret"  # noqa: S105 - a name
+# Asymmetric ones alone: with a symmetric one, each reader could sign.
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+CLOCK_SKEW_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,49 @@ class Forwarded:
     user: str | None
     scopes: frozenset[Scope]
     is_bearer_used: bool = False
+
+
+class KeyFile(WatchedFile[tuple[jwt.PyJWK, ...]]):
+    """
+    Public keys in `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set.
+
+    Raises:
+        ConfigurationError: At the start the file is missing, or has no usable key or a private one.
+    """
+
+    def verify(self, token: str) -> Mapping[str, Any] | None:
+        """The claims of a JWT that one of the keys signed and that has not expired; None for any other."""
+        for key in self.current():
+            try:
+                return jwt.decode(
+                    token,
+                    key,
+                    algorithms=ALGORITHMS,
+                    leeway=CLOCK_SKEW_S,
+                    options={"require": ["exp", "sub"], "verify_aud": False},
+                )
+            except jwt.PyJWTError:
+                continue
+        return None
+
+    def _parse(self, content: bytes) -> tuple[jwt.PyJWK, ...]:
+        try:
+            entries = json.loads(content)["keys"]
+            found = jwt.PyJWKSet(entries).keys
+        except (ValueError, KeyError, TypeError, RecursionError, jwt.PyJWTError):
+            raise ConfigurationError(
+                f'{self._where} is not a set of public keys: expected {{"keys": [...]}}'
+            ) from None
+        if any(isinstance(entry, dict) and {"d", "k"} & entry.keys() for entry in entries):
+            raise ConfigurationError(
+                f"{self._where} holds a private or a symmetric key: give the public keys alone"
+            )
+        usable = tuple(
+            key for key in found if key.algorithm_name in ALGORITHMS and key.public_key_use != "enc"
+        )
+        if not usable:
+            raise ConfigurationError(f"{self._where} has no key for any of {', '.join(ALGORITHMS)}")
+        return usable
 
 
 class TrustedProxies:
@@ -56,7 +106,8 @@ class TrustedProxies:
         self._networks = trusted_proxies(settings.trusted_proxies)
         secret = settings.trusted_proxy_secret
         self._secret = secret.get_secret_value().encode() if secret else None
-        self._keys = KeyFile(settings.trusted_proxy_jwks_file) if settings.trusted_proxy_jwks_file else None
+        jwks = settings.trusted_proxy_jwks_file
+        self._keys = KeyFile(jwks, "SCORING_TRUSTED_PROXY_JWKS_FILE") if jwks else None
         self._user_header = settings.trusted_proxy_user_header
         self._groups_header = settings.trusted_proxy_groups_header
         self._write_groups = frozenset(_listed(settings.trusted_proxy_write_groups))
@@ -88,7 +139,8 @@ class TrustedProxies:
         if self._keys is not None:
             return self._of_jwt(headers, self._keys)
         user = _usable(_single(headers, self._user_header), self._user_header)
-        return Forwarded(user, self._scopes(self._groups(headers)))
+        groups = (_single(headers, self._groups_header) or "") if self._write_groups else ""
+        return Forwarded(user, self._scopes(_listed(groups)))
 
     def _has_secret(self, headers: Headers, secret: bytes) -> bool:
         given = headers.getlist(SECRET_HEADER)
@@ -102,8 +154,10 @@ class TrustedProxies:
 
     def _of_jwt(self, headers: Headers, keys: KeyFile) -> Forwarded | None:
         """The user of a JWT, which is in the user header or in `Authorization`."""
-        token, is_bearer_used = self._find_jwt(headers)
-        if token is None:
+        named = _single(headers, self._user_header) or ""
+        bearer = (bearer_token(headers) or b"").decode("latin-1")
+        token = named if _is_jwt(named) else bearer
+        if not _is_jwt(token):
             return None
         claims = keys.verify(token)
         if claims is None:
@@ -113,18 +167,7 @@ class TrustedProxies:
         user = _usable(claims.get("sub"), "the claim sub")
         groups = claims.get("groups")
         names = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else []
-        return Forwarded(user, self._scopes(names), is_bearer_used)
-
-    def _find_jwt(self, headers: Headers) -> tuple[str | None, bool]:
-        """The JWT, and whether it is the bearer token."""
-        named = _single(headers, self._user_header) or ""
-        bearer = (bearer_token(headers) or b"").decode("latin-1")
-        if _is_jwt(named):
-            return named, False
-        return (bearer, True) if _is_jwt(bearer) else (None, False)
-
-    def _groups(self, headers: Headers) -> list[str]:
-        return _listed(_single(headers, self._groups_header) or "") if self._write_groups else []
+        return Forwarded(user, self._scopes(names), is_bearer_used=token is bearer)
 
     def _scopes(self, groups: list[str]) -> frozenset[Scope]:
         return READ_ONLY if self._write_groups and self._write_groups.isdisjoint(groups) else ALL_SCOPES
@@ -145,10 +188,6 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
             raise ConfigurationError(
                 f"SCORING_TRUSTED_PROXIES: {part!r} is not a CIDR such as 192.0.2.10/32: {error}"
             ) from None
-        mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
-        # `peer_address` converts IPv4-mapped addresses to IPv4, so their networks are converted as well.
-        if mapped is not None and network.prefixlen >= 96:
-            network = IPv4Network((mapped, network.prefixlen - 96))
         networks.append(network)
     return tuple(networks)
 
@@ -158,7 +197,8 @@ def _single(headers: Headers, header: str) -> str | None:
     values = {value.strip() for value in headers.getlist(header)} - {""}
     if len(values) > 1:
         raise _bad_header(header, "appear once")
-    return _utf8(values.pop()) if values else None
+    # A byte that is not UTF-8 becomes a character that no name may contain.
+    return values.pop().encode("latin-1").decode(errors="surrogateescape") if values else None
 
 
 def _usable(name: object, where: str) -> str | None:
@@ -185,11 +225,3 @@ def _is_jwt(text: str) -> bool:
 
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _utf8(value: str) -> str:
-    """A header value decoded as UTF-8; an invalid one becomes NUL, which no name may contain."""
-    try:
-        return value.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return "\0"

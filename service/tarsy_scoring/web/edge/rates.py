@@ -16,14 +16,10 @@ class Rates:
     full bucket again.
 
     Args:
-        what: The requests that are counted, in words.
         monotonic: Clock, in s.
     """
 
-    def __init__(
-        self, what: str, per_minute: int, monotonic: Callable[[], float], max_callers: int = 10_000
-    ) -> None:
-        self._what = what
+    def __init__(self, per_minute: int, monotonic: Callable[[], float], max_callers: int = 10_000) -> None:
         self._per_minute = per_minute
         self._monotonic = monotonic
         self._max_callers = max_callers
@@ -40,6 +36,7 @@ class Rates:
             self._buckets.popitem(last=False)
         if (wait_s := bucket.take(now)) > 0:
             seconds = max(1, math.ceil(wait_s))
-            limit = f"{self._per_minute} {self._what} per minute and caller"
-            detail = f"the limit is {limit}: try again in {seconds} s"
+            detail = (
+                f"the limit is {self._per_minute} changes per minute and caller: try again in {seconds} s"
+            )
             raise Problem(429, "Too many requests", detail, headers={"Retry-After": str(seconds)})

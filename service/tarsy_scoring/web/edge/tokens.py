@@ -5,7 +5,6 @@ The file holds digests only, so that reading it does not give access.
 """
 
 import hashlib
-import hmac
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Annotated, Literal
 import structlog
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 
 from tarsy_scoring.config.watched_file import WatchedFile
@@ -26,7 +26,6 @@ log = structlog.get_logger()
 NAME_MAX = 255
 SOON_DAYS = 14
 TokenState = Literal["valid", "expires soon", "expired"]
-ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
 
 
 def is_name(text: str) -> bool:
@@ -56,20 +55,13 @@ def _valid_name(text: str) -> str:
     return text
 
 
-def _valid_digest(text: str) -> str:
-    digest = text.lower()
-    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"expected 64 hexadecimal digits; {ADVICE}")
-    return digest
-
-
 class Token(BaseModel):
     """One entry of the tokens file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, AfterValidator(_valid_name)]
-    sha256: Annotated[str, AfterValidator(_valid_digest)] = Field(repr=False)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False)
     scope: Scope
     expires: date | None = None
 
@@ -96,10 +88,10 @@ class Token(BaseModel):
         return self.sha256, self.scope
 
 
-_TOKENS = TypeAdapter(tuple[Token, ...])
+_TOKENS = TypeAdapter(list[Token])
 
 
-class TokensFile(WatchedFile[tuple[Token, ...]]):
+class TokensFile(WatchedFile[list[Token]]):
     """
     The tokens in force. An empty list is valid and revokes all tokens. A token is logged 14 days before it
     expires.
@@ -114,56 +106,36 @@ class TokensFile(WatchedFile[tuple[Token, ...]]):
     def __init__(self, path: Path, today: Callable[[], date] = utc_today) -> None:
         self.today = today
         super().__init__(path, "SCORING_API_TOKENS_FILE")
-        self._warn(self.current())
 
     def find(self, token: bytes) -> Token | None:
-        """The entry of a token, or None. The time taken reveals neither the entry's place nor its digest."""
+        """The entry of a valid token, or None."""
         digest = hashlib.sha256(token).hexdigest()
-        found = None
-        for entry in self.current():
-            if hmac.compare_digest(entry.sha256, digest):
-                found = entry
-        return found
+        return next((entry for entry in self._valid() if entry.sha256 == digest), None)
 
     def has(self, credential: tuple[str, str]) -> bool:
         """Whether a token with this digest and scope is valid."""
-        return any(t.credential == credential and t.state(self.today()) != "expired" for t in self.current())
+        return any(entry.credential == credential for entry in self._valid())
 
-    def _warn(self, tokens: tuple[Token, ...]) -> None:
-        for token in tokens:
-            if (state := token.state(self.today())) != "valid":
-                log.warning("api.token_expires", name=token.name, expires=str(token.expires), state=state)
+    def _valid(self) -> list[Token]:
+        today = self.today()
+        return [entry for entry in self.current() if entry.state(today) != "expired"]
 
-    def _note_reloaded(self, content: tuple[Token, ...]) -> None:
-        self._warn(content)
-        log.info("api.tokens_reloaded", path=str(self.path), tokens=len(content))
-
-    def _note_broken(self, reason: str) -> None:
-        log.error("api.tokens_file_broken", reason=reason, effect="the tokens read before stay in force")
-
-    def _parse(self, content: bytes) -> tuple[Token, ...]:
+    def _parse(self, content: bytes) -> list[Token]:
         where = self._where
         try:
-            entries = yaml.safe_load(content.decode())
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{where} cannot be read: it is not UTF-8") from None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f" in line {mark.line + 1}" if mark else ""
-            raise ConfigurationError(f"{where} is neither YAML nor JSON{line}") from None
-        if not isinstance(entries, list):
-            raise ConfigurationError(f"{where}: expected a list of name, sha256, scope and expires")
-        try:
-            tokens = _TOKENS.validate_python(entries)
+            tokens = _TOKENS.validate_python(yaml.safe_load(content.decode()))
+        except (UnicodeDecodeError, yaml.YAMLError):
+            raise ConfigurationError(f"{where} is neither YAML nor JSON in UTF-8") from None
         except ValidationError as error:
             faults = error.errors(include_input=False, include_url=False, include_context=False)
             raise ConfigurationError(f"{where}: {'; '.join(map(_fault_text, faults[:5]))}") from None
         if len({t.sha256 for t in tokens}) < len(tokens):
             raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
+        for token in tokens:
+            if (state := token.state(self.today())) != "valid":
+                log.warning("api.token_expires", name=token.name, expires=str(token.expires), state=state)
         return tokens
 
 
-def _fault_text(fault: object) -> str:
-    assert isinstance(fault, dict)
-    place = ".".join(str(part) for part in fault["loc"])
-    return f"{place}: {str(fault['msg']).removeprefix('Value error, ')}"
+def _fault_text(fault: ErrorDetails) -> str:
+    return ": ".join([*map(str, fault["loc"]), fault["msg"].removeprefix("Value error, ")])
