@@ -13,7 +13,6 @@ from infrastructure import fresh_topics, run_apart, wait_until
 from processes import PATIENCE_S, Service, small_session
 from secured_kafka import PASSWORD, Authority, SecuredKafka
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.broker import kafka_lacks
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
@@ -64,18 +63,6 @@ def rules(folder: Path, environ: dict[str, str]) -> Iterator[tuple[str, str, str
         assert call is not None, line
         for kind, name in re.findall(r"--(topic|group) (\S+)", call[3]):
             yield call[1], call[2].upper(), kind, name
-
-
-def test_the_table_of_the_documentation_has_the_same_rules(tmp_path: Path) -> None:
-    page = (SCRIPT.parents[1] / "docs" / "operations.md").read_text("utf-8").partition("## Kafka ACLs")[2]
-    documented = set()
-    for row in re.findall(r"^\| (`.*)\|$", page.partition("\n## ")[0], flags=re.MULTILINE):
-        user, _, *cells = (cell.strip() for cell in row.split("|"))
-        assert len(cells) == 3, row
-        kinds = [("READ", "topic"), ("READ", "group"), ("WRITE", "topic")]
-        for (operation, kind), cell in zip(kinds, cells, strict=True):
-            documented |= {(user.strip("`"), operation, kind, name) for name in re.findall(r"`([^`]+)`", cell)}
-    assert set(rules(tmp_path, {})) == documented
 
 
 @pytest.fixture
@@ -146,15 +133,3 @@ async def test_programs_work_with_their_rights(
         assert "kafka.away" not in process.log
         assert "Authorization" not in process.log
         assert await process.stop() == 0
-
-
-async def test_other_logins_publish_nothing(service: Service, login: Callable[[str], dict[str, str]]) -> None:
-    """The brokers refuse the message itself, not only the question whether it would be taken."""
-    for user in (OTHER, API, BRIDGE):
-        settings = load_settings(service.env | login(user))
-        publisher = Publisher(settings)
-        try:
-            assert await publisher.publish(settings.topic_scoring_events, [(b"key", b"forged", [])], 10) == [False]
-        finally:
-            await publisher.stop()
-    assert await service.records(service.topics.scoring_events) == []

@@ -27,8 +27,6 @@ CHECK_TIMEOUT_S = 10.0
 ASK_AGAIN_S = 0.2
 # Loop iterations for the fetcher to end requests: three for each broker that it asks.
 TURNS_TO_UNSUBSCRIBE = 100
-# The library's parser raises these for a login reply that breaks the protocol (RFC 5802, RFC 4616).
-_UNREADABLE_LOGIN = (ValueError, LookupError, ArithmeticError, AssertionError)
 
 
 class BrokerAway(ScoringError):
@@ -51,7 +49,7 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
             await check_brokers(options)  # a client whose token was refused starts all the same
         with _library_errors() as said:
             await client.start()
-    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError, *_UNREADABLE_LOGIN) as error:
+    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
         await _close(client)
         raise _away(options, error, said) from error
     except KafkaError:
@@ -79,7 +77,7 @@ async def check_brokers(options: Mapping[str, Any]) -> None:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 await admin.start()
                 await _wait_for_answer(admin)
-        except (KafkaError, OSError, TimeoutError, *_UNREADABLE_LOGIN) as error:
+        except (KafkaError, OSError, TimeoutError) as error:
             raise _away(options, error, said) from error
         finally:
             await _close(admin)
@@ -160,7 +158,7 @@ async def _close(client: Any) -> None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-    except (KafkaError, *_UNREADABLE_LOGIN):
+    except KafkaError:
         pass  # the error that ended one of the client's tasks, once more
 
 

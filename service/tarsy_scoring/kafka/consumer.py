@@ -10,7 +10,7 @@ the stop of one partition. The library works in separate tasks and goes on witho
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -168,7 +168,9 @@ class Consumer:
         if self._consumer is None:
             await self._start_again()
         assert self._reader is not None
-        stopped = self._stopped_partitions() | self._partitions_of_stopped_topics()
+        now_s = time.monotonic()
+        self._retry_at_s = {p: at_s for p, at_s in self._retry_at_s.items() if now_s < at_s}
+        stopped = self._retry_at_s.keys() | self._partitions_of_stopped_topics()
         try:
             read, unreadable = await self._reader.take(wait_s, limit, stopped)
         except KafkaError as error:
@@ -178,44 +180,26 @@ class Consumer:
             raise BrokerAway(f"cannot fetch: {error!r}") from error
         for found in unreadable:
             self._stop_partition(found)
-        self._forget_readable(read)
         self._found_nothing = self._found_nothing or not (read or unreadable)
         return [Record.of(r) for r in read]
 
     def _stop_partition(self, found: Unreadable) -> None:
-        partition = found.partition
-        if partition not in self._retry_at_s:
-            log.error(
-                "kafka.partition_unreadable",
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=found.offset,
-                reason=repr(found.error),
-                effect="nothing of this partition is read or skipped; other partitions go on",
-                advice="mend what `reason` names; or stop all workers, move the group's offset behind the batch with "
-                "kafka-consumer-groups --reset-offsets, and start them (docs/operations.md, partitions are stopped)",
-                retry_every_s=UNREADABLE_RETRY_S,
-            )
-        self._retry_at_s[partition] = time.monotonic() + UNREADABLE_RETRY_S
-
-    def _forget_readable(self, records: Iterable[Any]) -> None:
-        """
-        Forget partitions that were read, that were asked for a while without an error, or that are not ours.
-        """
-        read = {TopicPartition(r.topic, r.partition) for r in records}
-        now_s, ours = time.monotonic(), self._partitions()
-        for partition, retry_at_s in list(self._retry_at_s.items()):
-            if partition in read or now_s > retry_at_s + CHECK_EVERY_S or partition not in ours:
-                del self._retry_at_s[partition]
+        log.error(
+            "kafka.partition_unreadable",
+            topic=found.partition.topic,
+            partition=found.partition.partition,
+            offset=found.offset,
+            reason=repr(found.error),
+            effect="nothing of this partition is read or skipped; other partitions go on",
+            advice="mend what `reason` names; or stop all workers, move the group's offset behind the batch with "
+            "kafka-consumer-groups --reset-offsets, and start them (docs/operations.md, partitions are stopped)",
+            retry_every_s=UNREADABLE_RETRY_S,
+        )
+        self._retry_at_s[found.partition] = time.monotonic() + UNREADABLE_RETRY_S
 
     def stop_topic(self, topic: str) -> None:
         """Take no more records of this topic, until the process ends."""
         self._stopped_topics.add(topic)
-
-    def _stopped_partitions(self) -> set[TopicPartition]:
-        """Partitions with an unreadable batch that it is too early to read again."""
-        now_s = time.monotonic()
-        return {partition for partition, retry_at_s in self._retry_at_s.items() if now_s < retry_at_s}
 
     def _partitions_of_stopped_topics(self) -> set[TopicPartition]:
         return {partition for partition in self._partitions() if partition.topic in self._stopped_topics}
@@ -249,7 +233,10 @@ class Consumer:
         Args:
             now_s: Monotonic clock.
         """
-        answer_ms = self._newest_answer_ms()
+        assert self._consumer is not None
+        # Of our partitions; 0: none, or no partitions.
+        answers_ms = (self._consumer.last_poll_timestamp(p) or 0 for p in self._partitions())
+        answer_ms = max(answers_ms, default=0)
         found_nothing, self._found_nothing = self._found_nothing, False
         if self._check_at_s is None or answer_ms != self._last_answer_ms:
             self._last_answer_ms, self._check_at_s = answer_ms, now_s + QUIET_S
@@ -268,11 +255,6 @@ class Consumer:
                 asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
                 self._is_stuck = found_nothing and bool(asks)
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
-
-    def _newest_answer_ms(self) -> int:
-        """Time of the newest answer to a fetch of our partitions; 0: none, or no partitions."""
-        assert self._consumer is not None
-        return max((self._consumer.last_poll_timestamp(p) or 0 for p in self._partitions()), default=0)
 
     def _partitions(self) -> set[TopicPartition]:
         return set() if self._consumer is None else self._consumer.assignment()

@@ -145,12 +145,18 @@ class Publisher:
     async def _send_all(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
     ) -> list[asyncio.Future[Any]]:
-        """Send as many messages as time allows, in order, and wait for answers; `_unanswered` has the rest."""
+        """Send as many messages as time allows, in order, and await answers; `_unanswered` has the rest."""
+        assert self._producer is not None
         futures: list[asyncio.Future[Any]] = []
         try:
             async with asyncio.timeout(timeout_s):
                 for key, value, headers in messages:
-                    futures.append(await self._send(topic, key, value, headers))
+                    try:
+                        sent = await self._producer.send(topic, value=value, key=key, headers=list(headers))
+                    except MessageSizeTooLargeError as error:
+                        sent = asyncio.get_running_loop().create_future()
+                        sent.set_exception(error)
+                    futures.append(sent)
                 if futures:
                     await asyncio.wait(futures)
         except (KafkaError, TimeoutError) as error:
@@ -162,26 +168,13 @@ class Publisher:
         return futures
 
     def _explain_refusal(self, topic: str, sizes: Sequence[int]) -> str:
-        """Say why messages with these sizes were refused; send single messages if whole batches are refused."""
+        """Say why messages with these sizes were refused; send single messages if batches are refused."""
         if min(sizes) <= self.batch_bytes:
             self.batch_bytes = 1
         return (
             f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
             "the topic (max.message.bytes) or the client allows less"
         )
-
-    async def _send(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> asyncio.Future[Any]:
-        """Hand a message to the producer; gives the future with the acknowledgement."""
-        assert self._producer is not None
-        future: asyncio.Future[Any]
-        try:
-            future = await self._producer.send(topic, value=value, key=key, headers=list(headers))
-        except MessageSizeTooLargeError as error:
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(error)
-        return future
 
     async def stop(self) -> None:
         """

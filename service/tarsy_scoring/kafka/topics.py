@@ -18,7 +18,6 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import (
     BrokerAway,
-    check_brokers,
     connected,
     end_client,
     start_client,
@@ -55,9 +54,6 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
             try:
                 await _ensure(admin, settings, topics, compacted)
                 return
-            except KafkaError:
-                await check_brokers(options)
-                raise
             finally:
                 await end_client(admin)
         except BrokerAway as away:

@@ -6,12 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from structlog.testing import capture_logs
 
 from secured_kafka import Authority
@@ -36,19 +30,6 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "ours")
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
-def test_user_and_password_reach_the_client(protocol: str) -> None:
-    options = connection_options(
-        kafka_settings(
-            security_protocol=protocol, sasl_mechanism="SCRAM-SHA-512", sasl_username="u", sasl_password=PLANTED
-        )
-    )
-
-    assert (options["sasl_mechanism"], options["sasl_plain_username"]) == ("SCRAM-SHA-512", "u")
-    assert options["sasl_plain_password"] == PLANTED
-    assert ("ssl_context" in options) == (protocol == "SASL_SSL")
-
-
 def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
     """Otherwise any holder of a certificate of the CA could pose as a broker."""
     context = connection_options(kafka_settings(**TLS, ca_file=authority.file))["ssl_context"]
@@ -59,34 +40,21 @@ def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def encrypt(key: Path, password: str) -> Path:
-    """The same key under a password."""
-    secret = load_pem_private_key(key.read_bytes(), None)
-    how = BestAvailableEncryption(password.encode())
-    encrypted = key.with_suffix(".encrypted")
-    encrypted.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how))
-    return encrypted
-
-
 @pytest.mark.parametrize(
     ("change", "variable"),
     [
-        pytest.param({"ca_file": "{tmp}/none"}, "KAFKA_CA_FILE", id="no-ca"),
         pytest.param({"ca_file": "{tmp}/text"}, "KAFKA_CA_FILE", id="ca-not-pem"),
         pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE", id="no-certificate"),
-        pytest.param({"key_file": "{tmp}/text"}, "KAFKA_KEY_FILE", id="key-not-pem"),
         pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE", id="key-of-another"),
-        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_FILE", id="encrypted"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(
     authority: Authority, tmp_path: Path, change: dict[str, str], variable: str
 ) -> None:
-    """The message has variable and file; OpenSSL never asks for a password at the terminal."""
     certificate, key = authority.issue("us")
     _, other = authority.issue("them")
     (tmp_path / "text").write_text("hello", encoding="utf-8")
-    places = {"tmp": tmp_path, "other": other, "encrypted": encrypt(key, PLANTED)}
+    places = {"tmp": tmp_path, "other": other}
     files = {"ca_file": authority.file, "cert_file": certificate, "key_file": key}
     files |= {name: value.format(**places) for name, value in change.items()}
 

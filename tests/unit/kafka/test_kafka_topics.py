@@ -7,35 +7,13 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka import connect, topics
+from tarsy_scoring.kafka import topics
 from tarsy_scoring.kafka.connect import BrokerAway
-from tarsy_scoring.kafka.topics import ensure_topics, read_topic
+from tarsy_scoring.kafka.topics import read_topic
 
 Answer = Callable[[], Any]
-
-
-class Admin(AIOKafkaAdminClient):  # type: ignore[misc]
-    """An admin client that connects at once, answers with `answer`, and counts how often it is closed."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.is_asked = asyncio.Event()
-        self.closed = 0
-
-    async def start(self) -> None:
-        """Connects at once."""
-
-    async def list_topics(self) -> list[str]:
-        self.is_asked.set()
-        answer = self.answer()
-        return list(await answer if asyncio.iscoroutine(answer) else answer)
-
-    async def close(self) -> None:
-        self.closed += 1
 
 
 class Reader:
@@ -73,34 +51,6 @@ class Reader:
                 SimpleNamespace(topic="t", partition=0, offset=offset, timestamp=0, key=None, value=None, headers=())
             ]
         }
-
-
-def connected(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Admin:
-    admin = Admin(answer)
-    monkeypatch.setattr(topics, "AIOKafkaAdminClient", lambda **_: admin)
-    return admin
-
-
-async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judging has begun by then, so only an error that waiting cannot cure ends the worker."""
-    answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
-    obstacles = [BrokerAway("no answer")]
-
-    def answer() -> Any:
-        if isinstance(given := answers.pop(0), Exception):
-            raise given
-        return given
-
-    async def check_brokers(_: Any) -> None:
-        raise obstacles.pop(0)
-
-    admin = connected(monkeypatch, answer)
-    monkeypatch.setattr(topics, "check_brokers", check_brokers)
-    monkeypatch.setattr(connect, "RETRY_S", 0.0)
-
-    await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
-
-    assert (answers, obstacles, admin.closed) == ([], [], 2)
 
 
 async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
