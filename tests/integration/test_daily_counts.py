@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, get_args
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -147,7 +148,7 @@ class Changes:
     async def prune(self) -> None:
         await self.scoring.rows("UPDATE scoring_events SET published_at = now()")
         await self.scoring.rows("UPDATE session_scores SET created_at = completed_at WHERE completed_at IS NOT NULL")
-        await Pruner(self.scoring.database, Keep(scores_days=3), share=1).run()
+        await Pruner(self.scoring.database, Keep(scores_days=3), rest=AsyncMock()).run()
 
 
 @pytest.mark.parametrize("seed", range(6))

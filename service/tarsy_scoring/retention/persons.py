@@ -69,7 +69,8 @@ WITH {self._page}, held AS MATERIALIZED (
   SELECT {self.key} AS key FROM {{schema}}.{self.table}
   WHERE {self.key} IN (SELECT key FROM page WHERE holds) ORDER BY {self.key} FOR NO KEY UPDATE
 ), changed AS (
-  UPDATE {{schema}}.{self.table} t SET {self.column} = {new}{also} FROM held WHERE t.{self.key} = held.key RETURNING 1
+  UPDATE {{schema}}.{self.table} t SET {self.column} = {new}{also} FROM held
+  WHERE t.{self.key} = held.key RETURNING 1
 )
 SELECT (SELECT count(*) FROM changed) AS rows, {_LAST_KEY}
 """
@@ -93,10 +94,11 @@ PLACES = (
     NameColumn("erasures", "erasure_id", _NUMBER, "erased_by"),
 )
 
-SHORT_LIVED = ("kept_answers",)  # rows of a caller that exist for a day
-COUNT_SHORT_LIVED = "SELECT count(*) AS rows FROM {{schema}}.{table} WHERE caller = $1"
-REMOVE_SHORT_LIVED = """
-WITH gone AS (DELETE FROM {{schema}}.{table} WHERE caller = $1 RETURNING 1) SELECT count(*) AS rows FROM gone
+# Rows of a caller that exist for a day.
+COUNT_ANSWERS = "SELECT count(*) AS rows FROM {schema}.kept_answers WHERE caller = $1"
+REMOVE_ANSWERS = """
+WITH gone AS (DELETE FROM {schema}.kept_answers WHERE caller = $1 RETURNING 1)
+SELECT count(*) AS rows FROM gone
 """
 
 
@@ -141,10 +143,8 @@ async def _run(
     for number, place in enumerate(PLACES, start=1):
         rows[place.table] = rows.get(place.table, 0) + await _run_place(database, place, name, pseudonym)
         on_progress(number)
-    for table in SHORT_LIVED:
-        statement = COUNT_SHORT_LIVED if pseudonym is None else REMOVE_SHORT_LIVED
-        rows[table] = (await database.fetch(statement.format(table=table), name))[0]["rows"]
-    return rows
+    answers = await database.fetch(COUNT_ANSWERS if pseudonym is None else REMOVE_ANSWERS, name)
+    return rows | {"kept_answers": answers[0]["rows"]}
 
 
 async def _run_place(database: Database, place: NameColumn, name: str, pseudonym: str | None) -> int:

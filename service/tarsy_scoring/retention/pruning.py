@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from tarsy_scoring.config.settings import Settings
@@ -120,7 +120,6 @@ _BLANK = "UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page
 _ENDED = "least(s.completed_at, s.first_seen_at)"
 _SENT = "(s.published_at IS NOT NULL OR s.position <= (SELECT published FROM {schema}.relay_floor))"
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
-_DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
 # Events, requests and replies are found by their place in the table: the primary key is random, and a look-up
 # of it for each row costs more.
@@ -149,15 +148,7 @@ PARTS = (
     ),
     ExpiringRows("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # Daily sums stay in `budget_days`.
-    ExpiringRows(
-        "charges",
-        "records_days",
-        "budget_charges",
-        ("charge_id",),
-        "s.day",
-        is_old=_DAYS_AGO,
-        start=date(1, 1, 1),
-    ),
+    ExpiringRows("charges", "records_days", "budget_charges", ("charge_id",), "s.day"),
     ExpiringRows(
         "dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20
     ),
@@ -186,9 +177,10 @@ STILL_OLD = (
 # The last position before the first young event. Positions follow the order of commits, so earlier events are
 # older, give or take the length of one transaction.
 LAST_OLD_EVENT = f"""
-SELECT coalesce((SELECT position - 1 FROM {{schema}}.scoring_events
-                 WHERE position IS NOT NULL AND created_at >= {_CUTOFF} ORDER BY position LIMIT 1), r.position) AS position
-FROM {{schema}}.relay_position r
+SELECT coalesce((
+  SELECT position - 1 FROM {{schema}}.scoring_events
+  WHERE position IS NOT NULL AND created_at >= {_CUTOFF} ORDER BY position LIMIT 1
+), r.position) AS position FROM {{schema}}.relay_position r
 """
 
 FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotten < $1"
@@ -217,8 +209,8 @@ class Keep:
 
 
 Watch = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Shows the progress of a part: gets its name and None, as no number of rows is known; gives a function that sets the
-number looked at."""
+"""Shows the progress of a part: gets its name and None, as no total is known; gives a function that sets the
+number of rows looked at."""
 
 
 @contextmanager
@@ -231,7 +223,6 @@ class Pruner:
     Deletes expired rows.
 
     Args:
-        share: Of the time, spent in deletions: above 0, at most 1.
         rest: Called between batches with the seconds to sleep; tests replace it.
     """
 
@@ -240,12 +231,10 @@ class Pruner:
         database: Database,
         keep: Keep,
         *,
-        share: float = SHARE,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._keep = keep
-        self._share = share
         self._rest = rest
 
     async def count(self) -> dict[str, int]:
@@ -300,7 +289,7 @@ class Pruner:
                 return removed
             removed, looked = removed + removed_here, looked + looked_here
             show(looked)
-            await self._rest((time.monotonic() - started) * (1 / self._share - 1))
+            await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
 
     async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> tuple[int, int, Any]:
         """
