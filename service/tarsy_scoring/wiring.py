@@ -33,7 +33,6 @@ from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.scores.reader import Reader
-from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -189,8 +188,6 @@ def setting_errors(
     if settings.kafka_bootstrap_servers:
         checks.append(partial(check_login, settings))
     errors = errors_of(*checks)
-    if "relay" in roles and settings.write_back_database_url:
-        errors += errors_of(partial(open_write_back_tarsy, settings))
     if "judging" in roles:
         errors += _errors_of_judging(settings, environ)
     return errors + _errors_of_criteria(settings)

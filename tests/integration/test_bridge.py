@@ -26,7 +26,7 @@ from tarsy_scoring.retention.erasure import hash_of
 from tarsy_scoring.tarsy import bridge as bridge_module
 from tarsy_scoring.tarsy import sessions as tarsy_sessions
 from tarsy_scoring.tarsy.bridge import Bridge
-from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TarsyPool
+from tarsy_scoring.tarsy.database import TarsyPool
 from tarsy_scoring.tarsy.schema import SESSION_TABLES
 from tarsy_scoring.tarsy.sessions import (
     BEGINNING,
@@ -183,18 +183,30 @@ async def end(tarsy: Tarsy, session_id: str, status: str = "completed") -> None:
 async def swept(bridge: Bridge) -> Bridge:
     """The bridge after a look and a whole sweep."""
     bridge.request_sweep()
-    await run_dry(bridge)
+    await bridge.run_once()
     return bridge
-
-
-async def run_dry(bridge: Bridge) -> None:
-    while await bridge.run_once():
-        pass
 
 
 async def looked(bridge: Bridge) -> None:
     bridge.wake()
     await bridge.run_once()
+
+
+class Disturbed(TarsySessions):
+    """Calls a function before it gives the last page of a sweep."""
+
+    def __init__(self, settings: Settings, disturb: Callable[[], Any]) -> None:
+        super().__init__(open_tarsy_sessions(settings).tarsy)
+        self.disturb = disturb
+
+    async def ended_page(self, status: str, *place: Any) -> tuple[str, list[EndedSession]]:
+        if status == STATUSES[-1]:
+            await self.disturb()
+        return await super().ended_page(status, *place)
+
+
+async def die() -> None:
+    raise BrokerAway("planted")
 
 
 async def value(database: Database, statement: str) -> Any:
@@ -258,18 +270,6 @@ async def test_another_since_starts_anew_and_the_same_does_not(start: Start, top
     assert await topic.ids() == ["old", "recent"]
 
 
-async def test_an_unusable_session_id_is_logged_once(start: Start, topic: Topic, tarsy: Tarsy) -> None:
-    for session_id in ("a b\n\x1b[2J", "fine", "-x" + 1000 * "y"):
-        await put(tarsy, session_id)
-
-    with capture_logs() as logs:
-        await swept(await swept(start()))
-
-    assert await topic.ids() == ["fine"]
-    logged = [(line["session_id"], line["length"]) for line in logs if line["event"] == "bridge.unusable_session_id"]
-    assert sorted(logged) == [("-x" + 58 * "y", 1002), ("a b\\n\\x1b[2J", 8)]
-
-
 # Unreadable values of rows, each with whether the event has the labels.
 DEEP = "[" * 3000 + "]" * 3000
 ODD_VALUES = {
@@ -288,6 +288,7 @@ async def test_an_unreadable_value_stops_no_session(start: Start, topic: Topic, 
         await put(tarsy, name, labels='["watch"]')
         await tarsy.execute(f"UPDATE alert_sessions SET {change} WHERE session_id = '{name}'")
     await put(tarsy, "neighbour", labels='["watch"]')
+    await put(tarsy, "a b\n\x1b[2J")  # no id that an event may have
 
     with capture_logs() as logs:
         await swept(await swept(start()))
@@ -375,17 +376,22 @@ async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
 
 
 async def test_a_sweep_over_two_servers_settles_nothing(
-    start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
+    start: Start,
+    topic: Topic,
+    settings: Settings,
+    tarsy: Tarsy,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One server may lack rows of the other; still every session is announced, once."""
     for n in range(3):
         await put(tarsy, f"s{n}", "failed", created=NOW - 5 * DAY)
     elsewhere = tarsy_sessions.SERVER.replace("pg_is_in_recovery() ||", "'another' ||")
-    assert elsewhere != tarsy_sessions.SERVER
-    bridge = start()
-    await bridge.run_once()
-    monkeypatch.setattr(tarsy_sessions, "SERVER", elsewhere)
-    await run_dry(bridge)
+
+    async def fail_over() -> None:
+        monkeypatch.setattr(tarsy_sessions, "SERVER", elsewhere)
+
+    bridge = await swept(start(sessions=Disturbed(settings, fail_over)))
     assert await value(database, "SELECT settled_before FROM bridge_bookmark") == BEGINNING
 
     await swept(bridge)
@@ -416,18 +422,11 @@ async def test_a_bridge_that_lost_the_bookmark_moves_nothing(
     """Another process starts anew while this one sweeps, which then settles nothing."""
     await put(tarsy, "old", created=NOW - 5 * DAY)
 
-    started_anew = asyncio.Event()
+    async def start_anew() -> None:
+        with pytest.raises(BrokerAway):
+            await swept(start(BEGINNING, sessions=Disturbed(settings, die)))
 
-    class Slow(TarsySessions):
-        async def ended_page(self, status: str, *place: Any) -> tuple[str, list[EndedSession]]:
-            if status == STATUSES[-1]:
-                await start(BEGINNING).run_once()
-                started_anew.set()
-            return await super().ended_page(status, *place)
-
-    late = start(NOW - DAY, sessions=Slow(open_tarsy_sessions(settings).tarsy))
-    while not started_anew.is_set():
-        await late.run_once()
+    await swept(start(NOW - DAY, sessions=Disturbed(settings, start_anew)))
     assert await value(database, "SELECT since = 'epoch' AND settled_before = 'epoch' FROM bridge_bookmark")
 
     await swept(start())
@@ -435,15 +434,19 @@ async def test_a_bridge_that_lost_the_bookmark_moves_nothing(
 
 
 async def test_a_sweep_of_a_process_that_died_is_repeated_without_its_events(
-    start: Start, topic: Topic, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
+    start: Start,
+    topic: Topic,
+    settings: Settings,
+    tarsy: Tarsy,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tarsy_sessions, "PAGE", 3)
     monkeypatch.setattr(bridge_module, "PAGE", 3)
     for n in range(8):
         await put(tarsy, f"s{n}", created=NOW - 5 * DAY + timedelta(seconds=n))
-    dying = start()
-    while not await topic.ids():
-        assert await dying.run_once()
+    with pytest.raises(BrokerAway):
+        await swept(start(sessions=Disturbed(settings, die)))
 
     await swept(start())
 
@@ -492,10 +495,7 @@ async def test_pages_lose_no_session_with_the_same_creation(
 async def test_a_look_finds_a_session_that_began_and_ended_since(start: Start, topic: Topic, tarsy: Tarsy) -> None:
     bridge = await swept(start())
     await put(tarsy, "brief", created=datetime.now(UTC))
-    bridge.wake()
-
-    assert await bridge.run_once() is False
-
+    await looked(bridge)
     assert await topic.ids() == ["brief"]
     await swept(bridge)
     assert len(await topic.records()) == 1
@@ -528,7 +528,7 @@ async def test_the_bookmark_waits_for_the_broker(
     bridge = start(publisher=Unacknowledged(settings))
 
     with pytest.raises(BrokerAway, match="2 of 4"):
-        await run_dry(bridge)
+        await bridge.run_once()
     assert await topic.ids() == ["s0", "s2"]
 
     await swept(bridge)
@@ -625,21 +625,6 @@ async def test_a_tarsy_that_is_away_is_waited_for(
 
 
 # --- TARSy's database -------------------------------------------------------------------------------------
-
-
-async def test_only_a_change_of_status_wakes(settings: Settings, tarsy: Tarsy) -> None:
-    """Most messages on the channel report progress."""
-    woken: list[None] = []
-    following = asyncio.create_task(open_tarsy_sessions(settings).tarsy.follow(lambda: woken.append(None)))
-    await wait_until(lambda: len(woken) == 1, 30, "it listens, and looks once")
-
-    for message in ('{"type": "session.progress"}', f'{{"type": {STATUS_MESSAGE}}}', '{"type": "review.status"}'):
-        await tarsy.execute("SELECT pg_notify('sessions', $1)", message)
-    await tarsy.execute("SELECT pg_notify('other', $1)", STATUS_MESSAGE)
-    await tarsy.execute("SELECT pg_notify('sessions', $1)", STATUS_MESSAGE)
-
-    await wait_until(lambda: len(woken) == 3, 30, "both changes were heard")
-    following.cancel()
 
 
 async def test_every_read_uses_an_index(altered: Tarsy) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from infrastructure import wait_until
 from secured_kafka import Authority
-from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
+from tarsy_scoring.errors import StartRefused, TimelineUnavailable
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
@@ -108,10 +108,3 @@ async def test_an_untrusted_server_is_reported_and_waited_for(
     for told in (str(away.value), str(failed.value)):
         assert says in told
         assert told.endswith("; check its TLS certificate and sslmode in SCORING_DATABASE_URL")
-
-
-async def test_an_option_that_the_driver_rejects_is_a_configuration_error(proxy: TlsProxy) -> None:
-    url = proxy.url(sslmode="require", ssl_min_protocol_version="planted")
-
-    with pytest.raises(ConfigurationError, match=r"SCORING_DATABASE_URL, 127\..*: No such TLS version$"):
-        await asyncio.to_thread(migrate, url)

@@ -4,7 +4,6 @@ import asyncio
 import multiprocessing
 import re
 import shutil
-import uuid
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -155,23 +154,6 @@ async def test_a_schema_of_its_own_is_migrated_alone(empty_database_url: str) ->
         await check_migrated(connection, "Team_Scoring")
         with pytest.raises(StartRefused, match=f"schema 'public' lacks {', '.join(REVISIONS)}"):
             await check_migrated(connection, "public")
-
-
-@pytest.fixture
-async def owner_url(empty_database_url: str) -> Any:
-    """A role that owns the schema `scoring` and may do nothing else."""
-    role = f"owner_{uuid.uuid4().hex[:8]}"
-    parts = urlsplit(empty_database_url)
-    await rows(empty_database_url, f"CREATE ROLE {role} LOGIN PASSWORD 'owned'")
-    await rows(empty_database_url, f"CREATE SCHEMA scoring AUTHORIZATION {role}")
-    yield parts._replace(netloc=f"{role}:owned@{parts.netloc.rpartition('@')[2]}").geturl()
-    for statement in (f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}"):
-        await rows(empty_database_url, statement)
-
-
-async def test_a_role_with_rights_in_its_schema_alone(owner_url: str) -> None:
-    assert await migrated(owner_url, "scoring") == REVISIONS
-    assert await migrated(owner_url, "scoring", down="base") == REVISIONS
 
 
 async def test_concurrent_migrations_both_succeed(empty_database_url: str) -> None:

@@ -109,7 +109,8 @@ async def test_a_pooler_that_keeps_no_prepared_statements_is_named(connection: A
     for cache, is_read in ((100, False), (0, True)):
         reader = TarsyDatabase(tarsy_database_url, connections=1, statement_cache=cache)
         await reader.fetch_timeline("one")
-        await reader.tarsy.once(lambda c, _: c.execute("DEALLOCATE ALL"))  # as if another server took over
+        async with reader.tarsy.transaction() as (used, _):
+            await used.execute("DEALLOCATE ALL")  # as if another server took over
 
         with contextlib.nullcontext() if is_read else pytest.raises(TimelineUnavailable, match="STATEMENT_CACHE=0"):
             await reader.fetch_timeline("one")
@@ -205,16 +206,3 @@ async def test_finished_sessions_come_in_pages(
             assert await connection.fetchval(open_, "tarsy-scoring") == 0, "no transaction stays open"
 
     assert found == [f"s-{n}" for n in range(count)]
-
-
-async def test_the_models_of_recent_sessions(connection: Any, source: TarsyDatabase) -> None:
-    """Of the newest sessions of each terminal status, without reading a timeline."""
-    for number in range(timeline_db.RECENT_SESSIONS + 1):
-        await load_session(connection, session(f"s{number}"))
-    await load_session(connection, session("running"))
-    await connection.execute("UPDATE alert_sessions SET created_at = '1999-01-01' WHERE session_id = 's0'")
-    await connection.execute("UPDATE alert_sessions SET status = 'in_progress' WHERE session_id = 'running'")
-    for name, model in (("s0", "Old"), ("s1", "NEW"), ("running", "running-model")):
-        await connection.execute("UPDATE agent_executions SET model_name = $2 WHERE session_id = $1", name, model)
-
-    assert await source.recent_agent_models() == {"new", "fast", "model-1"}

@@ -28,13 +28,6 @@ class Writes:
         return [item * 10 for item in items]
 
 
-async def test_an_idle_batcher_writes_at_once() -> None:
-    writes = Writes()
-
-    assert await Batcher(writes).submit(4) == 40
-    assert writes.batches == [[4]]
-
-
 async def test_items_that_arrive_during_a_write_go_into_the_next() -> None:
     writes = Writes()
     writes.may_go.clear()

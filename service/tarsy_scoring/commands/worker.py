@@ -197,7 +197,6 @@ async def _open_beside_relay(parts: Parts) -> list[BackgroundLoop]:
     loops: list[BackgroundLoop] = [partial(run_recounts, parts.database)]
     if parts.settings.write_back_database_url:
         write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
-        await write_back.require_fit()
         loops.append(write_back.run)
     if drift := load_studies("drift_loop"):
         loops.append(drift.DriftLoop(parts.settings, parts.inbox, parts.metrics).run)

@@ -115,7 +115,8 @@ def source_checks(settings: Settings) -> list[Check]:
             raise NotChecked("SCORING_WRITE_BACK_DATABASE_URL is not set")
         tarsy = open_write_back_tarsy(settings)
         try:
-            await tarsy.once(lambda c, _: c.execute("SELECT 1"))
+            async with tarsy.transaction():
+                pass
         finally:
             await tarsy.close()
         return f"scores can be written to {tarsy.place}"

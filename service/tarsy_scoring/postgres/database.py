@@ -32,7 +32,7 @@ from tarsy_scoring.postgres.transactions import (
     prepare_session,
     transaction_of,
 )
-from tarsy_scoring.postgres.url import UrlSource, check_url, place_of, url_source
+from tarsy_scoring.postgres.url import UrlSource, place_of, url_source
 
 T = TypeVar("T")
 Connection = asyncpg.Connection | PoolConnectionProxy
@@ -148,13 +148,7 @@ class Database:
         self._limits = own_limits()
 
     async def open(self) -> None:
-        """
-        Create the pool. Connects to nothing yet, so it cannot fail because the database is unavailable.
-
-        Raises:
-            ConfigurationError: See `check_url`.
-        """
-        check_url(self._url(), "SCORING_DATABASE_URL")
+        """Create the pool. Connects to nothing yet, so it cannot fail because the database is unavailable."""
         self._pool = await open_pool(
             self._url,
             max_size=self._pool_size,

@@ -72,13 +72,13 @@ REFUSALS = (
     asyncpg.InsufficientPrivilegeError,
 )
 
-# Type, with description and advice; the first match counts. Of other errors the name of their type says enough.
+# Type, with description and advice; the first match counts. Other errors are named by their type.
 _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (TimeoutError, "no answer in time; is it running and the network open?"),
     (ConnectionRefusedError, "connection refused; start PostgreSQL there, or correct {variable}"),
     (
         asyncpg.InvalidAuthorizationSpecificationError,
-        "it refuses the user or the password; correct them in {variable}, or in its file, which is read again",
+        "it refuses the user or the password; correct them in {variable}, or in its file",
     ),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
     (asyncpg.InsufficientPrivilegeError, "the user lacks a permission; grant it to the user in {variable}"),

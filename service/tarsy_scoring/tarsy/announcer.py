@@ -121,7 +121,7 @@ class Announcer:
             )
 
     async def _announceable(self, sessions: Sequence[EndedSession]) -> list[EndedSession]:
-        """The sessions with an end that was not announced, that were not erased and whose id an event may have."""
+        """The sessions with a new end, without those that were erased and whose id no event may have."""
         rows = await self._database.fetch(
             ANNOUNCEABLE, [s.session_id for s in sessions], [event_id_of(s) for s in sessions]
         )

@@ -19,9 +19,7 @@ repeats events and loses none.
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 import structlog
 
@@ -88,24 +86,6 @@ WHERE event_id IS NULL AND session_id > $1 ORDER BY session_id LIMIT $2
 FORGET_OPEN = "DELETE FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[]) AND event_id IS NULL"
 
 
-@dataclass(slots=True)
-class _Sweep:
-    """
-    A sweep in progress.
-
-    Args:
-        began: The bookmark when it began.
-        status, created_at, session_id: The place behind the last page.
-    """
-
-    began: Bookmark
-    settles_before: datetime
-    server: str
-    status: str
-    created_at: datetime
-    session_id: str = ""
-
-
 class Bridge:
     """
     The bridge of this process: it works, or it stands by while another process works.
@@ -133,10 +113,10 @@ class Bridge:
         self._metrics = metrics
         self._since = since  # None once the bookmark has it
         self._woken = asyncio.Event()
-        self._sweep: _Sweep | None = None
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
+        self._stopping = asyncio.Event()
         self._is_waiting = False  # a failure was logged, and no pass has succeeded since
         self.lacking: str | None = "it has not read TARSy's database yet"
         """Why it cannot work; None while it works, or another process does."""
@@ -146,8 +126,8 @@ class Bridge:
         self._woken.set()
 
     def request_sweep(self) -> None:
-        """Begin a sweep at the next pass; one under way ends there."""
-        self._sweep = self._swept_at = None
+        """Make the next pass sweep, however recent the last sweep is."""
+        self._swept_at = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """
@@ -156,11 +136,12 @@ class Bridge:
         Raises:
             TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
         """
+        self._stopping = stopping
         following = asyncio.create_task(self._sessions.tarsy.follow(self.wake))
         try:
             while not stopping.is_set():
                 try:
-                    is_ours = await BRIDGE_LOCK.lead(self._database, partial(self._lead, stopping))
+                    is_ours = await BRIDGE_LOCK.lead(self._database, self._lead)
                     self._metrics.database_up.set(1)
                     if not is_ours:
                         self._note_success()
@@ -173,7 +154,7 @@ class Bridge:
             await asyncio.gather(following, return_exceptions=True)
             await self._announcer.stop()
 
-    async def _lead(self, stopping: asyncio.Event) -> None:
+    async def _lead(self) -> None:
         """
         Work while this process holds the lock.
 
@@ -183,15 +164,13 @@ class Bridge:
         self._metrics.bridge_leading.set(1)
         self.request_sweep()
         try:
-            while not stopping.is_set():
-                goes_on = False
+            while not self._stopping.is_set():
                 try:
-                    goes_on = await self.run_once()
+                    await self.run_once()
                     self._note_success()
                 except (TarsyAway, BrokerAway) as error:
                     self._note_failure(error)
-                if not goes_on:
-                    await unless_stopped(self._rest(), stopping)
+                await unless_stopped(self._rest(), self._stopping)
         finally:
             self._metrics.bridge_leading.set(0)
 
@@ -215,25 +194,24 @@ class Bridge:
     def _note_success(self) -> None:
         self.lacking, self._is_waiting = None, False
 
-    async def run_once(self) -> bool:
+    async def run_once(self) -> None:
         """
-        Look if it is time to, and sweep one page if a sweep is due; returns whether the sweep goes on.
+        Look if it is time to, and sweep if a sweep is due.
 
         Raises:
             TarsyAway, BrokerAway, DatabaseAway: The bookmark has not moved; calling again later repeats the
-                page.
+                sweep.
         """
-        now = time.monotonic()
         bookmark = await self._bookmark()
+        await self._look_if_due(bookmark)
+        if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
+            await self._sweep(bookmark)
+
+    async def _look_if_due(self, bookmark: Bookmark) -> None:
+        now = time.monotonic()
         if self._woken.is_set() or self._looked_at is None or now - self._looked_at >= POLL_S:
             self._woken.clear()
             await self._look(bookmark, now)
-        if self._sweep is not None:
-            return await self._sweep_page(bookmark, self._sweep)
-        if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY_S:
-            return False
-        self._sweep = await self._begin_sweep(bookmark)
-        return True
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
         """Announce sessions that were open at the last look and have ended, or that began and ended since."""
@@ -242,14 +220,33 @@ class Bridge:
         await self._announcer.announce(bookmark, ended, frozenset(self._open))
         self._open, self._looked_at = is_open, now
 
-    async def _begin_sweep(self, bookmark: Bookmark) -> _Sweep:
-        """Decide what this sweep will settle, and remember the open sessions, before the first page."""
+    async def _sweep(self, bookmark: Bookmark) -> None:
+        """Announce every end that is not settled, page by page with looks in between, and settle them."""
         self._sessions.tarsy.look_again()
         start = await self._sessions.sweep_start(self._overlap)
+        # Before the first page: a session that is open now may end while the sweep is past its place.
         await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
         await self._announce_remembered(bookmark, start)
         settles_before = max(bookmark.settled_before, start.settles_before)
-        return _Sweep(bookmark, settles_before, start.server, STATUSES[0], bookmark.settled_before)
+        for status in STATUSES:
+            created_at, session_id, is_full = bookmark.settled_before, "", True
+            while is_full:
+                if self._stopping.is_set():
+                    return
+                server, page = await self._sessions.ended_page(status, created_at, session_id)
+                if server != start.server and settles_before > bookmark.settled_before:
+                    log.warning(
+                        "bridge.another_server",
+                        effect="two servers may hold different rows, so this sweep settles none",
+                    )
+                    settles_before = bookmark.settled_before
+                await self._announcer.announce(bookmark, page)
+                self._note_success()
+                await self._look_if_due(bookmark)
+                is_full = len(page) == PAGE
+                if is_full:
+                    created_at, session_id = page[-1].created_at, page[-1].session_id
+        await self._settle(bookmark, settles_before)
 
     async def _announce_remembered(self, bookmark: Bookmark, start: SweepStart) -> None:
         """Announce remembered sessions that have ended; forget them and those that no longer exist."""
@@ -267,25 +264,6 @@ class Bridge:
                 }
             await self._database.fetch(FORGET_OPEN, list(done))
             last = rows[-1]["session_id"]
-
-    async def _sweep_page(self, bookmark: Bookmark, sweep: _Sweep) -> bool:
-        """Announce the next page of the sweep; returns whether the sweep goes on."""
-        server, page = await self._sessions.ended_page(sweep.status, sweep.created_at, sweep.session_id)
-        if server != sweep.server and sweep.settles_before > sweep.began.settled_before:
-            log.warning(
-                "bridge.another_server",
-                effect="two servers may hold different rows, so this sweep settles none",
-            )
-            sweep.settles_before = sweep.began.settled_before
-        await self._announcer.announce(bookmark, page)
-        if len(page) == PAGE:
-            sweep.created_at, sweep.session_id = page[-1].created_at, page[-1].session_id
-        elif sweep.status != STATUSES[-1]:
-            sweep.status = STATUSES[STATUSES.index(sweep.status) + 1]
-            sweep.created_at, sweep.session_id = sweep.began.settled_before, ""
-        else:
-            return not await self._settle(sweep)
-        return True
 
     # --- the bookmark --------------------------------------------------------------------------------------
 
@@ -312,13 +290,11 @@ class Bridge:
         self._since = None
         return Bookmark(**dict(rows[0]))
 
-    async def _settle(self, sweep: _Sweep) -> bool:
-        """End a sweep and forget settled ends; returns False if another process has moved the bookmark."""
-        self._sweep, before, began = None, sweep.settles_before, sweep.began
+    async def _settle(self, began: Bookmark, before: datetime) -> None:
+        """End a sweep and forget settled ends, unless another process has moved the bookmark meanwhile."""
         if not await self._database.fetch(SETTLE, began.since, began.settled_before, before):
-            return False
+            return
         while len(await self._database.fetch(FORGET_SETTLED, before, FORGET)) == FORGET:
             pass
         self._swept_at = time.monotonic()
         self._metrics.bridge_swept.set_to_current_time()
-        return True

@@ -7,9 +7,8 @@ transactions after the pool's timeout.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import asyncpg
 
@@ -18,10 +17,8 @@ from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 from tarsy_scoring.postgres.listen import listen
 from tarsy_scoring.postgres.transactions import close_pool, open_pool, transaction_of
-from tarsy_scoring.postgres.url import UrlSource, check_url, place_of, url_source
+from tarsy_scoring.postgres.url import UrlSource, place_of, url_source
 from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
-
-T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work queues behind it
@@ -55,9 +52,6 @@ class TarsyPool:
         max_connections: Upper bound of the pool.
         statement_cache: Prepared statements per connection. A transaction pooler that does not track them may
             give each transaction another server, so it needs 0.
-
-    Raises:
-        ConfigurationError: The URL can never work.
     """
 
     def __init__(
@@ -72,7 +66,6 @@ class TarsyPool:
         statement_cache: int = 0,
     ) -> None:
         self._url = url_source(url)
-        check_url(self._url(), variable)
         self.timeout_s = timeout_s
         self._variable = variable
         self._needs = needs
@@ -92,9 +85,10 @@ class TarsyPool:
         """Inspect the tables before the next work: an upgrade of TARSy may have added columns."""
         self._select_lists = None
 
-    async def once(self, work: Callable[[Connection, SelectLists], Awaitable[T]]) -> T:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[tuple[Connection, SelectLists]]:
         """
-        Do `work` in a transaction, once. It gets the connection and, per table, the columns to select.
+        One transaction; gives the connection and, per table, the columns to select.
 
         Violated constraints and refused values are raised as they are: only the caller knows what they mean.
 
@@ -103,10 +97,10 @@ class TarsyPool:
             TarsyUnfit: The database lacks a table, a column or a privilege.
         """
         try:
-            async with asyncio.timeout(self.timeout_s), self._transaction() as connection:
+            async with asyncio.timeout(self.timeout_s), self._begin() as connection:
                 if self._select_lists is None:
                     self._select_lists = await self._inspect(connection)
-                return await work(connection, self._select_lists)
+                yield connection, self._select_lists
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError):
             raise
         except TimeoutError as error:
@@ -145,7 +139,7 @@ class TarsyPool:
         await close_pool(pool)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
+    async def _begin(self) -> AsyncIterator[Connection]:
         kind = "REPEATABLE READ READ ONLY" if self._is_read_only else "READ COMMITTED"
         # The server enforces them, so they also hold while this process is frozen.
         limits = dict.fromkeys(
@@ -172,9 +166,9 @@ class TarsyPool:
         select_lists, lacking = await inspect(connection, self._needs)
         if lacking:
             raise TarsyUnfit(
-                f"TARSy's database at {self.place} lacks for this role: {', '.join(lacking)}; grant it to the "
-                f"role in {self._variable}, or let that lead to TARSy's own database (docs/bridge.md lists "
-                "what is needed)"
+                f"TARSy's database at {self.place} lacks for this role: {', '.join(lacking)}; grant it to "
+                f"the role in {self._variable}, or let that lead to TARSy's own database (docs/bridge.md "
+                "lists what is needed)"
             )
         return select_lists
 

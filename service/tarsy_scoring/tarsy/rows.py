@@ -6,7 +6,7 @@ A row is any mapping from TARSy's column names to values; a column that a deploy
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from tarsy_scoring.timeline.parsing import (
     event_of,
     execution_of,
     label_map,
+    measured,
     server_and_tool,
     stage_of,
     text_or_none,
@@ -65,13 +66,12 @@ def assemble(
     events_of: dict[str, list[Event]] = defaultdict(list)
     loose_of: dict[str, list[Event]] = defaultdict(list)
     unread_calls: set[str] = set()
-    read = [(row, _metadata(row, unread_calls)) for row in timeline_events]
-    timed = _with_durations(read, interactions)
-    for row, metadata in timed:
+    read = [(row, _event(row, unread_calls)) for row in timeline_events]
+    for row, event in _with_durations(read, interactions):
         if row["execution_id"] is not None:
-            events_of[row["execution_id"]].append(_event(row, metadata, unread_calls))
+            events_of[row["execution_id"]].append(event)
         elif row["stage_id"] is not None:
-            loose_of[row["stage_id"]].append(_event(row, metadata, unread_calls))
+            loose_of[row["stage_id"]].append(event)
     executions_of = _executions_by_stage(agent_executions, llm_interactions, events_of)
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
@@ -103,44 +103,24 @@ def _labels(session: Any) -> dict[str, str]:
         return {}
 
 
-_Metadata = dict[str, Any]
-
-
-def _metadata(row: Any, unread_calls: set[str]) -> _Metadata:
-    """
-    Read an event's metadata. If a tool call has unreadable metadata, the id is added to `unread_calls`.
-    """
+def _event(row: Any, unread_calls: set[str]) -> Event:
+    """Build an event. If a tool call has unreadable metadata, the id is added to `unread_calls`."""
+    is_call = row["event_type"] == "llm_tool_call"
     try:
-        metadata = read_json(row["metadata"])
+        read = read_json(row["metadata"])
+        metadata = read if isinstance(read, dict) else {}
+        return event_of(row, tool_call(metadata) if is_call else None, metadata.get("skill_name"))
     except UNREADABLE:
-        if _is_call(row):
+        if is_call:
             unread_calls.add(row["event_id"])
-        return {}
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def _is_call(row: Any) -> bool:
-    return row["event_type"] == "llm_tool_call"  # type: ignore[no-any-return]
-
-
-def _event(row: Any, metadata: _Metadata, unread_calls: set[str]) -> Event:
-    """
-    Build an event. If a tool call has arguments that JSON cannot hold, the id is added to `unread_calls`.
-    """
-    if not _is_call(row):
-        return event_of(row, None, metadata.get("skill_name"))
-    try:
-        return event_of(row, tool_call(metadata), metadata.get("skill_name"))
-    except UNREADABLE:
-        unread_calls.add(row["event_id"])
-        return event_of(row, tool_call({}), None)
+        return event_of(row, tool_call({}) if is_call else None, None)
 
 
 def _with_durations(
-    events: list[tuple[Any, _Metadata]], interactions: Iterable[Any]
-) -> list[tuple[Any, _Metadata]]:
+    events: list[tuple[Any, Event]], interactions: Iterable[Any]
+) -> Iterator[tuple[Any, Event]]:
     """
-    Add the durations to the metadata that tool calls have.
+    Add the durations that tool calls have.
 
     TARSy stores no key that joins an event with the recorded call, so within an execution the n-th call to a
     tool takes the n-th recorded duration. Concurrent calls may be swapped; their sum stays right. If calls
@@ -150,16 +130,17 @@ def _with_durations(
     for row in interactions:
         if row["interaction_type"] == "tool_call":
             recorded[row["execution_id"], *server_and_tool(row)].append(row.get("duration_ms"))
-    keys = [
-        (row["execution_id"], *server_and_tool(metadata)) if _is_call(row) else None
-        for row, metadata in events
-    ]
-    counts = Counter(keys)
-    ahead = {key: iter(found) for key, found in recorded.items() if len(found) == counts[key]}
-    return [
-        (row, metadata | {"duration_ms": next(ahead[key])} if key in ahead else metadata)
-        for (row, metadata), key in zip(events, keys, strict=True)
-    ]
+    calls = Counter(
+        (row["execution_id"], e.tool.server_name, e.tool.tool_name) for row, e in events if e.tool
+    )
+    ahead = {key: iter(found) for key, found in recorded.items() if len(found) == calls[key]}
+    for row, event in events:
+        tool = event.tool
+        durations = tool and ahead.get((row["execution_id"], tool.server_name, tool.tool_name))
+        if tool and durations:
+            yield row, replace(event, tool=replace(tool, duration_ms=measured(next(durations))))
+        else:
+            yield row, event
 
 
 def _total(counts: list[int | None]) -> int | None:
@@ -184,7 +165,8 @@ def _executions_by_stage(
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
     """The tools that agents in shown stages had, each once: replicas list the same tools again."""
-    agents = _shown_agents(stages)
+    shown = (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES)
+    agents = {e.execution_id: e.agent_name for s in shown for e in s.executions}
     tools = []
     for row in interactions:
         if row["interaction_type"] != "tool_list" or row["execution_id"] not in agents:
@@ -198,9 +180,3 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
             if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
                 tools.append(available_tool(tool, name, row["server_name"], agents[row["execution_id"]]))
     return tuple(dict.fromkeys(tools))
-
-
-def _shown_agents(stages: Iterable[Stage]) -> dict[str, str]:
-    """Agents in shown stages, by execution id."""
-    shown = (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES)
-    return {e.execution_id: e.agent_name for s in shown for e in s.executions}

@@ -50,8 +50,8 @@ class Table:
     Args:
         columns: Columns that are read and must exist.
         written: Columns that are given in new rows.
-        optional: Columns that only some deployments have; selected as null where they do not exist or the role
-            may not read them.
+        optional: Columns that only some deployments have; selected as null where they do not exist or the
+            role may not read them.
         expression: Returns the SQL that selects a column.
     """
 
@@ -119,7 +119,8 @@ TIMELINE_TABLES: Mapping[str, Table] = {
     ),
     "agent_executions": _table(
         "execution_id stage_id agent_name agent_index status",
-        "parent_execution_id llm_provider model_name original_llm_provider original_model_name task error_message",
+        "parent_execution_id llm_provider model_name original_llm_provider original_model_name task "
+        "error_message",
     ),
     "timeline_events": _table(
         "event_id execution_id stage_id sequence_number event_type status content metadata created_at"
@@ -142,13 +143,13 @@ WRITE_BACK_TABLES: Mapping[str, Table] = {
     "alert_sessions": _table("session_id status deleted_at"),
     "stages": _table(
         "stage_id stage_index session_id",
-        written="stage_id stage_name stage_index expected_agent_count status started_at completed_at error_message "
-        "session_id stage_type",
+        written="stage_id stage_name stage_index expected_agent_count status started_at completed_at "
+        "error_message session_id stage_type",
     ),
     "session_scores": _table(
         "score_id",
-        written="score_id prompt_hash total_score score_analysis tool_improvement_report score_triggered_by status "
-        "started_at completed_at error_message session_id stage_id failure_tags",
+        written="score_id prompt_hash total_score score_analysis tool_improvement_report score_triggered_by "
+        "status started_at completed_at error_message session_id stage_id failure_tags",
     ),
 }
 """For the write-back, the only part that writes to TARSy."""

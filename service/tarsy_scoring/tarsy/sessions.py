@@ -18,7 +18,7 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import TarsyPool
 from tarsy_scoring.tarsy.rows import UNREADABLE, read_json
-from tarsy_scoring.tarsy.schema import SESSION_TABLES, SelectLists, nearest_time
+from tarsy_scoring.tarsy.schema import SESSION_TABLES, nearest_time
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 from tarsy_scoring.timeline.parsing import label_map, name_or_none
 
@@ -147,19 +147,18 @@ class TarsySessions:
 
     async def now(self) -> datetime:
         """The time of TARSy's database; on a standby, the time of the last replayed transaction."""
-        return (await self.tarsy.once(_server))["now"]  # type: ignore[no-any-return]
+        async with self.tarsy.transaction() as (connection, _):
+            server = await _server(connection)
+        return server["now"]  # type: ignore[no-any-return]
 
     async def ended_page(
         self, status: str, created_at: datetime, session_id: str
     ) -> tuple[str, list[EndedSession]]:
         """Read the server, and a page of this status's sessions after a place; a short page is the last."""
-
-        async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[EndedSession]]:
-            server = (await _server(connection))["server"]
+        async with self.tarsy.transaction() as (connection, columns):
+            server = await _server(connection)
             rows = await connection.fetch(ENDED_PAGE.format(**columns), status, created_at, session_id, PAGE)
-            return server, self._ended(rows)
-
-        return await self.tarsy.once(read)
+        return server["server"], self._ended(rows)
 
     async def sweep_start(self, overlap: timedelta) -> SweepStart:
         """
@@ -168,15 +167,12 @@ class TarsySessions:
         Args:
             overlap: How long after creation a session may still be committed.
         """
-
-        async def read(connection: Connection, columns: SelectLists) -> SweepStart:
+        async with self.tarsy.transaction() as (connection, columns):
             server = await _server(connection)
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, None)
-            still_open = {r["session_id"]: r["created_at"] for r in rows}
-            return SweepStart(server["server"], server["now"] - overlap, still_open)
-
-        return await self.tarsy.once(read)
+        still_open = {r["session_id"]: r["created_at"] for r in rows}
+        return SweepStart(server["server"], server["now"] - overlap, still_open)
 
     async def look(self, were_open: Sequence[str], newest: timedelta) -> tuple[list[str], list[EndedSession]]:
         """
@@ -190,18 +186,14 @@ class TarsySessions:
             Ids of the open sessions, at most 2,000 of each status, and the terminal sessions by creation and
             id.
         """
-
-        async def read(connection: Connection, columns: SelectLists) -> tuple[list[str], list[Any]]:
+        async with self.tarsy.transaction() as (connection, columns):
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, LOOK_LIMIT)
             is_open = [r["session_id"] for r in rows]
             closed = sorted(set(were_open) - set(is_open))
-            rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed)
-            new = await connection.fetch(ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE)
-            return is_open, rows + new
-
-        is_open, rows = await self.tarsy.once(read)
-        return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
+            ended = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed)
+            ended += await connection.fetch(ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE)
+        return is_open, sorted(self._ended(ended), key=lambda s: (s.created_at, s.session_id))
 
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
         """
@@ -210,19 +202,18 @@ class TarsySessions:
         Returns:
             The server, the terminal sessions, deleted ones included, and the ids of those still open.
         """
-
-        async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[Any], list[Any]]:
-            server = (await _server(connection))["server"]
-            ended = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
-            return server, ended, await connection.fetch(STILL_THERE.format(**columns), session_ids)
-
-        server, rows, existing = await self.tarsy.once(read)
+        async with self.tarsy.transaction() as (connection, columns):
+            server = await _server(connection)
+            rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
+            existing = await connection.fetch(STILL_THERE.format(**columns), session_ids)
         ended = self._ended(rows)
-        return server, ended, {r["session_id"] for r in existing} - {s.session_id for s in ended}
+        still_open = {r["session_id"] for r in existing} - {s.session_id for s in ended}
+        return server["server"], ended, still_open
 
     async def still_there(self, session_ids: Sequence[str]) -> set[str]:
         """The ids of those of these sessions that exist and are not deleted, whatever their status."""
-        rows = await self.tarsy.once(lambda c, columns: c.fetch(STILL_THERE.format(**columns), session_ids))
+        async with self.tarsy.transaction() as (connection, columns):
+            rows = await connection.fetch(STILL_THERE.format(**columns), session_ids)
         return {r["session_id"] for r in rows}
 
     def _ended(self, rows: Iterable[Any]) -> list[EndedSession]:
@@ -258,7 +249,7 @@ def open_tarsy_sessions(settings: Settings) -> TarsySessions:
     The sessions of `SCORING_TIMELINE_DATABASE_URL`; connects to nothing yet. Close it with `tarsy.close()`.
 
     Raises:
-        ConfigurationError: The URL is not set, or can never work.
+        ConfigurationError: The URL is not set.
     """
     if settings.timeline_database_url is None:
         raise ConfigurationError(
@@ -299,5 +290,5 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
         last = ours[-1]
 
 
-async def _server(connection: Connection, _columns: SelectLists | None = None) -> Any:
+async def _server(connection: Connection) -> Any:
     return await connection.fetchrow(SERVER)

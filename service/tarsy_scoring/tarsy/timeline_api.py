@@ -96,10 +96,13 @@ class TarsyApi:
         self._base = url.rstrip("/").removesuffix(_BASE) + _BASE
         self._where = urlsplit(url).netloc
         self._token = token
-        self._tls = ssl.create_default_context(cafile=ca_file)
         self._timeout_s = timeout_s
         self._max_session_bytes = max_session_bytes
-        self._http: httpx2.AsyncClient | None = None
+        # Connects at the first use.
+        limits = httpx2.Limits(max_connections=_CALLS_AT_ONCE)
+        self._http = httpx2.AsyncClient(
+            verify=ssl.create_default_context(cafile=ca_file), limits=limits, timeout=None, trust_env=False
+        )
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
@@ -161,9 +164,7 @@ class TarsyApi:
 
     async def close(self) -> None:
         """See `TimelineSource`."""
-        http, self._http = self._http, None
-        if http is not None:
-            await http.aclose()
+        await self._http.aclose()
 
     async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
@@ -232,19 +233,13 @@ class TarsyApi:
         """
         token = self._token()
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        async with self._open().stream("GET", self._base + path, params=query, headers=headers) as response:
+        async with self._http.stream("GET", self._base + path, params=query, headers=headers) as response:
             if response.status_code == 200:
                 return storable_json(json.loads(await budget.read(response)))
             status = response.status_code
             if status == 404 and session_id is not None and _is_tarsys(await budget.read(response)):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
             raise _refusal(self._where, status)
-
-    def _open(self) -> httpx2.AsyncClient:
-        if self._http is None:
-            limits = httpx2.Limits(max_connections=_CALLS_AT_ONCE)
-            self._http = httpx2.AsyncClient(verify=self._tls, limits=limits, timeout=None, trust_env=False)
-        return self._http
 
 
 def open_tarsy_api(settings: Settings) -> TimelineSource:

@@ -2,10 +2,10 @@
 The timeline source `tarsy-db`: reads one session from TARSy's PostgreSQL in one read-only snapshot.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
@@ -24,8 +24,6 @@ from tarsy_scoring.timeline.model import (
     TimelineSource,
 )
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
-
-T = TypeVar("T")
 
 VARIABLE = "SCORING_TIMELINE_DATABASE_URL"
 PAGE = 1000
@@ -126,8 +124,13 @@ class TarsyDatabase:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
-        read = partial(_read, session_id, self._max_session_bytes)
-        return assemble(*await self._once(f"session {session_id}", read))
+        async with self._reading(f"session {session_id}") as (connection, columns):
+            measured = await connection.fetchrow(MEASURE.format(**columns), session_id)
+            size_bytes = _checked(measured, session_id)["size_bytes"]
+            if size_bytes > self._max_session_bytes:
+                raise SessionTooLarge(session_id, size_bytes, self._max_session_bytes)
+            rows = await _read_rows(session_id, connection, columns)
+        return assemble(*rows)
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
@@ -151,7 +154,8 @@ class TarsyDatabase:
         well.
         """
         try:
-            await self.tarsy.once(partial(_read_rows, ""))
+            async with self.tarsy.transaction() as (connection, columns):
+                await _read_rows("", connection, columns)
         except TarsyAway as error:
             raise TimelineUnavailable(str(error)) from error
 
@@ -166,17 +170,20 @@ class TarsyDatabase:
         await self.tarsy.close()
 
     async def _fetch(self, what: str, statement: str, *arguments: object) -> list[Any]:
-        return await self._once(what, lambda c, columns: c.fetch(statement.format(**columns), *arguments))
+        async with self._reading(what) as (connection, columns):
+            return await connection.fetch(statement.format(**columns), *arguments)
 
-    async def _once(self, what: str, read: Callable[[Connection, SelectLists], Awaitable[T]]) -> T:
+    @asynccontextmanager
+    async def _reading(self, what: str) -> AsyncIterator[tuple[Connection, SelectLists]]:
         """
-        Read in one transaction; `what` names the data in messages.
+        One transaction; `what` names the data in messages.
 
         Raises:
             TimelineUnavailable: The read took too long, or the database could not be read.
         """
         try:
-            return await self.tarsy.once(read)
+            async with self.tarsy.transaction() as opened:
+                yield opened
         except (TarsyAway, TarsyUnfit) as error:
             raise TimelineUnavailable(f"cannot read {what}: {error}") from error
         except (*DRIVER_ERRORS, ValueError) as error:  # ValueError: a value that the driver cannot decode
@@ -201,16 +208,6 @@ def open_tarsy_database(settings: Settings) -> TimelineSource:
         statement_cache=settings.timeline_database_statement_cache,
         max_session_bytes=settings.max_session_bytes,
     )
-
-
-async def _read(
-    session_id: str, max_bytes: int, connection: Connection, columns: SelectLists
-) -> tuple[Any, ...]:
-    measured = await connection.fetchrow(MEASURE.format(**columns), session_id)
-    size_bytes = _checked(measured, session_id)["size_bytes"]
-    if size_bytes > max_bytes:
-        raise SessionTooLarge(session_id, size_bytes, max_bytes)
-    return await _read_rows(session_id, connection, columns)
 
 
 async def _read_rows(session_id: str, connection: Connection, columns: SelectLists) -> tuple[Any, ...]:

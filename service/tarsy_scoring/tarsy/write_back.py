@@ -13,7 +13,6 @@ import json
 import time
 import uuid
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal, get_args
 
 import asyncpg
@@ -39,7 +38,6 @@ RETRY_S = 5.0
 WINDOW = 300  # scoring events per pass
 PASS_S = 8.0  # a pass starts no further score after this time, because it locks the bookmark
 HOLD_S = 60  # limit for the transaction that locks the bookmark
-START_TIMEOUT_S = 3.0
 STAGE_TRIES = (
     5  # TARSy and this service number stages without a lock, so another writer may take the number first
 )
@@ -128,9 +126,6 @@ NOTIFY = "SELECT pg_notify($1, $2)"
 def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     """
     TARSy's database for writing; connects to nothing yet. `SCORING_WRITE_BACK_DATABASE_URL` must be set.
-
-    Raises:
-        ConfigurationError: The URL can never work.
     """
     url = secret_source(settings, "write_back_database_url")
     return TarsyPool(url, variable_of("write_back_database_url"), WRITE_BACK_TABLES, is_read_only=False)
@@ -145,20 +140,6 @@ class WriteBack:
         self._metrics = metrics
         for result in get_args(Result):  # a series that begins with the first count has no increase
             metrics.write_backs.labels(result)
-
-    async def require_fit(self) -> None:
-        """
-        Check TARSy's tables at the start, unless the database does not answer at once.
-
-        Raises:
-            TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
-        """
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._tarsy.once(lambda c, _: c.execute("SELECT 1"))
-        except (TarsyAway, TimeoutError) as error:
-            reason = str(error) or "no answer in time"
-            log.warning("write_back.waiting", reason=reason, effect="scores are written back when it answers")
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Write back until `stopping`; remaining scores are written later or by another process."""
@@ -239,10 +220,6 @@ class WriteBack:
             TarsyAway, TarsyUnfit: The score may have been written; call again.
         """
         result = await self._try_to_write(score)
-        if result == "session_open":
-            log.warning(
-                "write_back.session_open", session_id=score["session_id"], effect="this score is skipped"
-            )
         self._metrics.write_backs.labels(result).inc()
         return result in ("written", "repeated")
 
@@ -251,11 +228,11 @@ class WriteBack:
         refusal: Exception | None = None
         for _ in range(STAGE_TRIES):
             try:
-                return await self._tarsy.once(partial(_write, score))
+                async with self._tarsy.transaction() as (connection, columns):
+                    return await _write(score, connection, columns)
             except (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError) as error:
-                refusal = (
-                    error  # another writer took the stage number, or the session was just deleted: try again
-                )
+                # Another writer took the stage number, or the session was just deleted: try again.
+                refusal = error
             except OF_ONE_ROW as error:
                 refusal = error
                 break
@@ -275,8 +252,9 @@ class WriteBack:
 
     def _refuses_every_row(self, error: Exception) -> TarsyUnfit:
         return TarsyUnfit(
-            f"TARSy's database at {self._tarsy.place} refuses what is written: {_describe(error)}; its schema "
-            "is not the one this version knows: upgrade this service, or unset SCORING_WRITE_BACK_DATABASE_URL"
+            f"TARSy's database at {self._tarsy.place} refuses what is written: {_describe(error)}; its "
+            "schema is not the one this version knows: upgrade this service, or unset "
+            "SCORING_WRITE_BACK_DATABASE_URL"
         )
 
     async def _measure(self) -> None:
@@ -308,6 +286,7 @@ async def _write(score: Score, connection: Connection, columns: SelectLists) -> 
         return "repeated"
     if session["status"] not in TERMINAL_STATUSES:
         # TARSy would take our stage, the last one, for the progress of a running session.
+        log.warning("write_back.session_open", session_id=score["session_id"], effect="this score is skipped")
         return "session_open"
     stage_index = session["stage_index"]
     if stage_index is None:  # otherwise the score of this stage was removed in TARSy
