@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres import database as database_module
-from tarsy_scoring.postgres import outage as outage_module
 from tarsy_scoring.postgres.database import SETTLED_S, TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
 from tarsy_scoring.postgres.failures import Reaction, reaction_to
 from tarsy_scoring.postgres.url import check_url, place_of
@@ -179,7 +178,7 @@ async def test_work_that_fails_again_and_again_is_given_up(monkeypatch: pytest.M
 async def test_an_outage_is_logged_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lasts until no work has failed for a while: one locked row does not stop the other writers."""
     now_s = 1000.0
-    monkeypatch.setattr(outage_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(database_module, "time", SimpleNamespace(monotonic=lambda: now_s))
     database = FailingDatabase()
 
     async def works(*errors: Exception | None) -> None:

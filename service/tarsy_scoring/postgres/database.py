@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import re
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +23,6 @@ from asyncpg.pool import PoolConnectionProxy
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, misconfigured, reaction_to, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.outage import Outage
 from tarsy_scoring.postgres.transactions import (
     COMMAND_TIMEOUT_S,
     close_pool,
@@ -116,6 +116,35 @@ class Patience:
         return True
 
 
+class Outage:
+    """
+    Tells the first failure from repetitions, and the end of an outage from a success beside failures.
+
+    While some work fails, other work may succeed: a lock concerns one row, a full server only new
+    connections. So an outage is over at the first success after `SETTLED_S` without a failure.
+    """
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None
+        self._failed_at = 0.0
+
+    def begins(self) -> bool:
+        """Note a failure; returns whether an outage begins with it."""
+        self._failed_at = time.monotonic()
+        if self._began_at is not None:
+            return False
+        self._began_at = self._failed_at
+        return True
+
+    def ends(self) -> float | None:
+        """Note a success; returns the seconds from first to last failure of the outage that is now over."""
+        if self._began_at is None or time.monotonic() - self._failed_at < SETTLED_S:
+            return None
+        lasted_s = self._failed_at - self._began_at
+        self._began_at = None
+        return lasted_s
+
+
 class Database:
     """
     The connection pool and the notification channels.
@@ -144,7 +173,7 @@ class Database:
         self._kept: dict[Channel, bool] = {}
         self.judging = 0
         self._was_reached = False
-        self._outage = Outage(SETTLED_S)
+        self._outage = Outage()
         self._limits = own_limits()
 
     async def open(self) -> None:
