@@ -13,7 +13,7 @@ from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.labels.calibration import LabelledScore
-from tarsy_scoring.labels.labels import SCORES_BY_JUDGE, known_criteria, scores_by_judge
+from tarsy_scoring.labels.labels import known_criteria, scores_by_judge
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -68,24 +68,6 @@ async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> No
 
     assert names == {"outcome"}
     assert found == {"hash-1": (Band("bad", 0, 59), Band("solid", 60, 100)), "hash-2": DEFAULT_BANDS}
-
-
-async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: str) -> None:
-    """Labels are few and scores are many."""
-    async with connected(database_url) as connection:
-        await connection.execute("INSERT INTO sessions (session_id) SELECT 's-' || n FROM generate_series(1, 5000) n")
-        await connection.execute("""
-            INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, status, completed_at,
-                                        total_score, criteria, criteria_hash, judge_fingerprint)
-            SELECT 's-' || n, gen_random_uuid(), 1, 'test', 'completed', now(), 60, 'outcome', 'hash-1', 'judge-1'
-            FROM generate_series(1, 5000) n""")
-        await connection.execute("VACUUM ANALYZE session_scores")
-        [[plan]] = await connection.fetch(
-            f"EXPLAIN (FORMAT JSON) {SCORES_BY_JUDGE.format(schema='public')}", [f"s-{n}" for n in range(1, 60)], None
-        )
-
-    assert '"Index Name": "session_scores_' in plan
-    assert "Seq Scan" not in plan
 
 
 def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

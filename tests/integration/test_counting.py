@@ -301,23 +301,6 @@ async def test_the_delay_from_the_topic_is_measured_for_accepted_requests(servic
     assert value("request_delay_seconds_sum", source="session-completed") == pytest.approx(7, abs=0.01)
 
 
-async def test_an_old_event_is_stale(service: Service) -> None:
-    metrics, now = Metrics(), time.time()
-    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
-    intake = Intake(settings, service.inbox, cast(Any, Room()), metrics, clock=lambda: now)
-    limit_s = settings.config.max_event_age_s
-    assert limit_s is not None
-
-    for n, age_s in enumerate((limit_s - 60, limit_s + 60)):
-        at_ms = int((now - age_s) * 1000)
-        body = b'{"session_id": "s-%d", "event_id": "e-%d"}' % (n, n)
-        await intake.store([Record(settings.topic_session_completed, 0, n, at_ms, b"s", body, [])])
-
-    value = reading(metrics)
-    assert value("requests_total", source="session-completed", disposition="accepted") == 1
-    assert value("requests_total", source="session-completed", disposition="stale") == 1
-
-
 async def test_requests_over_http_are_counted_like_events(api: Api) -> None:
     """Accepted, answered by the open score, repeated under a key, cancelled, and refused before a route."""
     first = (await api.ask(key="a-key")).json()

@@ -126,10 +126,6 @@ def test_sessions_without_a_band_are_not_counted() -> None:
     assert (found.matched, found.unplaced) == (1, 2)
 
 
-def test_without_scores_there_is_no_card() -> None:
-    assert calibrate([Label("s-1", "wrong")], [], {}) == []
-
-
 def test_a_label_means_one_band() -> None:
     """The band that it names, else that of its word, else that of its number."""
     cases: list[tuple[Label, Sequence[Band], str | None]] = [

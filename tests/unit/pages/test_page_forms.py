@@ -110,13 +110,6 @@ def test_both_days_are_included() -> None:
     )
 
 
-def test_a_period_is_described_in_words() -> None:
-    assert period_form(since="2026-01-01", until="2026-01-31").period == "2026-01-01 to 2026-01-31"
-    assert period_form(since="2026-01-01").period == "since 2026-01-01"
-    assert period_form(until="2026-01-31").period == "until 2026-01-31"
-    assert period_form(since="", until="").period == "all time"
-
-
 def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
     [fault] = read_period_form(b"day_of=ended", TODAY, KIND).faults
     assert fault.endswith("it has chain, criteria, since, until, reference")
