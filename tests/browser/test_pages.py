@@ -99,7 +99,7 @@ async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Insta
     await expect(entry).to_contain_text("It read the logs (E4).")
     entries = visitor.page.locator("article")
     assert await entries.count() > 1
-    await visitor.page.get_by_label("Tool").select_option(index=1)
+    await visitor.page.locator("#timeline-show").select_option("cited")
     await visitor.show()
     await expect(entries).to_have_count(1)
     await expect(entry).to_contain_text("cited")

@@ -12,7 +12,6 @@ from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.postgres.analytic_reads import CONNECTIONS
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
-from tarsy_scoring.web.pages import labelling
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON = "/api/v1/scoring"
@@ -100,16 +99,3 @@ async def test_requests_beyond_the_places_for_analytic_reads_are_refused_at_once
     await require_service(api)
     api.app.state.context.analytic_requests = BoundedSemaphore(1)
     assert [(await api.client.get(path)).status_code for path in ANALYTIC] == [200] * len(ANALYTIC)
-
-
-async def test_the_page_of_a_score_does_not_wait_for_its_trust_card(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    score_id = await store_score(api.scoring, "session-1", 40)
-
-    async with without_free_connection(api):
-        monkeypatch.setattr(labelling, "CARD_S", 0.1)
-        page = await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)
-
-    assert page.status_code == 200
-    assert "It could not be read in time" in page.text
-    monkeypatch.undo()
-    assert "Weighted kappa" in (await api.client.get(f"/scores/{score_id}", headers=AS_BROWSER)).text

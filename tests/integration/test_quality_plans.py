@@ -31,10 +31,10 @@ STATEMENTS = {
         f"{A_SCORE}, 'ada', true, NULL, NULL, NULL, 5",
         {"session_scores_pkey", "session_scores_by_time"},
     ),
-    "label": (labels.LABEL, "77", {"score_labels_pkey"}),
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score"}),
     "labels-of-scores": (labels.LAST_OF_SCORES, f"ARRAY[{A_SCORE}]", {"score_labels_of_score"}),
-    "review": (review.REVIEW, "NULL, interval '6 days'", {"session_scores_by_time", "score_labels_of_score"}),
+    "scores-by-judge": (labels.SCORES_BY_JUDGE, "'{s-1,s-2,s-3}', NULL", set()),
+    "review": (review.REVIEW, "interval '6 days'", {"session_scores_by_time", "score_labels_of_score"}),
     "ledger-said": (decisions.LAST_STATES, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "tool-reasons": (

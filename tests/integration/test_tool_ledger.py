@@ -9,7 +9,6 @@ import pytest
 from api_site import Api, open_api
 from stored import store_score
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.ledger import WantedTool, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
 
@@ -64,18 +63,6 @@ async def test_a_name_can_be_merged_and_separated_by_hand(api: Api) -> None:
     assert {name: tool.sessions for name, tool in joined.items()} == {"live-logs": 2}
     assert {name: tool.sessions for name, tool in apart.items()} == {"live-logs": 2, "Tail Logs": 1}
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
-
-
-async def test_a_name_too_rare_to_be_listed_can_be_decided_about(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "MOST_NAMES", 1)
-    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
-    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
-
-    alone = await set_state(api, tool="node_cpu", state="planned")
-    alike = await set_state(api, tool="query_metrics", state="planned")
-
-    assert (alone["tool"], alike["tool"]) == ("node_cpu", "query_metric")
-    await set_state(api, 404, tool="nobody_asked", state="planned")
 
 
 # --- states --------------------------------------------------------------------------------------------

@@ -127,10 +127,3 @@ async def test_a_pause_is_named_with_who_since_when_and_why(api: Api) -> None:
     assert EVIL not in page.html
     assert "provider 'openai': paused since" in page.text
     assert "Nothing:" not in page.text
-
-
-async def test_scores_to_label_are_counted(api: Api) -> None:
-    await scores(api, "kubernetes", [60, 70], 1)
-    page = await look(api, "/week")
-    assert "2 scores wait for a label" in page.text
-    assert page.all("a", href="/review")

@@ -8,14 +8,13 @@ they are bounded here, and whatever shows them must escape them.
 import asyncio
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from pydantic import Field
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
@@ -28,7 +27,7 @@ from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 MOST_READ = 2000
 """Approaches that are compared, the newest ones; the time of a comparison grows with the square of their number."""
 LONGEST_NAME, LONGEST_TEXT, MOST_STEPS = 200, 2000, 20
-MOST_SESSIONS, MOST_NAMES = 20, 8  # shown per group
+MOST_SESSIONS = 20  # shown per group
 
 # Two approaches are one if their names are alike by half, and names and steps together by 0.7: the same steps
 # under a name in other words, or the same name with a step more or less. A wrong group hides an approach,
@@ -64,31 +63,40 @@ class PoorerSession:
 
 @dataclass(frozen=True, slots=True)
 class Approach:
-    """A better way to investigate: the words of the newest judge that named it, and the sessions."""
+    """
+    A better way to investigate: the words of the newest judge that named it, and the sessions.
 
-    name: Annotated[str, Field(description="Its most used name.")]
-    other_names: Annotated[list[str], Field(description=f"At most {MOST_NAMES}, the most used ones first.")]
+    Args:
+        name: Its most used name.
+        sessions: Number of sessions that went another way.
+        mean_total: Over the totals of these sessions.
+        took_poorer_path: At most `MOST_SESSIONS` of these sessions, the lowest total first.
+    """
+
+    name: str
     description: str
     steps: list[str]
-    sessions: Annotated[int, Field(description="Sessions that went another way.")]
+    sessions: int
     chains: int
-    mean_total: Annotated[float | None, Field(description="Over the totals of these sessions.")]
-    took_poorer_path: Annotated[
-        list[PoorerSession],
-        Field(description=f"At most {MOST_SESSIONS} of these sessions, the lowest total first."),
-    ]
+    mean_total: float | None
+    took_poorer_path: list[PoorerSession]
 
 
 @dataclass(frozen=True, slots=True)
 class Approaches:
-    """Approaches, those with most sessions first."""
+    """
+    Approaches, those with most sessions first.
+
+    Args:
+        approaches_left_out: Groups beyond `limit`.
+        compared: Approaches that were read and grouped.
+        is_cut: Only the newest `MOST_READ` were read; there are older ones.
+    """
 
     approaches: list[Approach]
-    approaches_left_out: Annotated[int, Field(description="Groups beyond `limit`.")]
-    compared: Annotated[int, Field(description="Approaches that were read and grouped.")]
-    is_cut: Annotated[
-        bool, Field(description=f"Only the newest {MOST_READ:,} were read; there are older ones.")
-    ]
+    approaches_left_out: int
+    compared: int
+    is_cut: bool
     as_of: datetime
 
 
@@ -151,16 +159,12 @@ def _sorted_words(name: str) -> str:
 
 def _approach(members: Sequence[Mapping[str, Any]]) -> Approach:
     newest = max(members, key=lambda row: (row["completed_at"], row["score_id"]))
-    names = _by_use(row["name"] for row in members)
+    names = Counter(row["name"] for row in members)
     sessions = {row["session_id"]: row for row in members}
     totals = [row["total_score"] for row in sessions.values() if row["total_score"] is not None]
-    lowest_first = sorted(
-        sessions.values(),
-        key=lambda row: (row["total_score"] is None, row["total_score"] or 0, row["session_id"]),
-    )
+    lowest_first = sorted(sessions.values(), key=_lowest_first)
     return Approach(
-        name=names[0],
-        other_names=names[1 : 1 + MOST_NAMES],
+        name=min(names, key=lambda name: (-names[name], name)),
         description=newest["description"],
         steps=newest["steps"] or [],
         sessions=len(sessions),
@@ -173,6 +177,5 @@ def _approach(members: Sequence[Mapping[str, Any]]) -> Approach:
     )
 
 
-def _by_use(names: Iterable[str]) -> list[str]:
-    counts = Counter(names)
-    return sorted(counts, key=lambda name: (-counts[name], name))
+def _lowest_first(row: Mapping[str, Any]) -> tuple[bool, int, str]:
+    return row["total_score"] is None, row["total_score"] or 0, row["session_id"]

@@ -41,28 +41,24 @@ SELECT session_id FROM {schema}.sessions
 WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_id = $1) FOR KEY SHARE
 """
 
+_SHOWN = """
+label_id, score_id, session_id, labelled_by AS by, labelled_at AS at, agrees, outcome, number, reason, is_random"""
+
 # A score is random if few scores of the day have a smaller digest, as in the review list.
-ADD = """
-INSERT INTO {schema}.score_labels (score_id, session_id, labelled_by, agrees, outcome, number, reason, is_random)
+ADD = f"""
+INSERT INTO {{schema}}.score_labels (score_id, session_id, labelled_by, agrees, outcome, number, reason, is_random)
 SELECT s.score_id, s.session_id, $2, $3, $4, $5, $6, $7 > (
-  SELECT count(*) FROM {schema}.session_scores o
+  SELECT count(*) FROM {{schema}}.session_scores o
   WHERE o.status = 'completed' AND o.purpose = 'production' AND o.total_score IS NOT NULL AND o.reference IS NULL
     AND o.completed_at >= date_trunc('day', s.completed_at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
     AND o.completed_at < (date_trunc('day', s.completed_at AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
     AND md5(o.score_id::text) < md5(s.score_id::text))
-FROM {schema}.session_scores s
+FROM {{schema}}.session_scores s
 WHERE s.score_id = $1 AND s.status = 'completed' AND s.total_score IS NOT NULL FOR KEY SHARE OF s
-RETURNING label_id, session_id
+RETURNING {_SHOWN}
 """
 
-_SHOWN = """
-SELECT label_id, score_id, session_id, labelled_by AS by, labelled_at AS at, agrees, outcome, number, reason, is_random
-FROM {schema}.score_labels
-"""
-
-LABEL = f"{_SHOWN} WHERE label_id = $1"
-
-OF_SCORE = f"{_SHOWN} WHERE score_id = $1 ORDER BY label_id DESC LIMIT $2"
+OF_SCORE = f"SELECT {_SHOWN} FROM {{schema}}.score_labels WHERE score_id = $1 ORDER BY label_id DESC LIMIT $2"
 
 # Each author's last label on each given score, in the order in which they were given.
 LAST_OF_SCORES = """
@@ -97,10 +93,6 @@ ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
 """
 
 ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
-
-BANDS = """
-SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria WHERE criteria_hash = ANY($1::text[])
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +171,9 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
         kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said, RANDOM_A_DAY)
         if kept is None:
             return None
-        await audit.record(
-            database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id
-        )
-        row = await connection.fetchrow(database.sql(LABEL), kept["label_id"])
-        assert row is not None
-        return dict(row)
+        about = {"session_id": kept["session_id"], "score_id": score_id}
+        await audit.record(database, connection, "label", by=by, **about)
+        return dict(kept)
 
     return await database.once(work)
 
@@ -199,19 +188,9 @@ async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[U
     """Each author's last label by score, without the authors' names. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(LAST_OF_SCORES), list(score_ids)))
     labels = defaultdict[UUID, list[dict[str, Any]]](list)
-    for score_id, *label in rows:
-        labels[score_id].append(
-            dict(zip(("at", "agrees", "outcome", "number", "reason"), label, strict=True))
-        )
+    for row in rows:
+        labels[row["score_id"]].append({name: value for name, value in row.items() if name != "score_id"})
     return labels
-
-
-async def fetch_bands(
-    database: Database, connection: Connection, hashes: Collection[str]
-) -> dict[str, tuple[Band, ...]]:
-    """The criteria's bands by hash, lowest first; unknown hashes are left out."""
-    rows = await connection.fetch(database.sql(BANDS), list(hashes))
-    return {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 
 # --- trust cards ---------------------------------------------------------------------------------------
@@ -231,25 +210,12 @@ async def trust_cards(
         DatabaseAway: See `Database.once`.
     """
 
-    async def work(connection: Connection) -> tuple[list[Any], dict[str, tuple[Band, ...]]]:
-        rows = await connection.fetch(database.sql(COUNTED), criteria, fingerprint)
-        return rows, await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
-
-    rows, bands = await database.once(work)
+    found = await database.once(lambda c: c.fetch(database.sql(COUNTED), criteria, fingerprint))
+    rows = [dict(row) for row in found]
+    _, bands = await known_criteria(database)
     labels = [label_of(row, bands.get(row["criteria_hash"], DEFAULT_BANDS)) for row in rows]
     cards = await asyncio.to_thread(calibrate, labels, [labelled_score(row) for row in rows], bands)
     return [replace(card, unmatched=0) for card in cards]  # every label is on one judge's score
-
-
-async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> TrustCard:
-    """One judge's card. Without labels it says how many are needed. Raises: DatabaseAway."""
-    for card in await trust_cards(database, criteria, fingerprint):
-        if card.criteria_hash == criteria_hash:
-            return card
-    bands = await database.once(lambda c: fetch_bands(database, c, [criteria_hash]))
-    # `calibrate` takes judges from scores, so a judge without a labelled score needs a stand-in.
-    [card] = calibrate((), [LabelledScore("", 0, criteria, criteria_hash, fingerprint)], bands)
-    return card
 
 
 async def scores_by_judge(

@@ -5,12 +5,10 @@ Each day has some random scores and the most suspicious others. Random scores ha
 digests, so the list needs no storage and every reader sees the same.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from tarsy_scoring.labels.labels import RANDOM_A_DAY, UNKNOWN
+from tarsy_scoring.labels.labels import RANDOM_A_DAY
 from tarsy_scoring.postgres.database import Database
 
 Reason = Literal["second opinion", "contradiction", "flag", "samples apart"]
@@ -34,7 +32,7 @@ WITH candidates AS (
       CASE WHEN (SELECT max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
                  FROM jsonb_array_elements(s.samples) a) > {SAMPLES_APART_POINTS} THEN 'samples apart' END], NULL) AS reasons
   FROM {{schema}}.session_scores s
-  WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $2::interval
+  WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $1::interval
   ORDER BY s.completed_at DESC LIMIT {MOST_READ}
 ), drawn AS (
   SELECT *, row_number() OVER (PARTITION BY day ORDER BY digest) <= {RANDOM_A_DAY} AS is_random FROM candidates
@@ -47,41 +45,21 @@ SELECT r.score_id, r.day, r.is_random, r.reasons, r.session_id, r.chain_id, r.to
   (SELECT m.alert_type FROM {{schema}}.sessions m WHERE m.session_id = r.session_id) AS alert_type,
   (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = r.score_id) AS labels
 FROM ranked r
-WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND r.reasons <> '{{{{}}}}') AND ($1::text IS NULL OR r.criteria = $1)
+WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND r.reasons <> '{{{{}}}}')
 ORDER BY r.day DESC, r.digest
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewList:
-    """
-    The scores to review.
-
-    Args:
-        picks: Rows, newest day first and in random order within a day. Labelled ones stay in their place.
-        to_label: How many have no label yet.
-    """
-
-    picks: Sequence[Mapping[str, Any]]
-    to_label: int
-
-    @property
-    def judges(self) -> list[tuple[str, str, str]]:
-        """Who gave these scores: criteria name, criteria hash and fingerprint, latest first."""
-        names = ("criteria", "criteria_hash", "judge_fingerprint")
-        found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
-        return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
-
-
-async def read_review(database: Database, criteria: str | None = None) -> ReviewList:
+async def read_review(database: Database) -> dict[str, Any]:
     """
     Read the list for the last `DAYS` days.
 
-    Args:
-        criteria: Only scores under criteria with this name.
+    Returns:
+        `picks`: rows, newest day first and in random order within a day, labelled ones in their place;
+        `to_label`: how many have no label yet.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(REVIEW), criteria, timedelta(days=DAYS - 1)))
-    return ReviewList([dict(r) for r in rows], sum(not r["labels"] for r in rows))
+    rows = await database.once(lambda c: c.fetch(database.sql(REVIEW), timedelta(days=DAYS - 1)))
+    return {"picks": [dict(row) for row in rows], "to_label": sum(not row["labels"] for row in rows)}

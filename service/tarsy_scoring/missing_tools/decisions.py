@@ -33,12 +33,6 @@ SELECT DISTINCT ON (name_key) name, name_key, tool, decided_by, decided_at
 FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
 """
 
-# Those names in $1 that any score requested.
-ASKED_FOR = """
-SELECT w.name FROM unnest($1::text[]) AS w(name)
-WHERE EXISTS (SELECT FROM {schema}.score_missing_tools t WHERE t.tool_name = w.name)
-"""
-
 # The names that most scores requested, at most $1.
 NAMES = """
 SELECT tool_name, count(*) AS scores FROM {schema}.score_missing_tools
@@ -192,25 +186,19 @@ async def merge_name(database: Database, name: str, tool: str | None, *, by: str
 
 async def _find(database: Database, names: Sequence[str]) -> list[Tool]:
     """
-    Find the tool that each name belongs to.
-
-    Names beyond the `MOST_NAMES` most requested ones are found in the judge's exact spelling.
+    Find the tool that each name belongs to, among those decided about and the `MOST_NAMES` most requested.
 
     Raises:
         UnknownTool: A name is unknown.
         DatabaseAway: See `Database.once`.
     """
-
-    async def requested(connection: Connection) -> dict[str, int]:
-        exact = await connection.fetch(database.sql(ASKED_FOR), list(names))
-        most = await connection.fetch(database.sql(NAMES), MOST_NAMES)
-        return {row["name"]: 0 for row in exact} | {row["tool_name"]: row["scores"] for row in most}
-
-    decisions, counts = await asyncio.gather(read_decisions(database), database.once(requested))
+    read = database.once(lambda c: c.fetch(database.sql(NAMES), MOST_NAMES))
+    decisions, requested = await asyncio.gather(read_decisions(database), read)
     decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]
+    counts = dict.fromkeys([*decided, *joined], 0) | {row["tool_name"]: row["scores"] for row in requested}
     # In a thread: comparing adversarial names takes long enough to block the event loop.
-    tools = await asyncio.to_thread(decisions.merge, dict.fromkeys([*decided, *joined], 0) | counts)
+    tools = await asyncio.to_thread(decisions.merge, counts)
     by_key = {normalise(name): tool for tool in tools for name, _ in tool.spellings}
     try:
         return [by_key[normalise(name)] for name in names]

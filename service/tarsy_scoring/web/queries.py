@@ -232,8 +232,6 @@ class TimelineQuery(Parameters):
     """Which timeline entries are shown, and the score whose citations mark them."""
 
     score: UUID | None = Field(None, description="A score of the session; default: its latest completed one.")
-    agent: OptionalWord = Field(None, description="Entries of agents with this name.")
-    tool: OptionalWord = Field(None, description="Calls of this tool.")
     show: Literal["errors", "cited", "suspicious"] | None = Field(
         None, description="What failed, what the judge cites, or text that tries to steer the judge."
     )

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.analytics.analytics import BandCount, Distribution
+from tarsy_scoring.analytics.analytics import BandCount, CategoryAverage, Distribution
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.web.api.browse import bands_for
@@ -60,36 +60,26 @@ def band_rows(
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryRow:
+def category_rows(
+    found: Distribution, registry: Iterable[Criteria]
+) -> list[tuple[str, list[tuple[CategoryAverage, float | None, list[float | None]]]]]:
     """
-    A category averaged over all totals and per band; None in a band whose scores lack the category.
+    Rows by criteria, because these are not comparable, in the order that the criteria define.
 
-    Args:
-        most: Highest possible value; None if the criteria are not configured here.
+    Returns:
+        The average over all totals, the highest possible value (None if the criteria are not configured
+        here), and the average in each band (None if no score in it has the category).
     """
-
-    category: str
-    average: float
-    count: int
-    most: float | None
-    by_band: list[float | None]
-
-
-def category_rows(found: Distribution, registry: Iterable[Criteria]) -> list[tuple[str, list[CategoryRow]]]:
-    """Rows by criteria, because these are not comparable, in the order that the criteria define."""
     # The highest value per category: points, or 1 for a rubric item.
     known = {c.name: {**c.max_points, **{item.id: 1.0 for item in c.rubric}} for c in registry}
     in_bands = [{(c.criteria, c.category): c.average for c in b.categories} for b in reversed(found.bands)]
-    by_criteria: defaultdict[str, dict[str, CategoryRow]] = defaultdict(dict)
+    by_criteria = defaultdict[str, dict[str, Any]](dict)
     for one in found.categories:
-        name = one.criteria or ""
-        most = known.get(name, {}).get(one.category, 0.0)
+        most = known.get(one.criteria or "", {}).get(one.category, 0.0)
         by_band = [averages.get((one.criteria, one.category)) for averages in in_bands]
         # Earlier criteria with that name may have allowed more points.
-        shown_most = most if one.average <= most else None
-        row = CategoryRow(one.category, one.average, one.count, shown_most, by_band)
-        by_criteria[name][one.category] = row
+        row = one, most if one.average <= most else None, by_band
+        by_criteria[one.criteria or ""][one.category] = row
     return [
         (name, list(in_order(rows, known.get(name, {})).values()))
         for name, rows in sorted(by_criteria.items())

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.labels import labels, review
-from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
-from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import form_fields, read_as
@@ -23,24 +23,23 @@ router = APIRouter(include_in_schema=False)
 _NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{1,2})?", re.ASCII)
 LABELS_SHOWN = 20
 CARDS_SHOWN = 4
-CARD_S = 2.0
 AGREES, OUTCOME = "agrees", "outcome:"
 
 
 @router.get("/review")
 async def review_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The scores of the review list, and the trust cards of the judges that gave them."""
+    """The scores of the review list, and the trust cards of the judges with most labels."""
     database = context_of(request).analytics.database
     found = await review.read_review(database)
-    cards = [await labels.trust_card_of(database, *judge) for judge in found.judges[:CARDS_SHOWN]]
+    cards = await labels.trust_cards(database)
     return await asyncio.to_thread(
         page,
         "review.html",
         here="/review",
         found=found,
         days=review.DAYS,
-        cards=cards,
-        more_cards=len(found.judges) > CARDS_SHOWN,
+        cards=cards[:CARDS_SHOWN],
+        more_cards=len(cards) > CARDS_SHOWN,
     )
 
 
@@ -80,44 +79,15 @@ def _read_number(text: str) -> float:
     return float(text.replace(",", "."))
 
 
-async def label_values(context: AppContext, document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """
-    Values of `labels.html` and of the trust card on the page of a score.
-
-    Args:
-        document: None: the session has no score.
-    """
-    nothing = {
-        "can_label": False,
-        "labels": [],
-        "has_more_labels": False,
-        "outcomes": [],
-        "card": None,
-    }
-    if document is None or document["status"] != "completed" or document["total_score"] is None:
-        return nothing
-    database = context.reader.database
+async def label_values(database: Database, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of `labels.html` on the page of a score."""
     subject = await labels.subject(database, document["score_id"])
-    if subject is None:
-        return nothing
-    judge = (document[name] or labels.UNKNOWN for name in ("criteria", "criteria_hash", "judge_fingerprint"))
+    if subject is None or not subject.can_be_labelled:
+        return {"can_label": False}
     given = await labels.of_score(database, subject.score_id, LABELS_SHOWN + 1)
     return {
         "can_label": True,
         "labels": given[:LABELS_SHOWN],
         "has_more_labels": len(given) > LABELS_SHOWN,
         "outcomes": [band.id for band in subject.bands],
-        **await _card_in_time(context, *judge),
     }
-
-
-async def _card_in_time(
-    context: AppContext, criteria: str, criteria_hash: str, fingerprint: str
-) -> dict[str, Any]:
-    """The trust card of a judge; None: it cannot be read now. The page of a score does not wait for it."""
-    database = context.analytics.database
-    try:
-        async with asyncio.timeout(CARD_S):
-            return {"card": await labels.trust_card_of(database, criteria, criteria_hash, fingerprint)}
-    except (DatabaseAway, TimeoutError):
-        return {"card": None}

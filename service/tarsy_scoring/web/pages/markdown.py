@@ -6,9 +6,8 @@ http and https links. A sanitizer then removes every tag and attribute outside a
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import nh3
 from markdown_it import MarkdownIt
@@ -32,7 +31,7 @@ def render(text: str, timeline: str = "", *, keeps_lines: bool = True) -> Markup
     """
     Markdown as HTML that is safe to show.
 
-    Raw HTML and images stay text. Links are http or https, without referrer and opener, and show their host.
+    Raw HTML and images stay text. Links are http or https, without referrer and opener; the style sheet prints their address.
     A text longer than `MAX_CHARACTERS` is shown unformatted.
 
     Args:
@@ -69,40 +68,13 @@ def _lower_headings(state: StateCore) -> None:
 
 def _link_citations(state: StateCore) -> None:
     timeline: str = state.env.get("timeline", "")
-    for token in state.tokens:
-        if timeline and token.type == "inline" and token.children:
-            token.children = _with_links(token.children, timeline)
-
-
-def _show_hosts(state: StateCore) -> None:
-    """Write the host behind each link, whose text may name another one."""
-    for token in state.tokens:
-        if token.type == "inline" and token.children:
-            token.children = [shown for child in _hosts_of(token.children) for shown in child]
-
-
-def _hosts_of(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
-    host = None
-    for token in tokens:
-        if token.type == "link_open":
-            host = None if token.markup == "autolink" else _host(str(token.attrGet("href")))
-        yield (token, _text(f" ({host})")) if token.type == "link_close" and host else (token,)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
-
-
-def _with_links(tokens: Sequence[Token], timeline: str) -> list[Token]:
-    linked: list[Token] = []
-    depth = 0
-    for token in tokens:
-        depth += (token.type == "link_open") - (token.type == "link_close")
-        linked += _split(token.content, timeline) if token.type == "text" and not depth else [token]
-    return linked
+    for token in state.tokens if timeline else ():
+        linked: list[Token] = []
+        depth = 0
+        for child in token.children or ():
+            depth += (child.type == "link_open") - (child.type == "link_close")
+            linked += _split(child.content, timeline) if child.type == "text" and not depth else [child]
+        token.children = linked
 
 
 def _split(text: str, timeline: str) -> Iterator[Token]:
@@ -126,7 +98,6 @@ def _parser(*, breaks: bool) -> MarkdownIt:
     parser.disable("image")
     parser.validateLink = _is_address  # type: ignore[method-assign]
     parser.core.ruler.push("headings", _lower_headings)
-    parser.core.ruler.push("hosts", _show_hosts)
     parser.core.ruler.push("citations", _link_citations)
     return parser
 

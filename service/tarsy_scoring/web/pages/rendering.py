@@ -8,7 +8,6 @@ HTML.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -108,12 +107,7 @@ def count(number: int | None) -> str:
 
 def points(number: float | None) -> str:
     """At most two decimals, and none for a whole number."""
-    return "–" if number is None else exactly(round(number, 2))
-
-
-def exactly(number: float) -> str:
-    """All given decimals, without exponent; -0 is 0. For numbers that users entered."""
-    return f"{Decimal(repr(number + 0.0)).normalize():f}"
+    return "–" if number is None else f"{round(number, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
 
 
 def usd(amount: float | None) -> str:
@@ -168,7 +162,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    filters = (when, percent, count, points, exactly, usd, seconds, coordinate, capitalize_first, spelt)
+    filters = (when, percent, count, points, usd, seconds, coordinate, capitalize_first, spelt)
     environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": render}
     environment.globals |= {
         "static": assets.address_of,

@@ -10,7 +10,6 @@ from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.scores.reader import references_of
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import labelling
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession, read_session
 
@@ -42,8 +41,8 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         references_of(database, [session_id]),
         _values_of_score(context, document),
     )
-    if document is None:
-        _require_readable(context, session_id, session)
+    if document is None and isinstance(session, UnreadableSession) and not session.is_running:
+        raise session.problem(session_id, has_score=False)
     shown = session if isinstance(session, SessionTexts) else None
     score = f"score={document['score_id']}&" if document else ""
     return {
@@ -53,7 +52,7 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         "info": session_facts(row or {}, shown),
         "timeline": f"/sessions/{session_id}/timeline?{score}" if shown else "",
         "newest": next(iter(production or ()), None),
-        "history": with_changes((history or [])[:HISTORY_SHOWN]),
+        "history": with_earlier((history or [])[:HISTORY_SHOWN]),
         "has_more": len(history or ()) > HISTORY_SHOWN,
         "newest_reference": next(iter(references.get(session_id, ())), None),
         "criteria_names": sorted(context.policy.hashes),
@@ -61,18 +60,6 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         "max_reply_characters": MAX_REPLY_CHARACTERS,
         **of_score,
     }
-
-
-def _require_readable(
-    context: AppContext, session_id: str, session: SessionTexts | UnreadableSession
-) -> None:
-    """Refuse a session that has neither a score nor a timeline. Raises: Problem: 404, 503."""
-    if isinstance(session, SessionTexts) or session.is_running:
-        return
-    if session.is_gone or context.source is None:
-        raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
-    detail = f"the session {session_id} cannot be shown: {session.reason}"
-    raise Problem(503, "Session not readable", detail)
 
 
 def session_facts(row: Mapping[str, Any], session: SessionTexts | None) -> dict[str, Any]:
@@ -96,7 +83,7 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
         _requested_by(context, document),
         stored_references.text_of(database, score_id),
         find_criteria(context, criteria_hash or ""),
-        labelling.label_values(context, document),
+        labelling.label_values(database, document),
     )
     content = judged["content"] if judged else {}
     known = context.registry.get(criteria) if criteria in context.registry else None
@@ -105,19 +92,11 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
         "turns": turns or (),
         "requested_by": requested_by,
         "judged_against": judged_against,
-        "current_hash": context.policy.current_hash(criteria, document["chain_id"]),
         "meaning_of_total": known.meaning if known else None,
         "meanings": known.failure_vocabulary if known else {},
-        **judged_by(content),
-        **labels,
-    }
-
-
-def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`max_points` per category and `weights` per rubric item."""
-    return {
         "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
         "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
+        **labels,
     }
 
 
@@ -154,19 +133,12 @@ def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
     return {name: values[name] for name in dict.fromkeys([*first, *values])}
 
 
-def with_changes(history: Sequence[Document]) -> list[tuple[Document, str | None, UUID | None]]:
-    """
-    Each score with what it can be compared with.
-
-    The first is the earlier hash under the same criteria name; None if that did not change.
-    The second is the completed score before; None if this one is not completed or the first.
-    """
-    shown: list[tuple[Document, str | None, UUID | None]] = []
+def with_earlier(history: Sequence[Document]) -> list[tuple[Document, UUID | None]]:
+    """Each score with the completed one before; None: this one is not completed, or the first."""
+    shown: list[tuple[Document, UUID | None]] = []
     for place, score in enumerate(history):
-        earlier = history[place + 1 :]
-        same = (d["criteria_hash"] for d in earlier if d["criteria"] == score["criteria"])
-        before = next(filter(None, same), None)
-        changed = before if score["criteria_hash"] and before != score["criteria_hash"] else None
-        completed = (d["score_id"] for d in earlier if d["status"] == score["status"] == "completed")
-        shown.append((score, changed, next(completed, None)))
+        earlier = (
+            d["score_id"] for d in history[place + 1 :] if d["status"] == score["status"] == "completed"
+        )
+        shown.append((score, next(earlier, None)))
     return shown

@@ -13,10 +13,12 @@ from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionToo
 from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.edge.semaphore import QueueFull
 
 T = TypeVar("T")
 
+RETRY_S = 10
 READ_S = 5.0  # after this the page is shown without the session
 MAX_TEXT_CHARACTERS = 50_000
 MAX_REASON_CHARACTERS = 500
@@ -48,6 +50,22 @@ class UnreadableSession:
     is_gone: bool = False
     is_running: bool = False
     may_return: bool = False
+
+    def problem(self, session_id: str, *, has_score: bool) -> Problem:
+        """The answer where a page consists of the session alone."""
+        if self.is_running:
+            detail = f"{self.reason}; its timeline can be read when it has ended"
+            return Problem(409, "Session has not ended", detail)
+        if self.is_gone and not has_score:
+            return Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
+        kept = (
+            "its scores and their analyses are kept: the page of the session shows them" if has_score else ""
+        )
+        why = f"the session {session_id} cannot be shown: {self.reason}"
+        detail = "; ".join(filter(None, (why, kept, self.advice)))
+        if self.may_return:
+            return Problem(503, "Session not readable", detail, headers={"Retry-After": str(RETRY_S)})
+        return Problem(404, "Session not readable", detail)
 
 
 async def read_session(context: AppContext, session_id: str) -> SessionTexts | UnreadableSession:

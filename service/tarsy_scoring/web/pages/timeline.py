@@ -5,7 +5,6 @@ The timeline page: everything that the judge read, marked with what a score says
 import asyncio
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -20,7 +19,7 @@ from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.pages.session import UnreadableSession, read_with
-from tarsy_scoring.web.pages.timeline_view import ShownTimeline, marks_of, show_timeline
+from tarsy_scoring.web.pages.timeline_view import marks_of, show_timeline
 from tarsy_scoring.web.queries import TimelineQuery, read_form
 
 router = APIRouter(include_in_schema=False)
@@ -31,7 +30,6 @@ SHOWN = {
     "cited": "what the judge cites",
     "suspicious": "suspicious text",
 }
-RETRY_S = 10
 
 
 @router.get("/sessions/{session_id}/timeline")
@@ -50,8 +48,7 @@ async def timeline_page(request: Request, caller: Admitted, session_id: SessionI
     document = await _marking_score(context, session_id, form.query.score)
     audit.log_read("session", by=caller.name, session_id=session_id)
     found = await _read(context, session_id, form.query, document)
-    score = {"score": str(document["score_id"])} if document else {}
-    filters = {name: form.values[name] for name in ("agent", "tool", "show") if form.values[name]}
+    plain = f"/sessions/{session_id}/timeline?" + (f"score={document['score_id']}&" if document else "")
     return await asyncio.to_thread(  # rendering many entries would block the event loop
         page,
         "timeline.html",
@@ -60,20 +57,11 @@ async def timeline_page(request: Request, caller: Admitted, session_id: SessionI
         doc=document,
         timeline=found,
         form=form.values,
-        choices={
-            "show": list(SHOWN.items()),
-            "agent": [(name, name) for name in found.agents],
-            "tool": [(name, f"{name} ({calls:,})") for name, calls in found.tools],
-        },
-        is_narrowed=bool(filters),
-        kept=_address(session_id, score | filters),
-        plain=_address(session_id, score),
+        shown=SHOWN,
+        # Addresses to which the next field is appended.
+        kept=plain + (f"show={form.query.show}&" if form.query.show else ""),
+        plain=plain,
     )
-
-
-def _address(session_id: str, fields: dict[str, str]) -> str:
-    """Start an address that keeps these fields; the next one can be appended."""
-    return f"/sessions/{session_id}/timeline?" + "".join(f"{urlencode([field])}&" for field in fields.items())
 
 
 async def _marking_score(
@@ -91,7 +79,7 @@ async def _marking_score(
 
 async def _read(
     context: AppContext, session_id: str, query: TimelineQuery, document: dict[str, Any] | None
-) -> ShownTimeline:
+) -> dict[str, Any]:
     reference, cut = None, ()
     if document is not None:
         cut = (document["coverage"] or {}).get("cut_entries", ())
@@ -99,27 +87,11 @@ async def _read(
             reference = await stored_references.text_of(context.reader.database, document["score_id"])
     extra_patterns = context.settings.config.masking_patterns
 
-    def show(timeline: Timeline) -> ShownTimeline:
+    def show(timeline: Timeline) -> dict[str, Any]:
         shown = replace(timeline, reference=reference)
         return show_timeline(shown, query, marks_of(document), cut, extra_patterns)
 
     found = await read_with(show, context, session_id)
     if isinstance(found, UnreadableSession):
-        raise _unreadable(session_id, found, has_score=document is not None)
+        raise found.problem(session_id, has_score=document is not None)
     return found
-
-
-def _unreadable(session_id: str, found: UnreadableSession, *, has_score: bool) -> Problem:
-    """Why there is no timeline, and what the reader can do."""
-    kept = "; its scores and their analyses are kept: the page of the session shows them" if has_score else ""
-    if found.is_running:
-        return Problem(
-            409, "Session has not ended", f"{found.reason}; its timeline can be read when it has ended"
-        )
-    if found.is_gone and not has_score:
-        return Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
-    detail = f"the timeline of {session_id} cannot be shown: {found.reason}{kept}"
-    detail += f"; {found.advice}" if found.advice else ""
-    if found.may_return:
-        return Problem(503, "Timeline not readable", detail, headers={"Retry-After": str(RETRY_S)})
-    return Problem(404, "No timeline", detail)

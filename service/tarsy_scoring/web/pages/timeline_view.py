@@ -5,7 +5,7 @@ A page holds some entries, each with beginning and end, so that it does not grow
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -25,7 +25,6 @@ ENTRIES_SHOWN = 100  # on one page
 TEXT_CHARACTERS, OPENED_CHARACTERS = 3_000, 200_000  # shown per entry; of the opened one
 HEAD_SHARE = 2 / 3  # the end gets the rest
 MAX_SENTENCES, MAX_SENTENCE_CHARACTERS = 5, 300  # shown per entry
-MAX_CHOICES, MAX_CHOICE_CHARACTERS = 200, 255  # agents and tools in the form; it may send as many characters
 MAX_IDS = 100  # cited ids above the list
 MAX_NOT_SHOWN = 50
 OUTSIDE = "Outside of stages"
@@ -50,85 +49,15 @@ class Marks:
             self.sentences.append((place, sentence))
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    """
-    An entry on the page.
-
-    Args:
-        head: The text, or the beginning if characters are `left_out` before `tail`.
-        was_cut: Whether it was shortened for the judge.
-        is_opened: Whether the reader asked for this entry.
-        is_suspicious: Whether it holds text that tries to steer the judge.
-    """
-
-    entry_id: str
-    label: str
-    facts: EntryFacts
-    head: str
-    tail: str
-    left_out: int
-    marks: Marks | None
-    was_cut: bool
-    is_opened: bool
-    is_suspicious: bool
-
-    @property
-    def place(self) -> str:
-        """Stage and agent in words."""
-        return " · ".join(filter(None, (self.facts.stage, self.facts.execution))) or OUTSIDE
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTimeline:
-    """
-    What the page shows.
-
-    Args:
-        entries: Those on this page, in order.
-        first: Place of the first one among all that match, from 1; 0 without any.
-        matching, total: How many entries match, and how many there are.
-        previous_at, next_at: First entry on the page before and after; None: there is no such page.
-        agents: Agent names, in order.
-        tools: Called tools, sorted, with their calls.
-        cited, not_there: Ids that the score cites, which the session has or does not have.
-        suspicious: Ids of entries whose text tries to steer the judge.
-        not_shown: What the judge was not shown, in words.
-        is_at_missing: The entry to open does not match, or does not exist.
-    """
-
-    status: str
-    alert_type: str | None
-    has_real_times: bool
-    entries: Sequence[TimelineEntry]
-    first: int
-    matching: int
-    total: int
-    previous_at: str | None
-    next_at: str | None
-    agents: Sequence[str]
-    tools: Sequence[tuple[str, int]]
-    cited: Sequence[str]
-    not_there: Sequence[str]
-    suspicious: Sequence[str]
-    not_shown: Sequence[str]
-    is_at_missing: bool
-
-    @property
-    def sections(self) -> list[tuple[str, list[TimelineEntry]]]:
-        """The entries grouped by stage and agent."""
-        return [(place, list(entries)) for place, entries in groupby(self.entries, lambda entry: entry.place)]
-
-
 def show_timeline(
     timeline: Timeline,
     query: TimelineQuery,
     marks: Mapping[str, Marks],
     cut: Collection[str] = (),
     extra_patterns: Mapping[str, str] = MappingProxyType({}),
-) -> ShownTimeline:
+) -> dict[str, Any]:
     """
-    One page with entries that match. Blocks for a time that grows with the session.
+    Values for one page with entries that match. Blocks for a time that grows with the session.
 
     Args:
         marks: What the score says about entries, by id.
@@ -139,58 +68,52 @@ def show_timeline(
     rendering = Rendering(timeline, sanitizer)
     facts = rendering.facts
     suspicious = {injection.entry for injection in sanitizer.injections}
-    wanted = {"cited": marks, "suspicious": suspicious}.get(query.show or "", facts)
-    matching = [entry for entry, one in facts.items() if entry in wanted and _matches(one, query)]
+    failed = {entry for entry, one in facts.items() if one.failed}
+    wanted = {"cited": marks, "suspicious": suspicious, "errors": failed}.get(query.show or "", facts)
+    matching = [entry for entry in facts if entry in wanted]
     start = _start_of_page(matching, query.at)
     of_page = matching[start : start + ENTRIES_SHOWN]
     labels, texts = _texts(rendering, of_page)
 
-    def shown(entry: str) -> TimelineEntry:
+    def shown(entry: str) -> dict[str, Any]:
         is_opened = entry == query.at
         head, tail, left_out = _shortened(texts[entry], OPENED_CHARACTERS if is_opened else TEXT_CHARACTERS)
-        mark, is_bad = marks.get(entry), entry in suspicious
-        return TimelineEntry(
-            entry, labels[entry], facts[entry], head, tail, left_out, mark, entry in cut, is_opened, is_bad
-        )
+        return {
+            "entry_id": entry,
+            "label": labels[entry],
+            "facts": facts[entry],
+            "head": head,
+            "tail": tail,
+            "left_out": left_out,
+            "marks": marks.get(entry),
+            "was_cut": entry in cut,
+            "is_opened": is_opened,
+            "is_suspicious": entry in suspicious,
+        }
 
-    return ShownTimeline(
-        status=timeline.status,
-        alert_type=timeline.alert_type,
-        has_real_times=timeline.has_real_times,
-        entries=[shown(entry) for entry in of_page],
-        first=start + 1 if of_page else 0,
-        matching=len(matching),
-        total=len(facts),
-        previous_at=next(iter(matching[max(0, start - ENTRIES_SHOWN) : start]), None),
-        next_at=next(iter(matching[start + ENTRIES_SHOWN :]), None),
-        agents=_agents(facts),
-        tools=_tools(facts),
-        cited=_listed(facts, marks),
-        not_there=_listed(sorted(marks, key=lambda entry: int(entry[1:])), marks.keys() - facts.keys()),
-        suspicious=_listed(facts, suspicious),
-        not_shown=rendering.not_shown[:MAX_NOT_SHOWN],
-        is_at_missing=query.at is not None and query.at not in of_page,
-    )
-
-
-def _listed(entries: Iterable[str], wanted: Collection[str]) -> list[str]:
-    return [entry for entry in entries if entry in wanted][:MAX_IDS]
-
-
-def _agents(facts: Mapping[str, EntryFacts]) -> list[str]:
-    return list(dict.fromkeys(_choice(one.agent) for one in facts.values() if one.agent))[:MAX_CHOICES]
-
-
-def _choice(name: str) -> str:
-    return name[:MAX_CHOICE_CHARACTERS].strip()
+    sections = groupby(of_page, lambda entry: _place(facts[entry]))
+    return {
+        "status": timeline.status,
+        "alert_type": timeline.alert_type,
+        "has_real_times": timeline.has_real_times,
+        "sections": [(place, [shown(entry) for entry in entries]) for place, entries in sections],
+        "first": start + 1,
+        "last": start + len(of_page),
+        "matching": len(matching),
+        "total": len(facts),
+        "previous_at": next(iter(matching[max(0, start - ENTRIES_SHOWN) : start]), None),
+        "next_at": next(iter(matching[start + ENTRIES_SHOWN :]), None),
+        "cited": [entry for entry in facts if entry in marks][:MAX_IDS],
+        "not_there": sorted(marks.keys() - facts.keys(), key=lambda entry: int(entry[1:]))[:MAX_IDS],
+        "suspicious": [entry for entry in facts if entry in suspicious][:MAX_IDS],
+        "not_shown": rendering.not_shown[:MAX_NOT_SHOWN],
+        "is_at_missing": query.at is not None and query.at not in of_page,
+    }
 
 
-def _matches(facts: EntryFacts, query: TimelineQuery) -> bool:
-    return (
-        query.agent in (None, _choice(facts.agent))
-        and query.tool in (None, _choice(facts.tool))
-        and (query.show != "errors" or facts.failed)
-    )
+def _place(facts: EntryFacts) -> str:
+    """Stage and agent in words."""
+    return " · ".join(filter(None, (facts.stage, facts.execution))) or OUTSIDE
 
 
 def _start_of_page(matching: Sequence[str], at: str | None) -> int:
@@ -200,14 +123,6 @@ def _start_of_page(matching: Sequence[str], at: str | None) -> int:
     places = (place for place, entry in enumerate(matching) if int(entry[1:]) >= int(at[1:]))
     place = next(places, len(matching) - 1)
     return place - place % ENTRIES_SHOWN
-
-
-def _tools(facts: Mapping[str, EntryFacts]) -> list[tuple[str, int]]:
-    calls: dict[str, int] = {}
-    for one in facts.values():
-        if one.tool:
-            calls[_choice(one.tool)] = calls.get(_choice(one.tool), 0) + 1
-    return sorted(calls.items())[:MAX_CHOICES]
 
 
 def _texts(rendering: Rendering, entries: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:

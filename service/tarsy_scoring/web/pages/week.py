@@ -42,7 +42,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         today=today,
         days=DAYS,
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
-        to_label=(await review.read_review(database)).to_label,
+        to_label=(await review.read_review(database))["to_label"],
         unread=letters.by_state.get("open", 0),
         pauses=await read_pauses(database),
         failed=await read_failed(database, midnight(week.since)),
