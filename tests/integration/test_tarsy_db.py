@@ -132,8 +132,6 @@ FROM generate_series(1, 10000) n, (SELECT execution_id FROM agent_executions LIM
     "growth",
     [
         pytest.param(f"UPDATE alert_sessions SET alert_data = {LARGE_TEXT}", id="alert"),
-        pytest.param(f"UPDATE alert_sessions SET labels = {LARGE_JSON}", id="labels"),
-        pytest.param(f"UPDATE agent_executions SET task = {LARGE_TEXT}", id="task"),
         pytest.param(f"UPDATE timeline_events SET content = {LARGE_TEXT}", id="events"),
         pytest.param(f"UPDATE timeline_events SET metadata = {LARGE_JSON}", id="metadata"),
         pytest.param(f"UPDATE mcp_interactions SET available_tools = {LARGE_JSON}", id="tools"),

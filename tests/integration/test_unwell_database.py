@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders import Scoring, connected
-from infrastructure import Postgres, wait_until
+from infrastructure import Postgres
 from pooler import TransactionPooler
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
@@ -116,25 +116,6 @@ async def test_a_server_error_that_may_last_is_tried_a_few_times(database: Datab
     assert isinstance(end.__cause__, asyncpg.PostgresError)
     assert end.__cause__.sqlstate == state
     assert tries == TRIES
-
-
-@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
-async def test_work_that_an_operator_interrupts_is_repeated(database: Database, database_url: str, how: str) -> None:
-    begun: list[int] = []
-
-    async def work(connection: Connection) -> str:
-        begun.append(await connection.fetchval("SELECT pg_backend_pid()"))
-        await connection.execute("SELECT pg_sleep($1)", 60.0 if len(begun) == 1 else 0.0)
-        return "done"
-
-    working = asyncio.create_task(database.persist(work))
-    asleep = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-    async with connected(database_url) as operator:
-        pid = await wait_until(lambda: operator.fetchval(asleep), 30, "the work sleeps")
-        await operator.execute(f"SELECT {how}($1)", pid)
-
-    assert await asyncio.wait_for(working, 30) == "done"
-    assert len(begun) == 2
 
 
 async def test_a_database_that_allows_no_connections_is_waited_for(
