@@ -76,11 +76,3 @@ def test_wrong_arguments_exit_with_two(run: Run, arguments: list[str], told: str
     assert ended.exit_code == 2
     assert told in ended.stderr
     assert pauses_of(run("pause", "--list", "--json")) == []
-
-
-def test_a_pause_outlives_its_provider(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider that was removed from the configuration can still be resumed."""
-    run("pause", "--provider", "spare")
-    monkeypatch.delenv("SCORING_CONFIG")
-
-    assert json.loads(run("resume", "--provider", "spare", "--json").stdout)["lifted"] == 1

@@ -15,6 +15,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.wiring import Parts
 
@@ -48,7 +49,7 @@ def pause(
         if not only_list:
             await audited(parts.database, "pause", chain=chain, provider=provider)
             await parts.limits.pause(chain, provider, asker(), reason)
-        return await parts.limits.pauses()
+        return await read_pauses(parts.database)
 
     pauses = run_on_parts(work, settings)
     if as_json:
@@ -76,7 +77,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
 
     async def work(parts: Parts) -> tuple[int, list[Pause]]:
         await audited(parts.database, "resume", chain=chain, provider=provider)
-        return await parts.limits.resume(chain, provider), await parts.limits.pauses()
+        return await parts.limits.resume(chain, provider), await read_pauses(parts.database)
 
     lifted, left = run_on_parts(work, settings)
     if as_json:

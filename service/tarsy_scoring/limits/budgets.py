@@ -9,9 +9,8 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 
-SETTLED_WITHIN_S = (
-    60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
-)
+# After the call deadline; an older reservation was abandoned and is unlikely to be released.
+SETTLED_WITHIN_S = 60.0
 NO_PRICE = "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
 
 

@@ -7,16 +7,13 @@ reservation that is never settled (cancel, crash) stays charged at the maximum. 
 failures, neither `admit` nor `settle` touches the database.
 """
 
-import asyncio
-import math
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from uuid import UUID
 
 import asyncpg
 import structlog
@@ -60,7 +57,7 @@ ORDER BY since, chain_id, provider
 """
 
 TODAY = """
-SELECT scope, chain_id, charged_usd, reserved_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
+SELECT scope, chain_id, charged_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
 """
 
 PAUSE = """
@@ -88,14 +85,6 @@ RETURNING p.*, clock_timestamp() AS read_at
 # --- the limits ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A permit that a caller awaits; `is_wanted` becomes false when that caller is cancelled."""
-
-    permit: Permit
-    is_wanted: bool = True
-
-
 class Limits:
     """
     Admits judge calls and records their results. One instance per process.
@@ -119,11 +108,9 @@ class Limits:
         self._least_usd = least_usd or {}
         self._clock = (NEVER, time.monotonic())
         self._states: dict[str, ProviderState] = {}
-        self._learned_at: dict[str, float] = {}
         self._full_until: dict[str, float] = {}  # our rate windows, by the monotonic clock
         self._pauses: list[Pause] = []
         self._charged: dict[tuple[str, str], Decimal] = {}
-        self._reserved: dict[tuple[str, str], Decimal] = {}  # the part that calls have not used
         self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
         self._admissions = Batcher(self._admit_all)
         self._settlements = Batcher(self._settle_all)
@@ -132,7 +119,6 @@ class Limits:
 
     async def refresh(self) -> None:
         """Read pauses, circuits and budgets. Raises: DatabaseAway: the previous state stays in force."""
-        started = time.monotonic()
         config = self._settings.config
         has_budgets = any(self._has_budget(chain) for chain in (config.defaults, *config.chains.values()))
 
@@ -142,12 +128,9 @@ class Limits:
             return states, pauses, await connection.fetch(self._database.sql(TODAY)) if has_budgets else []
 
         states, pauses, days = await self._database.once(look)
-        # A transaction in this process may have committed a newer state after this read began.
-        news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
-        self._learn(ProviderState.of(r) for r in news)
+        self._learn(ProviderState.of(r) for r in states)
         self._pauses = [Pause(**r) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
-        self._reserved = {(r["scope"], r["chain_id"]): r["reserved_usd"] for r in days}
 
     async def refreshed_standings(self) -> Standings:
         """Refresh, then return every chain's standing. Raises: DatabaseAway."""
@@ -164,30 +147,21 @@ class Limits:
         states = {name: self._states.get(name) for name in self._providers}
         return {name: state.kind if state is not None else None for name, state in states.items()}
 
-    def budget_shares(self) -> dict[tuple[str, str], tuple[float, float]]:
+    def budget_shares(self) -> dict[tuple[str, str], float]:
         """
-        Share spent or reserved today per budget, at the last refresh, and the reserved part.
-
-        The first may exceed 1. A zero budget counts as spent.
+        Share spent or reserved today per budget, at the last refresh. It may exceed 1.
 
         Returns:
             Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a
-                chain.
+                chain. A zero budget counts as spent.
         """
         config = self._settings.config
         charged = {chain for scope, chain in self._charged if scope == "chain"}
         limits = {("all", ""): config.budget.daily_usd}
-        limits |= {
-            ("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}
-        }
-
-        def share(amounts: Mapping[tuple[str, str], Decimal], key: tuple[str, str], limit: float) -> float:
-            return float(amounts.get(key, Decimal()) / exact_usd(limit))
-
+        for chain in {"", *config.chains, *charged}:
+            limits["chain", chain] = self._settings.chain(chain).daily_budget_usd
         return {
-            key: (share(self._charged, key, limit), share(self._reserved, key, limit))
-            if limit
-            else (1.0, 0.0)
+            key: float(self._charged.get(key, Decimal()) / exact_usd(limit)) if limit else 1.0
             for key, limit in limits.items()
             if limit is not None
         }
@@ -217,17 +191,14 @@ class Limits:
         self._database.notify("scores")
         return len(lifted)
 
-    async def pauses(self) -> list[Pause]:
-        """All pauses, oldest first. Raises: DatabaseAway."""
-        return await read_pauses(self._database)
-
     # --- one call ----------------------------------------------------------------------------------------
 
     async def admit(self, call: Call) -> Permit:
         """
         Reserve permission for one call. Waits for the database where one is needed.
 
-        A cancellation during the commit leaves the call counted and charged at the maximum.
+        After a cancel, and after a commit whose reply was lost, a call that is not made may stay counted and
+        charged at the maximum.
 
         Raises:
             Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must
@@ -240,7 +211,6 @@ class Limits:
         permit = Permit(
             uuid.uuid4(),
             call,
-            usd=call.most_usd,
             is_probe=state is not None and state.kind is not None,
             is_counted=provider.requests_per_minute is not None or provider.tokens_per_minute is not None,
             is_charged=self._has_budget(self._settings.chain(call.chain_id)),
@@ -249,12 +219,7 @@ class Limits:
             raise ConfigurationError(NO_PRICE.format(call.provider))
         if not (permit.is_probe or permit.is_counted or permit.is_charged):
             return permit
-        asked = _Asked(permit)
-        try:
-            answer = await self._admissions.submit(asked)
-        except asyncio.CancelledError:
-            asked.is_wanted = False
-            raise
+        answer = await self._admissions.submit(permit)
         if isinstance(answer, ScoringError):
             raise answer
         return answer
@@ -311,19 +276,14 @@ class Limits:
 
     # --- transactions ------------------------------------------------------------------------------------
 
-    async def _admit_all(self, asked: Sequence[_Asked]) -> Sequence[Permit | WaitFor]:
+    async def _admit_all(self, asked: Sequence[Permit]) -> Sequence[Permit | WaitFor]:
         """Decide many calls in one transaction, in the order requested."""
-        is_repeat = False
 
-        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], LockedState]:
-            nonlocal is_repeat
-            permits = [a.permit for a in asked if a.is_wanted]
+        async def work(connection: Connection) -> tuple[list[Permit | WaitFor], LockedState]:
+            # Under new ids: an earlier try may have been committed although the reply was lost.
+            permits = [replace(permit, permit_id=uuid.uuid4()) for permit in asked]
             locked = await self._tables.open(connection, permits)
-            known = await self._tables.known(connection, permits, locked) if is_repeat else set()
-            is_repeat = True
-            answers = {
-                p.permit_id: locked.recall(p) if p.permit_id in known else locked.decide(p) for p in permits
-            }
+            answers = [locked.decide(permit) for permit in permits]
             await self._tables.close(connection, locked)
             return answers, locked
 
@@ -331,7 +291,7 @@ class Limits:
         self._learn(locked.states.values())
         for provider, free_at in locked.full_until.items():
             self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
-        return [answers.get(a.permit.permit_id, a.permit) for a in asked]
+        return answers
 
     async def _settle_all(self, settled: Sequence[tuple[Permit, Result]]) -> Sequence[None]:
         """Write many calls' results in one transaction."""
@@ -376,7 +336,6 @@ class Limits:
     def _learn(self, states: Iterable[ProviderState]) -> None:
         for state in states:
             self._states[state.provider] = state
-            self._learned_at[state.provider] = time.monotonic()
             self._clock = (state.read_at, time.monotonic())
 
     def _pause_of(self, chain_id: str | None, provider: str | None) -> Pause | None:

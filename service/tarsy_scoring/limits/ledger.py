@@ -27,8 +27,7 @@ RETURNING p.*, clock_timestamp() AS read_at
 SAVE_PROVIDERS = """
 UPDATE {schema}.provider_states p SET
   failed_calls = v.failed_calls, kind = v.kind, open_until = v.open_until, cool_down_s = v.cool_down_s,
-  reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until,
-  first_in_line = v.first_in_line, in_line_since = v.in_line_since, in_line_until = v.in_line_until
+  reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until
 FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
 """
 
@@ -95,11 +94,6 @@ WHERE c.charge_id = s.charge_id AND c.settled_usd IS NULL
 RETURNING c.day, c.chain_id, c.reserved_usd, c.settled_usd
 """
 
-KNOWN_CALLS = """
-SELECT call_id FROM {schema}.provider_calls WHERE call_id = ANY($1::uuid[])
-UNION SELECT charge_id FROM {schema}.budget_charges WHERE charge_id = ANY($1::uuid[])
-"""
-
 
 class LimitTables:
     """Runs inside transactions that `Limits` opens, and keeps no state."""
@@ -151,13 +145,6 @@ class LimitTables:
             rows = await connection.fetch(self._database.sql(READ_WINDOW), provider, since)
             window.calls = [(r["called_at"], r["tokens"]) for r in rows]
         return window
-
-    async def known(
-        self, connection: Connection, permits: Iterable[Permit], locked: LockedState
-    ) -> set[UUID]:
-        """Permits that an earlier transaction stored and whose commit reply was lost."""
-        rows = await connection.fetch(self._database.sql(KNOWN_CALLS), [p.permit_id for p in permits])
-        return {r["call_id"] for r in rows} | {s.probe_id for s in locked.states.values() if s.probe_id}
 
     async def close(self, connection: Connection, locked: LockedState) -> None:
         """Write the decisions."""

@@ -32,9 +32,6 @@ FAILURES_TO_OPEN = 5
 COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
 PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before the timeout
 WINDOW = timedelta(seconds=60)
-# A call that is refused for being large becomes first in line. After PATIENCE smaller calls wait for it.
-# It loses that place GRACE after the window should have room.
-PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
@@ -63,16 +60,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """
-    Permission for one call, with the reservations that hold until it is settled.
-
-    Args:
-        usd: Reserved in the budgets; None where prices are unknown.
-    """
+    """Permission for one call, with the reservations that hold until it is settled."""
 
     permit_id: UUID
     call: Call
-    usd: float | None = None
     is_probe: bool = False
     is_counted: bool = False
     is_charged: bool = False
@@ -198,9 +189,6 @@ class ProviderState:
     probe_id: UUID | None = None
     probe_until: datetime | None = None
     blocked_until: datetime | None = None
-    first_in_line: UUID | None = None
-    in_line_since: datetime | None = None
-    in_line_until: datetime | None = None
 
     @classmethod
     def of(cls, row: Any) -> "ProviderState":
@@ -248,15 +236,12 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
         return state
     if result.is_refused and not result.opens:
         return replace(state, probe_id=None, probe_until=None)
-    closed = replace(
-        state,
-        failed_calls=(),
-        kind=None,
-        open_until=None,
-        cool_down_s=0.0,
-        reason="",
-        probe_id=None,
-        probe_until=None,
+    closed = ProviderState(
+        state.provider,
+        state.read_at,
+        state.token_factor,
+        state.token_model,
+        blocked_until=state.blocked_until,
     )
     if not (result.failed or result.opens):
         return closed
@@ -342,11 +327,6 @@ class LockedState:
         """Providers whose state changed since they were locked."""
         return [state for name, state in self.states.items() if state != self.as_locked[name]]
 
-    def recall(self, permit: Permit) -> Permit:
-        """Restore a permit that an earlier transaction granted and whose commit reply was lost."""
-        state = self.states.get(permit.call.provider)
-        return replace(permit, is_probe=state is not None and state.probe_id == permit.permit_id)
-
     def decide(self, permit: Permit) -> Permit | WaitFor:
         """Admit the call and reserve rate and money for it, or return the reason for refusing it."""
         state = self.states.get(permit.call.provider)
@@ -357,29 +337,23 @@ class LockedState:
         return refusal or self._admit(permit)
 
     def _over_rate(self, call: Call) -> RateLimited | None:
-        """The refusal if the call exceeds the rate limits; may put the call first in line."""
-        state, window = self.states[call.provider], self.windows[call.provider]
-        now = state.read_at
-        is_others = state.first_in_line is not None and state.first_in_line != call.score_id
-        is_held = is_others and _seconds(state.in_line_until, now) > 0
+        """The refusal if the call exceeds the rate limits."""
+        window = self.windows[call.provider]
         if window.has_room(call.tokens):
-            if not (is_held and state.in_line_since is not None and now - state.in_line_since >= PATIENCE):
-                return None
-            return _too_fast(call.provider, _seconds(state.in_line_until, now))
-        free_at = window.free_at(call.tokens)
-        if not is_held and window.has_room(0):  # refused for being large
-            since = now if is_others or _seconds(state.in_line_until, now) == 0 else state.in_line_since
-            place = {"first_in_line": call.score_id, "in_line_since": since, "in_line_until": free_at + GRACE}
-            self.states[call.provider] = replace(state, **place)  # type: ignore[arg-type]  # of three columns
-        # No call fits into so little room, so the claim need not try before `free_at`.
+            return None
+        # No call fits into less room than a full reply takes, so the claim need not try before.
         least = window.limits.max_reply_tokens
         if not window.has_room(least):
             self.full_until[call.provider] = window.free_at(least)
-        return _too_fast(call.provider, _seconds(free_at, now))
+        due_s = _seconds(window.free_at(call.tokens), self.states[call.provider].read_at)
+        return RateLimited(
+            f"the provider {call.provider!r} has reached its requests_per_minute or tokens_per_minute",
+            max(due_s, SHORTEST_DUE_S),
+        )
 
     def _over_budget(self, permit: Permit) -> BudgetExhausted | None:
         """The refusal if some budget has less left than the call reserves."""
-        usd = exact_usd(permit.usd or 0.0)
+        usd = exact_usd(permit.call.most_usd or 0.0)
         budgets = self._budgets_of(permit.call)
         lacking = next((p for p in budgets if p.left < usd), None)
         if lacking is None:
@@ -398,14 +372,12 @@ class LockedState:
             if is_probe:
                 until = now + timedelta(seconds=self.settings.config.providers[call.provider].timeout_s)
                 state = replace(state, probe_id=permit.permit_id, probe_until=until)
-            if state.first_in_line == call.score_id:
-                state = replace(state, first_in_line=None, in_line_since=None, in_line_until=None)
             self.states[call.provider] = state
             if permit.is_counted:
                 self.windows[call.provider].add(call.tokens, now)
                 self.calls.append((permit.permit_id, call.provider, now, call.tokens))
         if permit.is_charged:
-            usd = exact_usd(permit.usd or 0.0)
+            usd = exact_usd(call.most_usd or 0.0)
             budgets = self._budgets_of(call)
             for budget in budgets:
                 budget.added += usd
@@ -416,13 +388,6 @@ class LockedState:
 
     def _budgets_of(self, call: Call) -> tuple[DayBudget, DayBudget]:
         return self.budgets["all", ""], self.budgets["chain", call.chain_id or ""]
-
-
-def _too_fast(provider: str, due_s: float) -> RateLimited:
-    return RateLimited(
-        f"the provider {provider!r} has reached its requests_per_minute or tokens_per_minute",
-        max(due_s, SHORTEST_DUE_S),
-    )
 
 
 def _seconds(until: datetime | None, now: datetime) -> float:

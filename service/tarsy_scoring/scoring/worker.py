@@ -367,11 +367,11 @@ class Worker:
         for provider, kind in self.limits.open_circuits().items():
             for why in CIRCUIT_KINDS:
                 self.metrics.circuit_open.labels(provider, why).set(kind == why)
-        shares: dict[tuple[str, str], tuple[float, float]] = {}
+        shares: dict[tuple[str, str], float] = {}
         for (scope, chain_id), share in self.limits.budget_shares().items():
             label = (scope, self.metrics.chain(chain_id) if scope == "chain" else "")
             shares[label] = max(share, shares.get(label, share))
-        for (scope, chain), (spent, _) in shares.items():
+        for (scope, chain), spent in shares.items():
             self.metrics.budget_spent.labels(scope, chain).set(spent)
 
     async def read_gauges(self) -> None:

@@ -19,13 +19,13 @@ from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import Paused, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.read.json_reply import object_schema, output_schema, say_json
 from tarsy_scoring.judge.verdict import Ask, Message, Question, ReplyFormat, Turn
-from tarsy_scoring.limits.fleet import PAUSE_DUE_S, Limits
+from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.timeline.clean.masking import Masking, masking_of
@@ -173,9 +173,6 @@ class ReportJudge:
         """
         assert most_usd is not None, "providers without prices are not asked"
         await self.limits.refresh()  # pauses and circuits may change during a report, which takes long
-        for pause in await self.limits.pauses():
-            if pause.covers(self.chain_id, provider):
-                raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
         if most_usd > self.budget.left_usd:
             left = max(0.0, self.budget.left_usd)
             raise MoneySpent(

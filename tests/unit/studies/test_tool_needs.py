@@ -4,7 +4,6 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,9 +12,8 @@ import pytest
 
 from tables import table
 from tarsy_scoring.config.chains import ProviderSettings
-from tarsy_scoring.errors import Paused, RateLimited
+from tarsy_scoring.errors import RateLimited
 from tarsy_scoring.judge.verdict import Question, Turn
-from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.studies.tool_needs import (
     LONGEST_NOTE,
     LONGEST_TEXT,
@@ -152,10 +150,9 @@ async def test_a_quote_of_masked_text_counts() -> None:
 
 
 class Fleet:
-    """Limits that admit every call, except where a test sets a pause or a refusal."""
+    """Limits that admit every call, except where a test sets a refusal."""
 
     def __init__(self) -> None:
-        self.paused: list[Pause] = []
         self.refusals: list[Exception] = []
 
     def token_factor(self, provider: str) -> float:
@@ -163,9 +160,6 @@ class Fleet:
 
     async def refresh(self) -> None:
         pass
-
-    async def pauses(self) -> list[Pause]:
-        return self.paused
 
     async def admit(self, call: Any) -> Any:
         if self.refusals:
@@ -202,19 +196,6 @@ async def test_a_call_that_the_fleet_refuses_costs_nothing() -> None:
         await judge_of(budget, fleet).admit("default", 100, 0.7)
 
     assert budget.left_usd == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("chain", "provider", "is_stopped"),
-    [("k", None, True), ("k", "default", True), (None, None, True), ("k", "inside", False), ("c", None, False)],
-    ids=["chain", "both", "all", "other provider", "other chain"],
-)
-async def test_a_pause_of_the_chain_stops_the_call(chain: str | None, provider: str | None, is_stopped: bool) -> None:
-    fleet = Fleet()
-    fleet.paused = [Pause(chain, provider, NOON, "ada", None)]
-
-    with pytest.raises(Paused, match="by ada") if is_stopped else nullcontext():
-        await judge_of(ReportBudget(1.0), fleet).admit("default", 100, 0.1)
 
 
 def test_room_for_a_question_follows_the_window_and_token_factor() -> None:
