@@ -235,7 +235,7 @@ async def test_the_commands_draw_run_list_and_remove_anchors(scoring: Scoring) -
     shown = await command(scoring, "anchors", "run")
     assert shown.exit_code == 0
     assert "5 anchors: 5 not judged yet by the current judge" in shown.stdout
-    assert "tokens: about 6,000 (5 as their earlier scores)" in shown.stdout
+    assert "tokens: about 6,000, as chains use on average" in shown.stdout
     assert "add --yes" in shown.stdout
     assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 0
 

@@ -52,7 +52,7 @@ async def test_the_command_requests_named_sessions_and_selections(service: Servi
     estimate = shown.pop("estimate")
     assert (counted.status, shown) == (0, {"sessions": 1, "dispositions": {}, "done": False})
     assert estimate["chains"] == [{"chain_id": "kubernetes", "sessions": 1}]
-    assert (estimate["tokens"]["from_chain_average"], estimate["cost_usd"]["unknown"]) == (1, 1)
+    assert (estimate["tokens"]["unknown"], estimate["cost_usd"]["unknown"]) == (0, 1)
     service.judge.clear()
     done = await service.run("rescore", "--failed", "--yes", "--json")
     sent = {"sessions": 1, "dispositions": {"accepted": 1}, "done": True, "estimate": estimate}
@@ -85,8 +85,8 @@ async def test_obsolete_scores_are_requested_again(service: Service, own_criteri
     assert shown.status == 0
     assert shown.stdout.splitlines() == [
         "2 sessions would be scored: 2 of kubernetes",
-        f"  tokens: about {tokens:,} (2 as their earlier scores)",
-        f"  cost: about {tokens / 1000:,.2f} USD (2 as their earlier scores)",
+        f"  tokens: about {tokens:,}, as chains use on average",
+        f"  cost: about {tokens / 1000:,.2f} USD, as chains use on average",
         "  not looked up: sessions that the source no longer has fail, without cost",
         "nothing was sent; add --yes to send it",
     ]

@@ -5,7 +5,7 @@ An estimate rests on earlier scores only. Without any it is unknown.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ import asyncpg
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed, is_latest
+from tarsy_scoring.scores.latest import is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose latest completed score has other criteria than their chain now ($1: chains, $2: hashes, $3:
@@ -44,19 +44,7 @@ WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
                     AND (s.status <> 'cancelled' OR s.error_kind = 'nothing_to_judge'))
 """
 
-# What each session's newest score used, where it was recorded, and the chain.
-USAGE_OF_SESSIONS = f"""
-SELECT i.session_id, t.tokens, t.cost_usd,
-       (SELECT m.chain_id FROM {{schema}}.sessions m WHERE m.session_id = i.session_id) AS chain_id
-FROM unnest($1::text[]) AS i(session_id)
-CROSS JOIN LATERAL (
-  SELECT (array_agg(u.tokens ORDER BY {NEWEST_FIRST}) FILTER (WHERE u.tokens IS NOT NULL))[1] AS tokens,
-         (array_agg(u.cost_usd ORDER BY {NEWEST_FIRST}) FILTER (WHERE u.cost_usd IS NOT NULL))[1] AS cost_usd
-  FROM {{schema}}.session_scores s CROSS JOIN LATERAL (
-    SELECT (s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8 AS tokens,
-           (s.usage ->> 'cost_usd')::float8 AS cost_usd) u
-  WHERE s.session_id = i.session_id AND {is_completed("s")}) t
-"""
+CHAINS_OF_SESSIONS = "SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY($1::text[])"
 
 # What the newest 1,000 scores used on average, by chain. Sessions without a chain count as one chain.
 USAGE_OF_CHAINS = """
@@ -76,27 +64,16 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreUsage:
-    """Tokens and cost for a score, or averages; None if unknown."""
-
-    tokens: float | None = None
-    cost_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Amount:
     """
     An estimated amount for a selection.
 
     Args:
         about: Sum over the sessions with an estimate; None if there is none.
-        from_own_scores, from_chain_average, unknown: How many sessions were estimated from what; they add up
-            to all sessions.
+        unknown: Sessions without an estimate: no score of their chain says what it used.
     """
 
     about: float | None
-    from_own_scores: int
-    from_chain_average: int
     unknown: int
 
 
@@ -165,14 +142,13 @@ async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> li
     """Run a statement about these sessions, `_BATCH` of them at a time; returns all rows."""
     rows: list[asyncpg.Record] = []
     for at in range(0, len(ids), _BATCH):
-        some = ids[at : at + _BATCH]
-        rows += await database.once(lambda c, some=some: c.fetch(database.sql(statement), some))  # type: ignore[misc]
+        rows += await database.fetch(statement, ids[at : at + _BATCH])
     return rows
 
 
 async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> CostEstimate:
     """
-    Estimate tokens and cost if each session is scored once.
+    Estimate tokens and cost if each session is scored once, from the average of its chain.
 
     Args:
         sessions: Chains by session; None for the stored chain of the session.
@@ -180,37 +156,14 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await _look_up(database, USAGE_OF_SESSIONS, list(sessions))
-    own = {r["session_id"]: ScoreUsage(r["tokens"], r["cost_usd"]) for r in rows}
-    chains = {r["session_id"]: sessions[r["session_id"]] or r["chain_id"] for r in rows}
-    lacking = {chains[s] for s, usage in own.items() if usage.tokens is None or usage.cost_usd is None}
-    averages = await database.once(lambda c: c.fetch(database.sql(USAGE_OF_CHAINS), list(lacking)))
-    return add_up(chains, own, {r["chain_id"]: ScoreUsage(r["tokens"], r["cost_usd"]) for r in averages})
+    unnamed = [session for session, chain in sessions.items() if chain is None]
+    stored = {r["session_id"]: r["chain_id"] for r in await _look_up(database, CHAINS_OF_SESSIONS, unnamed)}
+    chains = Counter(chain or stored.get(session) for session, chain in sessions.items())
+    averages = await database.fetch(USAGE_OF_CHAINS, list(chains))
 
+    def amount(of: str) -> Amount:
+        known = {r["chain_id"]: r[of] for r in averages if r[of] is not None}
+        about = sum(known[chain] * number for chain, number in chains.items() if chain in known)
+        return Amount(about if known else None, sum(n for chain, n in chains.items() if chain not in known))
 
-def add_up(
-    chains: Mapping[str, str | None], own: Mapping[str, ScoreUsage], averages: Mapping[str | None, ScoreUsage]
-) -> CostEstimate:
-    """
-    Sum up an estimate: a session's own usage, else the chain's average, else unknown.
-
-    Args:
-        chains: Chain by session.
-        own: Usage by session.
-        averages: Average usage by chain.
-    """
-
-    def amount(of: Callable[[ScoreUsage], float | None]) -> Amount:
-        about, own_scores, averaged = 0.0, 0, 0
-        for session, chain in chains.items():
-            if (used := of(own.get(session, ScoreUsage()))) is not None:
-                own_scores += 1
-            elif (used := of(averages.get(chain, ScoreUsage()))) is not None:
-                averaged += 1
-            about += used or 0
-        known = own_scores + averaged
-        return Amount(about if known else None, own_scores, averaged, len(chains) - known)
-
-    return CostEstimate(
-        len(chains), Counter(chains.values()), amount(lambda u: u.tokens), amount(lambda u: u.cost_usd)
-    )
+    return CostEstimate(len(sessions), chains, amount("tokens"), amount("cost_usd"))

@@ -11,7 +11,7 @@ from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.labels.labels import scores_by_judge
 from tarsy_scoring.missing_tools import demand
-from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
+from tarsy_scoring.queue.selection import obsolete_sessions
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.export import Chosen, export_scores
@@ -78,10 +78,9 @@ async def test_analytics_calibrate_and_compare(tied: Scoring) -> None:
     assert [s.total_score for s in by_label] == [80]
 
 
-async def test_rescoring_estimates_and_pruning(tied: Scoring) -> None:
-    """The latest score decides what is obsolete, what a repeat would cost, and what pruning keeps."""
+async def test_rescoring_and_pruning(tied: Scoring) -> None:
+    """The latest score decides what is obsolete, and what pruning keeps."""
     assert await obsolete_sessions(tied.database, policy(), None, None) == []
-    assert (await estimate_of(tied.database, {"s": None})).tokens.about == 80
 
     old = await tied.rows(retention.SCORES.find.format(schema="public"), 1, retention.BEGINNING, 10)
     assert {r["score_id"] for r in old} == {SAME_TIME, OLDER}
