@@ -26,7 +26,6 @@ DECLARE
     'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
     'tool_states'];
   added_by_api text[] := ARRAY['dirty_days', 'changes', 'score_labels', 'scoring_events'];
-  emptied_by_api text[] := ARRAY['kept_answers'];
 BEGIN
   IF owner IS NULL THEN
     RAISE EXCEPTION 'schema % has no table session_scores: run tarsy-scoring migrate first, and set search_path', place;
@@ -54,9 +53,6 @@ BEGIN
   END LOOP;
   FOREACH name IN ARRAY added_by_api LOOP
     EXECUTE format('GRANT INSERT ON %I.%I TO scoring_api', place, name);
-  END LOOP;
-  FOREACH name IN ARRAY emptied_by_api LOOP
-    EXECUTE format('GRANT DELETE ON %I.%I TO scoring_api', place, name);
   END LOOP;
 END
 $roles$;

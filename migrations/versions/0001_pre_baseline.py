@@ -334,9 +334,6 @@ CREATE TABLE dead_letters (
   original_topic     text NOT NULL,
   original_partition bigint NOT NULL,
   original_offset    bigint NOT NULL,
-  error              text NOT NULL,
-  error_message      text NOT NULL,                       -- holds no value from the message
-  times              int NOT NULL DEFAULT 1,              -- how often it was written to the dead-letter topic
   failed_at          timestamptz NOT NULL DEFAULT now(),  -- last
   replayed_at        timestamptz,                         -- last
   replay_hash        bytea,                               -- SHA-256 of position and content that may be replayed
@@ -361,10 +358,6 @@ CREATE TABLE provider_states (
   probe_until   timestamptz,
   -- End of a pause that the provider requested.
   blocked_until timestamptz,
-  -- The score whose large call the tokens per minute keep waiting.
-  first_in_line uuid,
-  in_line_since timestamptz,
-  in_line_until timestamptz,
   CONSTRAINT an_open_circuit_has_an_end CHECK ((kind IS NULL) = (open_until IS NULL)),
   CONSTRAINT only_an_open_circuit_is_probed CHECK (probe_id IS NULL OR kind IS NOT NULL)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);

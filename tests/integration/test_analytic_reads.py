@@ -25,7 +25,6 @@ ANALYTIC = [
         "/failure-tags",
         "/missing-tools",
         "/approaches",
-        "/dead-letters",
         "/drift",
         "/review",
     ),

@@ -1,7 +1,6 @@
 """Requests become scores: each is stored once, whatever is repeated, reordered or concurrent."""
 
 import asyncio
-import random
 from datetime import UTC, datetime, timezone
 from typing import Any
 
@@ -188,42 +187,6 @@ async def test_a_pending_score_takes_the_highest_requested_priority(scoring: Sco
     expected = {waiting.session_id: priority for waiting, _, priority in cases} | {"beside": bulk}
     assert {r["session_id"]: r["priority"] for r in stored} == expected
     assert await scoring.events() == ["queued"] * len(expected)
-
-
-async def test_a_running_score_keeps_its_priority_until_it_is_put_back(scoring: Scoring) -> None:
-    await scoring.accept(rescore(priority=Priority.BULK))
-    [claimed] = await scoring.claim()
-
-    assert await scoring.accept(rescore()) == ["in_progress"]
-    assert await scoring.value("SELECT priority FROM session_scores") == Priority.BULK
-
-    await scoring.leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=0)
-    assert await scoring.accept(rescore()) == ["in_progress"]
-    assert await scoring.value("SELECT priority FROM session_scores") == Priority.PEOPLE
-
-
-async def test_priorities_rise_beside_concurrent_claims(scoring: Scoring) -> None:
-    sessions = [f"session-{n:02}" for n in range(60)]
-    await scoring.accept(*(rescore(s, priority=Priority.BULK) for s in sessions))
-    shuffled = random.Random(7)
-    rescores = [[rescore(s) for s in shuffled.sample(sessions, 30)] for _ in range(8)]
-
-    async with open_scoring(scoring.url, pool_size=16) as busy, asyncio.timeout(30):
-        accepted, claims = await asyncio.gather(
-            asyncio.gather(*(busy.accept(*batch) for batch in rescores)),
-            asyncio.gather(*(busy.claim(5) for _ in range(8))),
-        )
-
-    assert {answer for batch in accepted for answer in batch} == {"in_progress"}
-    ahead = {r.session_id for batch in rescores for r in batch}
-    pending = await scoring.rows("SELECT session_id, priority FROM session_scores WHERE status = 'pending'")
-    assert {r["session_id"] for r in pending if r["priority"] == Priority.PEOPLE} == ahead & {
-        r["session_id"] for r in pending
-    }
-    running = await scoring.rows("SELECT session_id, priority FROM session_scores WHERE status = 'in_progress'")
-    assert {r["session_id"]: r["priority"] for r in running} == {
-        c.session_id: c.priority for batch in claims for c in batch
-    }
 
 
 async def test_new_scores_notify_other_processes(scoring: Scoring) -> None:

@@ -1,6 +1,5 @@
 """Workers with different criteria and chains: each score is left to a worker that knows its names."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ import pytest
 import yaml
 
 from attempting import HASHES, REGISTRY, Service, a_timeline, open_service, watched
-from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.events import SOURCE_RESCORE
@@ -141,20 +139,6 @@ async def test_criteria_that_no_worker_knows_fail_after_the_grace(database_url: 
         assert (last["type"], last["error_kind"]) == ("scoring.failed", "unknown_criteria")
         assert await only.claims() == 1
         assert (await only.ends())["status"] == "completed"
-
-
-async def test_a_locked_session_does_not_keep_others_from_failing(database_url: str, tmp_path: Path) -> None:
-    async with site(database_url, tmp_path) as only, connected(database_url) as stranger:
-        for session_id in ("one", "two"):
-            await only.service.request(session_id, source=SOURCE_RESCORE, criteria="house-rules", force=True)
-        await only.wait_on(GRACE_S + 1)
-        async with stranger.transaction():
-            await stranger.execute("SELECT FROM sessions WHERE session_id = 'one' FOR UPDATE")
-
-            failed = await asyncio.wait_for(fail_unknown(only.service.inbox, GRACE_S), 5)
-
-        later = await fail_unknown(only.service.inbox, GRACE_S)
-        assert ([f.session_id for f in failed], [f.session_id for f in later]) == (["two"], ["one"])
 
 
 @pytest.mark.parametrize(
@@ -345,40 +329,3 @@ async def test_the_chain_of_an_event_counts(
         assert await only.claims() == 1
         assert ((await only.ends())["chain_id"], only.asked) == ("public", ["main"])
         assert await flags_of(only) == []
-
-
-async def test_an_event_cannot_have_a_disabled_chain_scored(database_url: str, tmp_path: Path) -> None:
-    async with site(database_url, tmp_path, k=PRIVATE | {"enabled": False}, public=PUBLIC) as only:
-        await only.service.request(chain_id="public", event_id="e")
-
-        assert await only.claims() == 1
-        assert ((await only.ends())["status"], only.asked) == ("cancelled", [])
-        [request] = await only.service.inbox.requests_of_event("e")
-        assert request["disposition"] == "disabled"
-
-
-async def test_a_session_that_an_event_misplaced_is_left_to_workers_of_its_chain(
-    database_url: str, tmp_path: Path
-) -> None:
-    """The criteria of the other chain do not stick to the score."""
-    async with site(database_url, tmp_path, public=PUBLIC) as old, site(database_url, tmp_path, k=PRIVATE) as new:
-        await old.service.request(chain_id="public")
-        await announce(new.service.inbox)
-
-        assert await old.claims() == 1
-        assert (await old.ends())["status"] == "pending"
-        assert (await old.claims(), await new.claims()) == (0, 1)
-        score = await new.ends()
-        assert (score["status"], score["criteria"], score["chain_id"]) == ("completed", NEW, "k")
-        assert (old.asked, new.asked) == ([], ["private"])
-
-
-async def test_a_persons_criteria_outlive_the_chain_that_an_event_named(database_url: str, tmp_path: Path) -> None:
-    async with site(database_url, tmp_path, k=PRIVATE | {"criteria": COMMON}, public=PUBLIC) as only:
-        await only.service.request(chain_id="public", session_status="failed")  # not scored; its chain is stored
-        await only.service.request(source=SOURCE_RESCORE, chain_id=None, criteria=NEW, force=True)
-
-        assert await only.claims() == 1
-        score = await only.ends()
-        assert (score["criteria"], score["chain_id"], only.asked) == (NEW, "k", ["private"])
-        assert await flags_of(only) == [], "the request itself named no chain"

@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -98,14 +97,6 @@ async def test_an_untracked_claim_lapses(scoring: Scoring) -> None:
 
     assert await scoring.take_back() == {untracked.session_id: "pending"}
     assert (await scoring.leases.keep(tracked, LEASE_S)).held == {tracked[0].lease_token}
-
-
-async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-    before = await scoring.score(claimed.score_id)
-
-    assert (await scoring.leases.keep([replace(claimed, lease_token=uuid.uuid4())], 9 * LEASE_S)).held == set()
-    assert await scoring.score(claimed.score_id) == before
 
 
 async def test_a_locked_score_does_not_keep_other_leases_from_being_renewed(scoring: Scoring) -> None:

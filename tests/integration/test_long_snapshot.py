@@ -6,9 +6,7 @@ The tests compare numbers of pages and use a server of their own, where no other
 """
 
 import asyncio
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -37,8 +35,6 @@ PASS = {
     "unpublished": (outbox.UNPUBLISHED, str(LIMIT)),
     "backlog": (backlog.UNPUBLISHED_EVENTS, ""),
 }
-
-GUIDE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 pytestmark = pytest.mark.usefixtures("own_postgres")
 
@@ -137,20 +133,6 @@ async def test_floors_rise_again_on_another_server(scoring: Scoring, relay: Rela
     await many.publish(3 * LIMIT)
 
     assert (await floors(scoring))["entry"] > LIMIT
-
-
-async def test_events_are_published_again_as_the_guide_says(
-    scoring: Scoring, relay: Relay, publisher: Accepting
-) -> None:
-    many = Outbox(scoring, relay, (await scoring.claimed()).score_id)
-    await many.publish(2 * LIMIT)
-    [statements] = re.findall(r"```sql\n(BEGIN;[^`]*published_at = NULL[^`]*)```", GUIDE.read_text("utf-8"))
-    async with connected(scoring.url) as operator:
-        await operator.execute(statements.replace("2026-03-01", "2000-01-01"))
-
-    again = [await relay.run_once() for _ in range(4)]
-
-    assert again == [LIMIT, LIMIT, 3, 0]
 
 
 # --- claims --------------------------------------------------------------------------------------------

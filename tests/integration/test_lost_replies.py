@@ -1,6 +1,6 @@
 """A database that goes away after a commit: the effect of a transaction without a reply happens once."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,7 @@ from builders import OTHER_CRITERIA, Scoring, completion, failure, open_scoring,
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.queue.claims import ClaimedScore
-from tarsy_scoring.queue.store import Ending, SessionFacts
+from tarsy_scoring.queue.store import SessionFacts
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,20 @@ async def test_an_attempt_after_a_look_begins_once(lossy: Lossy) -> None:
 
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
 async def test_an_end_is_stored_once(lossy: Lossy, build: Callable[..., Any]) -> None:
-    """The repeat recognises its own committed transaction."""
+    """The repeat finds no lease and writes nothing."""
     claimed = await lossy.seen.claimed()
     await lossy.seen.accept(waiting := rescore(criteria=OTHER_CRITERIA))
     ending = build(claimed)
 
     lossy.lose_next_reply()
-    await lossy.scoring.store.end(ending)
+    with pytest.raises(LeaseLost):
+        await lossy.scoring.store.end(ending)
 
     assert lossy.proxy.replies_lost == 1
     assert (await lossy.seen.score(claimed.score_id))["status"] == ending.columns["status"]
     assert (await lossy.seen.events())[-2:] == [ending.event.type.removeprefix("scoring."), "queued"]
     assert await lossy.seen.value("SELECT count(*) FROM session_scores") == 2
     assert (await lossy.seen.dispositions())[waiting.request_id] == "accepted"
-    with pytest.raises(LeaseLost):  # a second call is no repeat of the first
-        await lossy.scoring.store.end(ending)
 
 
 async def test_a_score_is_declined_once(lossy: Lossy) -> None:
@@ -119,86 +117,14 @@ async def test_a_score_is_declined_once(lossy: Lossy) -> None:
     bound: dict[str, Any] = {"chain_id": "k", "criteria": "c", "criteria_hash": "h", "facts": SessionFacts()}
 
     lossy.lose_next_reply()
-    _, is_declined = await lossy.scoring.store.bind(claimed, **bound, declined=declined)
+    with pytest.raises(LeaseLost):
+        await lossy.scoring.store.bind(claimed, **bound, declined=declined)
 
-    assert (lossy.proxy.replies_lost, is_declined) == (1, True)
+    assert lossy.proxy.replies_lost == 1
     row = await lossy.seen.score(claimed.score_id)
     assert (row["status"], row["chain_id"]) == ("cancelled", "k")
     assert await lossy.seen.dispositions() == {automatic.request_id: "disabled"}
     assert (await lossy.seen.events()).count("failed") == 1
-
-
-async def _cancelled(seen: Scoring, claimed: ClaimedScore) -> None:
-    await seen.leases.cancel(claimed.score_id, "bob")
-
-
-async def _taken_back(seen: Scoring, claimed: ClaimedScore) -> None:
-    await seen.lapse(claimed)
-    await seen.take_back(max_attempts=1)
-
-
-async def _given_back(seen: Scoring, claimed: ClaimedScore) -> None:
-    await seen.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
-
-
-async def _timed_out(seen: Scoring, claimed: ClaimedScore) -> None:
-    await seen.lapse(claimed)
-    assert set((await seen.take_back(deadline_s=-60)).values()) == {"timed_out"}
-
-
-def our_timeout(claimed: ClaimedScore) -> Ending:
-    return failure(claimed, status="timed_out", error_kind="deadline_passed", error_message="not scored in time")
-
-
-async def _scored_by_another(seen: Scoring, claimed: ClaimedScore) -> None:
-    await seen.lapse(claimed)
-    await seen.take_back()
-    await seen.make_due()
-    (again,) = await seen.claim()
-    await seen.store.end(completion(again, total_score=11))
-
-
-@pytest.mark.parametrize(
-    ("build", "somebody"),
-    [
-        pytest.param(completion, _cancelled, id="cancelled"),
-        pytest.param(completion, _given_back, id="given-back"),
-        pytest.param(failure, _taken_back, id="taken-back"),
-        pytest.param(our_timeout, _timed_out, id="timed-out-as-ours"),
-        pytest.param(completion, _scored_by_another, id="scored-by-another"),
-    ],
-)
-async def test_an_end_that_was_rolled_back_is_not_confused_with_anothers(
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    build: Callable[..., Any],
-    somebody: Callable[[Scoring, ClaimedScore], Awaitable[None]],
-) -> None:
-    """The repeat must not take another writer's end for its own, however similar they are."""
-    async with open_scoring(database_url) as scoring, open_scoring(database_url) as seen:
-        claimed = await scoring.claimed()
-        once, tries = scoring.database.once, 0
-
-        async def cut_off_at_first(work: Callable[[Any], Awaitable[Any]]) -> Any:
-            nonlocal tries
-            tries += 1
-            if tries > 1:
-                return await once(work)
-
-            async def then_cut_off(connection: Any) -> None:
-                await work(connection)
-                raise ConnectionResetError
-
-            try:
-                return await once(then_cut_off)
-            finally:
-                await somebody(seen, claimed)
-
-        monkeypatch.setattr(scoring.database, "once", cut_off_at_first)
-        with pytest.raises(LeaseLost):
-            await scoring.store.end(build(claimed))
-
-        assert tries == 2
 
 
 async def test_a_score_is_put_back_once(lossy: Lossy) -> None:

@@ -15,7 +15,6 @@ from builders import (
     completion,
     failure,
     open_scoring,
-    policy,
     rescore,
     session_completed,
 )
@@ -74,17 +73,6 @@ async def test_an_order_of_a_run_is_stored_once(scoring: Scoring) -> None:
         await order(scoring, THREE[0], run=uuid.uuid4()),
     ]
     assert len({*first, *(i for [i] in others)}) == 9
-
-
-async def test_an_order_without_criteria_uses_those_of_its_chain(scoring: Scoring) -> None:
-    async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA})) as ours:
-        await ours.accept(rescore("known", chain_id="cli"))
-        ids = await order(ours, Order("known", "consistency"), Order("unknown", "consistency"))
-
-    assert [((await scoring.score(i))["chain_id"], (await scoring.score(i))["criteria"]) for i in ids] == [
-        ("cli", OTHER_CRITERIA),
-        (None, None),
-    ]
 
 
 async def test_erased_orders_are_not_recreated(scoring: Scoring) -> None:

@@ -17,7 +17,7 @@ from tarsy_scoring.postgres.database import Connection
 async def assign_positions(scoring: Scoring, limit: int = 1000) -> int:
     assigned = await outbox.assign_positions(scoring.database, limit)
     assert assigned is not None, "no other relay"
-    return assigned.count
+    return assigned[1]
 
 
 async def assign_within(scoring: Scoring, connection: Connection, limit: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import Scoring, completion, connected, open_scoring, session_completed, step, turn
+from builders import Scoring, completion, connected, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import SessionFacts, StoredTurn
@@ -143,25 +143,3 @@ async def test_a_lost_lease_is_refused_beside_its_successor(scoring: Scoring, or
     assert [s.turn.reply for s in await scoring.store.stored_turns(new.score_id)] == ["new"]
     assert (await scoring.score(new.score_id))["total_score"] == 2
     assert (await scoring.events(new.score_id))[-2:] == ["analyzing_methodology", "completed"]
-
-
-async def test_no_statement_of_a_score_is_planned_in_each_transaction(database_url: str) -> None:
-    """PostgreSQL plans a statement for its parameters five times, then keeps one plan if that costs no more."""
-    planned = "SELECT statement FROM pg_prepared_statements WHERE custom_plans > 5"
-    tables = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-    async with open_scoring(database_url) as earlier:
-        for row in await earlier.rows(tables):  # new statistics would change what a plan costs
-            await earlier.rows(f"ALTER TABLE {row['relname']} SET (autovacuum_enabled = off)")
-        # So would tables that begin empty: a plan of their first page costs less than one of their second.
-        await earlier.accept(*(session_completed(f"earlier-{n}") for n in range(100)))
-        for claimed in await earlier.claim(100):
-            await earlier.store.end(completion(claimed))
-    async with open_scoring(database_url, pool_size=1) as scoring:
-        for n in range(8):
-            await scoring.accept(session_completed(f"session-{n}"))
-            [claimed] = await scoring.claim()
-            await scoring.store.record(step(claimed, "analyzing_methodology", 1))
-            await scoring.leases.keep([claimed], 60)
-            await scoring.store.end(completion(claimed))
-
-        assert [row["statement"] for row in await scoring.rows(planned)] == []

@@ -247,23 +247,3 @@ async def test_cancelling_and_ending_at_once_ends_the_score_once(scoring: Scorin
     for claimed, was_cancelled in zip(running, cancelled, strict=True):
         terminal = [e for e in await scoring.events(claimed.score_id) if e in TERMINAL]
         assert terminal == ["failed" if was_cancelled else "completed"]
-
-
-# --- a rollout -----------------------------------------------------------------------------------------
-
-
-async def test_a_deferred_request_that_becomes_a_score_is_announced(
-    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An attempt that ends leads to no claim by itself."""
-    announced: list[str] = []
-    claimed = await scoring.claimed()
-    other = await scoring.claimed("other")
-    await scoring.accept(rescore(criteria=OTHER_CRITERIA))
-    monkeypatch.setattr(scoring.database, "notify", lambda channel, _count=1: announced.append(channel))
-
-    await scoring.store.end(completion(other))
-    assert announced == ["events"]
-    await scoring.store.end(completion(claimed))
-
-    assert announced == ["events", "scores", "events"]

@@ -130,7 +130,6 @@ async def _take_the_tour(printed: str) -> None:
         await wait_until(lambda: has_findings(drift), 60, "the worker has compared the scores")
         tools_text = await text_of(tools)
         assert tools_text.index("search_traces") < tools_text.index("get_previous_logs")
-        assert "session-completed 0:0" in await text_of(review.replace("/review", "/dead-letters"))
         review_text = await text_of(review)
         assert re.search(r"[1-9]\d* without a label", review_text)
         assert "Reviewers agree with the judge's band on" in review_text

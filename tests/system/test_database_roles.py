@@ -96,7 +96,6 @@ READS = (
     "sessions",
     "review",
     "export",
-    "dead-letters",
     "analytics/trends",
     "analytics/missing-tools",
     "scores/{}/labels",

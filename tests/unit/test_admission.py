@@ -16,10 +16,10 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
+    decide,
     is_sampled,
     surviving_request,
 )
-from tarsy_scoring.queue.on_demand import decide
 from tarsy_scoring.references.model import Reference
 
 SCORED, RUNNING = uuid.uuid4(), uuid.uuid4()
@@ -169,13 +169,6 @@ def test_only_the_newest_deferred_request_is_kept() -> None:
     assert state.deferred == newer.request_id
 
 
-def test_state_follows_within_a_batch() -> None:
-    state = SessionState(chain_id="kubernetes")
-    requests = [session_completed(), session_completed(), rescore(criteria=OTHER_CRITERIA), rescore()]
-
-    assert [disposition(r, state) for r in requests] == ["accepted", "in_progress", "deferred", "in_progress"]
-
-
 def test_another_purpose_does_not_touch_the_production_score() -> None:
     purposes: tuple[Purpose, ...] = ("consistency", "anchor", "shadow")
     for purpose, force, state in itertools.product(purposes, (True, False), (SessionState(), running(), scored())):
@@ -276,6 +269,5 @@ def test_request_over_http_is_answered_by_a_score_of_either_kind() -> None:
     for reference_id in (None, uuid.uuid4()):
         for request in (rescore(force=False), rescore(force=False, criteria=DEFAULT_CRITERIA)):
             state = scored(reference=reference_id)
-            state.latest_completed = SCORED
 
-            assert decide(request, state, policy()).outcome == "completed"
+            assert decide(request, state, policy()).disposition == "already_scored"

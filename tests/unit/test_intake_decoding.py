@@ -116,17 +116,6 @@ def test_reference_of_a_rescore_request_forces_and_is_masked() -> None:
     assert (declined.force, declined.use_reference, declined.reference) == (True, False, None)
 
 
-def test_equal_references_of_a_session_have_one_id() -> None:
-    def id_of(session_id: str = "s1", **given: Any) -> Any:
-        fields = {"reference": {"text": "a bad image"} | given, "session_id": session_id}
-        reference = decoded("rescore-requested", fields).reference
-        assert reference is not None
-        return reference.reference_id
-
-    assert id_of() == id_of(provided_by="ada", provided_at="2026-03-01T12:00:00Z", source_url="")
-    assert len({id_of(), id_of(text="another"), id_of(source_url="https://a.example"), id_of("s2")}) == 4
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -2,22 +2,17 @@
 The audit record: who changed, erased or exported what, through which door and from where.
 
 Changes to scores are recorded in the transaction that makes them, other changes before they are made, so that
-none is without a record. An erased session leaves no id in it. Reads of evidence are log lines with the same
-names.
+none is without a record. An erased session leaves no id in it. Reads are requests in the log.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-import structlog
-
 from tarsy_scoring.postgres.database import Connection, Database
-
-log = structlog.get_logger()
 
 Change = Literal[
     "score",
@@ -94,40 +89,14 @@ async def record(
     Args:
         details: What else describes the change, without session ids and personal names.
     """
-    ids = session_id, score_id, request_id
-    await connection.execute(database.sql(RECORD), *arguments_of(change, by, *ids, details))
-
-
-def arguments_of(
-    change: Change,
-    by: str,
-    session_id: str | None,
-    score_id: UUID | None,
-    request_id: UUID | None,
-    details: Mapping[str, Any] | None = None,
-) -> tuple[Any, ...]:
-    """Arguments of `RECORD`, see `record`."""
     origin = _origin.get()
-    return by, change, session_id, score_id, request_id, origin.through, origin.address, details or None
+    row = (by, change, session_id, score_id, request_id, origin.through, origin.address, details or None)
+    await connection.execute(database.sql(RECORD), *row)
 
 
 async def note(database: Database, change: Change, *, by: str, **details: Any) -> None:
     """Add a row for a change that follows, in a separate transaction. Raises: DatabaseAway."""
     await database.once(lambda c: record(database, c, change, by=by, **details))
-
-
-def log_read(what: str, *, by: str, session_id: str | None = None, score_id: UUID | None = None) -> None:
-    """Log that a caller reads evidence: what a session or a judge said."""
-    origin = _origin.get()
-    log.info(
-        "audit.read",
-        what=what,
-        by=by,
-        through=origin.through,
-        address=origin.address,
-        session_id=session_id,
-        score_id=score_id and str(score_id),
-    )
 
 
 async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:

@@ -21,12 +21,13 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.dead_letters.dead_letters import (
     DeadLetter,
     group_by_origin,
-    load_body,
+    original_of,
+    position_in,
     preview,
     read_dead_letter,
     replay,
+    replays_of,
 )
-from tarsy_scoring.dead_letters.letter_states import Letter, position_in, states_of
 from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
@@ -37,10 +38,10 @@ from tarsy_scoring.wiring import Parts
 
 _PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic
 
-_Group = tuple[Sequence[DeadLetter], Letter | None]
+_Group = tuple[Sequence[DeadLetter], Any]
 """
-The dead letters of one message, with the one that failed last at the end; and its state, which is None for a
-letter without an origin or beyond its retention.
+The dead letters of one message, with the one that failed last at the end; and the row about replays, which is
+None for a letter without an origin or beyond its retention.
 """
 
 
@@ -80,7 +81,7 @@ def show_dead_letter(place: str, as_json: bool) -> None:
     async def work(parts: Parts) -> dict[str, Any]:
         groups = await _found(parts)
         (letter,) = _find(groups, [place])
-        body = await load_body(parts.database, letter.body_id) if letter.body_id is not None else None
+        body = await original_of(parts.database, letter)
         group = next(one for one in groups if letter in one[0])
         return _document(group, letter) | {"value": preview(body.value if body else letter.value)}
 
@@ -112,7 +113,7 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
 
     async def work(parts: Parts) -> tuple[int, int, list[str]]:
         found = await _found(parts)
-        opened = [group[-1] for group, state in found if state is None or state.state == "open"]
+        opened = [group[-1] for group, row in found if row is None or not row["is_replayed"]]
         chosen = opened if everything else _find(found, places)
         return len(found) - len(chosen), len(chosen), await _replay(parts, chosen)
 
@@ -183,10 +184,8 @@ async def _found(parts: Parts) -> list[_Group]:
         )
     groups = group_by_origin([read_dead_letter(r) async for r in read_topic(settings, topic)])
     places = [position_in(group[-1].origin) if group[-1].origin else None for group in groups]
-    states = await states_of(parts.database, [place for place in places if place is not None])
-    return [
-        (group, states.get(place) if place else None) for group, place in zip(groups, places, strict=True)
-    ]
+    rows = await replays_of(parts.database, [place for place in places if place is not None])
+    return [(group, rows.get(place) if place else None) for group, place in zip(groups, places, strict=True)]
 
 
 def _require_places(places: Sequence[str]) -> None:
@@ -212,7 +211,7 @@ def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
 
 def _document(group: _Group, letter: DeadLetter) -> dict[str, Any]:
     """The document for one letter of a message."""
-    letters, state = group
+    letters, row = group
     came_from = ("topic", "partition", "offset", "timestamp_ms")
     return {
         "place": letter.place,
@@ -224,6 +223,6 @@ def _document(group: _Group, letter: DeadLetter) -> dict[str, Any]:
         "bytes": len(letter.value or b""),
         "body_id": letter.body_id,
         "places": [one.place for one in letters],
-        "replayed_at": state.replayed_at if state else None,
-        "state": state.state if state else "open",
+        "replayed_at": row["replayed_at"] if row else None,
+        "state": "replayed" if row and row["is_replayed"] else "open",
     }

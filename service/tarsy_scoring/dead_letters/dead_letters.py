@@ -18,17 +18,12 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
-from tarsy_scoring.dead_letters.letter_states import allow_replay, note_replay, position_in, replay_hashes
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database
-
-log = structlog.get_logger()
 
 PREFIX = "scoring-"
 # In the order of the fields of `Origin`.
@@ -41,23 +36,55 @@ INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($
 ON CONFLICT (body_id) DO NOTHING
 """
 
-MOST_BODIES, MOST_BODY_BYTES = 10_000, 2**30
-# Bodies from the newest that exceed the bound on drop out. Another worker may be dropping them already.
+MOST_BODY_BYTES = 2**30
+# Bodies from the newest that exceeds the bound on drop out.
 DROP_OLD_BODIES = """
 DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
-  SELECT body_id FROM {schema}.dead_letter_bodies WHERE body_id IN (
-    SELECT body_id FROM (
-      SELECT body_id, row_number() OVER newest AS number, sum(size) OVER newest AS bytes
-      FROM {schema}.dead_letter_bodies CROSS JOIN LATERAL (
-        SELECT coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0) + pg_column_size(headers)
-          AS size
-      ) AS stored WINDOW newest AS (ORDER BY created_at DESC, body_id)
-    ) AS bodies WHERE number > $1 OR bytes > $2
-  ) FOR UPDATE SKIP LOCKED
+  SELECT body_id FROM (
+    SELECT body_id, sum(coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0)
+      + pg_column_size(headers)) OVER (ORDER BY created_at DESC, body_id) AS bytes
+    FROM {schema}.dead_letter_bodies
+  ) AS bodies WHERE bytes > $1
 )
 """
 
 BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
+
+# The table `dead_letters` has one row for each original position, with none of the content. All its times are
+# those of the database, so that they can be compared.
+
+Position = tuple[str, int, int]
+"""Topic, partition and offset of the original message."""
+
+NOTE_FAILURE = """
+INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset) VALUES ($1, $2, $3)
+ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE SET failed_at = now()
+"""
+
+# The row may be missing: the failure was pruned.
+ALLOW_REPLAY = """
+INSERT INTO {schema}.dead_letters (original_topic, original_partition, original_offset, replay_hash)
+VALUES ($1, $2, $3, $4)
+ON CONFLICT (original_topic, original_partition, original_offset) DO UPDATE
+  SET replay_hash = excluded.replay_hash
+RETURNING now() AS at
+"""
+
+# $4: when the replay was allowed. Intake may have noted another failure since.
+NOTE_REPLAY = """
+UPDATE {schema}.dead_letters SET replayed_at = $4
+WHERE original_topic = $1 AND original_partition = $2 AND original_offset = $3
+"""
+
+AT_POSITIONS = """
+SELECT d.*, coalesce(replayed_at >= failed_at, false) AS is_replayed FROM {schema}.dead_letters d
+JOIN unnest($1::text[], $2::bigint[], $3::bigint[]) AS o(topic, partition, "offset")
+  ON d.original_topic = o.topic AND d.original_partition = o.partition AND d.original_offset = o."offset"
+"""
+
+COUNT_OPEN = """
+SELECT count(*) FROM {schema}.dead_letters WHERE (replayed_at >= failed_at) IS NOT TRUE
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +137,7 @@ async def write_dead_letter(
     """
     Write the dead letter of `record` and wait until the brokers acknowledge it.
 
-    Waits for the database too, if the body is too large for the topic. If not even the headers fit,
-    PostgreSQL alone keeps the body, and the log names it.
+    Waits for the database too, if the body is too large for the topic.
 
     Args:
         replayed_from: The origin of a replayed record (see `find_replays`).
@@ -135,18 +161,7 @@ async def write_dead_letter(
         body_id = uuid.uuid5(_NAMESPACE, place)  # a redelivered record gets the same body
         await _store_body(database, body_id, Body(record.key, record.value, kept))
         added.append(("scoring-body-id", str(body_id).encode()))
-        try:
-            acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
-        except TooLarge:
-            log.error(
-                "intake.dead_letter_not_published",
-                topic=topic,
-                body_id=str(body_id),
-                place=place,
-                effect="only the table dead_letter_bodies has this message",
-                advice="raise max.message.bytes of the topic: not even the headers of a dead letter fit",
-            )
-            return
+        acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
     if not all(acknowledged):
         raise BrokerAway(f"the dead-letter topic {topic} cannot be written")
 
@@ -176,11 +191,8 @@ def group_by_origin(letters: Iterable[DeadLetter]) -> list[list[DeadLetter]]:
     """
     groups = defaultdict[Any, list[DeadLetter]](list)
     for letter in letters:
-        same = (
-            letter.place
-            if letter.origin is None
-            else (position_in(letter.origin), letter.value, letter.body_id)
-        )
+        origin = letter.origin
+        same = (position_in(origin), letter.value, letter.body_id) if origin else letter.place
         groups[same].append(letter)
     return [sorted(group, key=lambda letter: letter.failed_at) for group in groups.values()]
 
@@ -217,9 +229,7 @@ async def replay(
             f"{place} says that it came from the topic {origin.topic!r}, and intake reads "
             f"{' and '.join(sorted(topics))} alone",
         )
-    original: Body | None = Body(letter.key, letter.value, letter.headers)
-    if letter.body_id is not None:
-        original = await load_body(database, letter.body_id)
+    original = await original_of(database, letter)
     if original is None:
         raise InvalidMessage("no_body", f"{place}: the database does not have its message {letter.body_id!r}")
     if is_erased(original):
@@ -227,12 +237,17 @@ async def replay(
             "erased", f"{place} is about a session that was erased: send a new event if it is to be scored"
         )
     replay_hash = _replay_hash(origin, original.value)
-    allowed_at = await allow_replay(database, origin, letter.error, letter.error_message, replay_hash)
+    [allowed] = await database.fetch(ALLOW_REPLAY, *position_in(origin), replay_hash)
     message = (original.key, original.value, [*original.headers, *_origin_headers(origin)])
     if not all(await publisher.publish(origin.topic, [message], PUBLISH_TIMEOUT_S)):
         raise BrokerAway(f"topic {origin.topic} cannot be written")
     # Noted once it is sent: a letter that was not sent stays open.
-    await note_replay(database, origin, allowed_at)
+    await database.fetch(NOTE_REPLAY, *position_in(origin), allowed["at"])
+
+
+async def note_failure(database: Database, origin: Origin) -> None:
+    """Record that a message became a dead letter. Waits for the database."""
+    await database.persist(lambda c: c.execute(database.sql(NOTE_FAILURE), *position_in(origin)))
 
 
 async def find_replays(database: Database, records: Sequence[Record]) -> Mapping[int, Origin]:
@@ -249,18 +264,21 @@ async def find_replays(database: Database, records: Sequence[Record]) -> Mapping
             claimed[place] = origin, _replay_hash(origin, record.value)
     if not claimed:
         return {}
-    recorded = await replay_hashes(database, [origin for origin, _ in claimed.values()])
+    columns = _columns([position_in(origin) for origin, _ in claimed.values()])
+    rows = await database.persist(lambda c: c.fetch(database.sql(AT_POSITIONS), *columns))
+    recorded = {row["replay_hash"] for row in rows}
     return {place: origin for place, (origin, replay_hash) in claimed.items() if replay_hash in recorded}
 
 
-async def load_body(database: Database, body_id: str) -> Body | None:
-    """A stored body; None if it was deleted or never existed. Raises: DatabaseAway."""
+async def original_of(database: Database, letter: DeadLetter) -> Body | None:
+    """The message of a letter; None if its body was deleted or never existed. Raises: DatabaseAway."""
+    if letter.body_id is None:
+        return Body(letter.key, letter.value, letter.headers)
     try:
-        key = uuid.UUID(body_id)
+        rows = await database.fetch(BODY, uuid.UUID(letter.body_id))
     except ValueError:
         return None
-    row = await database.once(lambda c: c.fetchrow(database.sql(BODY), key))
-    return None if row is None else body_of(dict(row))
+    return body_of(dict(rows[0])) if rows else None
 
 
 def body_of(row: Mapping[str, Any]) -> Body:
@@ -274,7 +292,7 @@ async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> Non
 
     async def store(connection: Connection) -> None:
         await connection.execute(database.sql(ADD_BODY), body_id, body.key, body.value, headers)
-        await connection.execute(database.sql(DROP_OLD_BODIES), MOST_BODIES, MOST_BODY_BYTES)
+        await connection.execute(database.sql(DROP_OLD_BODIES), MOST_BODY_BYTES)
 
     await database.persist(store)
 
@@ -298,14 +316,10 @@ def _claimed_origin(headers: Headers) -> Origin | None:
 
 
 def preview(value: bytes | None, limit: int = 2000) -> str:
-    """The first `limit` bytes of a message as text, or as base64 if they are not UTF-8."""
+    """The first `limit` bytes of a message as text."""
     if not value:
         return "(empty)"
-    head = value[:limit]
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "base64:" + base64.b64encode(head).decode()
+    text = value[:limit].decode("utf-8", "backslashreplace")
     return text + (f"... ({len(value)} bytes)" if len(value) > limit else "")
 
 
@@ -316,3 +330,26 @@ def _replay_hash(origin: Origin, value: bytes | None) -> bytes:
 
 def _origin_headers(origin: Origin) -> Sequence[tuple[str, bytes]]:
     return [(name, str(value).encode()) for name, value in zip(ORIGIN_HEADERS, astuple(origin), strict=True)]
+
+
+def position_in(origin: Origin) -> Position:
+    """The position of a message, without the time."""
+    return origin.topic, origin.partition, origin.offset
+
+
+async def replays_of(database: Database, positions: Sequence[Position]) -> dict[Position, Any]:
+    """
+    Rows with `replayed_at` and `is_replayed`, since the last failure, of the dead letters with these original
+    positions, as far as they are recorded. Raises: DatabaseAway.
+    """
+    rows = await database.fetch(AT_POSITIONS, *_columns(positions))
+    return {(r["original_topic"], r["original_partition"], r["original_offset"]): r for r in rows}
+
+
+async def count_open(database: Database) -> int:
+    """Number of dead letters that were not replayed since they failed last. Raises: DatabaseAway."""
+    return int((await database.fetch(COUNT_OPEN))[0]["count"])
+
+
+def _columns(positions: Sequence[Position]) -> tuple[list[Any], ...]:
+    return tuple([position[field] for position in positions] for field in range(3))

@@ -75,9 +75,6 @@ FROM numbered n JOIN {schema}.session_scores s USING (score_id)
 ORDER BY n.n
 """
 
-# The same for scores that another part of the statement adds, and returns under the name `added`.
-EMIT_FOR_ADDED = EMIT.replace("{schema}.session_scores s", "added s")
-
 # Assign the next positions to committed events, in the order in which each score's events were written, if
 # this process holds the lock of the relay ($2) or can take it until the statement ends. A snapshot may be
 # older than the lock. The rows are locked, so a row that another relay has placed since the snapshot is left
@@ -174,21 +171,6 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
-    """
-    How many positions were assigned.
-
-    Args:
-        before: The last position that had been assigned before.
-        is_waiting: Whether an event with a position waits to be published.
-    """
-
-    count: int
-    before: int
-    is_waiting: bool
-
-
-@dataclass(frozen=True, slots=True)
 class OutboxEvent:
     """An event with a position, ready to be published under the session's key."""
 
@@ -201,22 +183,13 @@ class OutboxEvent:
 async def emit(database: Database, connection: Connection, events: Sequence[NewEvent]) -> None:
     """Append `events` in the caller's transaction, which must hold the rows of their scores."""
     if events:
-        await connection.execute(database.sql(EMIT), *arguments_of(events))
+        columns = zip(*((e.score_id, e.type, e.extra, e.traceparent) for e in events), strict=True)
+        await connection.execute(database.sql(EMIT), *map(list, columns))
 
 
-def arguments_of(
-    events: Sequence[NewEvent],
-) -> tuple[list[UUID], list[str], list[dict[str, Any]], list[str | None]]:
-    """Arguments of `EMIT` and `EMIT_FOR_ADDED`."""
-    return (
-        [e.score_id for e in events],
-        [e.type for e in events],
-        [e.extra for e in events],
-        [e.traceparent for e in events],
-    )
-
-
-async def assign_positions(database: Database, limit: int, *, is_leading: bool = False) -> Assigned | None:
+async def assign_positions(
+    database: Database, limit: int, *, is_leading: bool = False
+) -> tuple[int, int, bool] | None:
     """
     Assign positions to committed events, in one round trip.
 
@@ -224,7 +197,8 @@ async def assign_positions(database: Database, limit: int, *, is_leading: bool =
         is_leading: A transaction of this process holds `RELAY_LOCK`, so it is not taken.
 
     Returns:
-        None: another process holds `RELAY_LOCK`.
+        The last position assigned before, the number of positions assigned now, and whether an event with a
+        position waits to be published. None: another process holds `RELAY_LOCK`.
 
     Raises:
         DatabaseAway: Positions may have been assigned.
@@ -234,13 +208,12 @@ async def assign_positions(database: Database, limit: int, *, is_leading: bool =
         return None
     if row["is_step"]:
         await database.single(RAISE_ENTRY, row["last_entry"])
-    return Assigned(row["placed"], row["before"], row["placed"] > 0 or row["had_unpublished"])
+    return row["before"], row["placed"], row["placed"] > 0 or row["had_unpublished"]
 
 
 async def look(database: Database) -> tuple[int, bool]:
     """The last position that was assigned, and whether an event waits for a relay. Raises: DatabaseAway."""
-    row = await database.once(lambda c: c.fetchrow(database.sql(LOOK)))
-    assert row is not None
+    [row] = await database.fetch(LOOK)
     return row["last_position"], row["is_waiting"]
 
 

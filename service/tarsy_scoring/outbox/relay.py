@@ -14,7 +14,6 @@ assigned even while a broker is unavailable, because live clients read events by
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -46,13 +45,8 @@ LIMIT = 1000
 # Limits the time that a transaction stays open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
-# Shortest time from the beginning of a pass to that of the next. A pass costs the same CPU for one event as
-# for ten.
-PASS_EVERY_S = 0.02
-# Longest pause after slow passes, which is as long as the shorter one of the last two: a relay in a busy
-# process works for at most half of the time. A single slow pass adds no pause, because events have gathered
-# during it already.
-GATHER_S = 0.025
+# Pause after each pass, which costs the same CPU for one event as for ten.
+REST_S = 0.02
 
 Extent = Literal["whole", "small", "nothing"]  # how much of an event is published
 
@@ -82,21 +76,13 @@ class Relay:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
-        last_s = 0.0
         try:
             while not stopping.is_set():
-                began = time.monotonic()
-                count = await self._pass()
-                took_s = time.monotonic() - began
-                if count == 0:
+                if await self._pass() == 0:
                     await self._wait(stopping)
-                rest_s = began + PASS_EVERY_S - time.monotonic()
-                await asyncio.sleep(max(rest_s, min(took_s, last_s, GATHER_S)))
-                last_s = took_s
+                await asyncio.sleep(REST_S)
             self._is_at_work = True  # the last process that stops publishes the rest
-            with contextlib.suppress(
-                TimeoutError
-            ):  # the pass that is cut off is rolled back and the events repeated
+            with contextlib.suppress(TimeoutError):  # a pass that is cut off is rolled back and repeated
                 async with asyncio.timeout(FLUSH_S):
                     while await self._pass() > 0:
                         pass
@@ -148,14 +134,16 @@ class Relay:
         """
 
         assigned = await outbox.assign_positions(self._database, LIMIT, is_leading=is_leading)
+        is_waiting = False
         if assigned is None:
             self._is_at_work = False
         else:
-            is_alone = self._last_position in (None, assigned.before)
-            self._is_at_work = assigned.count > 0 or (self._is_at_work and is_alone)
-            self._last_position = assigned.before + assigned.count
+            before, count, is_waiting = assigned
+            is_alone = self._last_position in (None, before)
+            self._is_at_work = count > 0 or (self._is_at_work and is_alone)
+            self._last_position = before + count
         self._database.keep_notifications("events", self._is_at_work)
-        return assigned is not None and assigned.is_waiting
+        return is_waiting
 
     async def _is_needed(self) -> bool:
         """

@@ -8,7 +8,6 @@ is set per connection does not survive PgBouncer.
 import asyncio
 import contextlib
 import contextvars
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -393,23 +392,6 @@ def insert_of(table: str, columns: Sequence[str]) -> str:
     names = ", ".join(columns)
     rows = f"jsonb_populate_recordset(NULL::{{schema}}.{table}, $1::jsonb)"
     return f"INSERT INTO {{schema}}.{table} ({names}) SELECT {names} FROM {rows}"
-
-
-def together(result: str, **changes: str) -> str:
-    """
-    One statement that makes several changes and ends with the query `result`.
-
-    No change sees the rows of another one in a table, only what that one returns by name. The
-    arguments of the changes follow one another.
-    """
-    parts, before = [], 0
-    for name, change in changes.items():
-        pieces = re.split(r"\$(\d+)", change)
-        numbers = [int(n) for n in pieces[1::2]]
-        pieces[1::2] = [f"${before + n}" for n in numbers]
-        parts.append(f"{name} AS ({''.join(pieces)})")
-        before += max(numbers)
-    return f"WITH {', '.join(parts)} {result}"
 
 
 @lru_cache(maxsize=512)

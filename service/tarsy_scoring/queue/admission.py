@@ -1,8 +1,8 @@
 """
 Decide about requests for scores.
 
-The inbox locks a session, reads its `SessionState`, calls `admit` and writes the decision. This module reads
-no clock, no database and no network.
+The inbox locks a session, reads its `SessionState`, calls `admit`, or `decide` for a request over HTTP, and
+writes the decision. This module reads no clock, no database and no network.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import Literal
 
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.references.model import Reference
 
@@ -114,7 +115,6 @@ class SessionState:
         status: As events and the source gave it.
         completed: Latest completed production score by criteria hash and reference; the latest of all comes
             last.
-        latest_completed: The latest of them.
         deferred: The deferred request, of which a session has at most one.
         reference_id: The newest reference of the session.
     """
@@ -123,9 +123,13 @@ class SessionState:
     status: str | None = None
     open: OpenScore | None = None
     completed: dict[tuple[str, uuid.UUID | None], uuid.UUID] = field(default_factory=dict)
-    latest_completed: uuid.UUID | None = None
     deferred: uuid.UUID | None = None
     reference_id: uuid.UUID | None = None
+
+    def latest_completed(self, criteria_hash: str | None = None) -> uuid.UUID | None:
+        """The latest completed score, or the latest under criteria with this hash."""
+        found = (s for (h, _), s in reversed(self.completed.items()) if criteria_hash in (None, h))
+        return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,72 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
             return Decision("already_scored", scored)
     state.open = OpenScore(uuid.uuid4(), name, wanted_hash, reference_id)
     return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash, reference_id=reference_id)
+
+
+# --- over HTTP -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    The answer to a request over HTTP.
+
+    Args:
+        disposition: `accepted`: a score was made. `in_progress`, `already_scored`: the open score, or the
+            latest completed one, answers the request.
+        request_id: The request; for a repeat under a key, the first one.
+        is_repeat: It was stored before, under the same key.
+        text: What was sent for the first request under the key; None: not stored yet.
+    """
+
+    disposition: Disposition
+    score_id: uuid.UUID
+    request_id: uuid.UUID
+    is_repeat: bool = False
+    text: str | None = None
+
+
+class ScoreUnderWay(ScoringError):
+    """
+    An open score prevents the requested one.
+
+    Attributes:
+        is_otherwise: It is under other criteria than those requested. Else a new score was demanded.
+    """
+
+    def __init__(self, score_id: uuid.UUID, *, is_otherwise: bool) -> None:
+        super().__init__(f"the score {score_id} is under way")
+        self.score_id = score_id
+        self.is_otherwise = is_otherwise
+
+
+def decide(request: Request, state: SessionState, policy: Policy) -> Decision:
+    """
+    Decide about a request over HTTP. The caller waits for the response, so nothing is deferred.
+
+    If the request names criteria, an existing score answers it only under the present hash of these criteria.
+    A request that says nothing of references is answered by a score with or without one.
+
+    Args:
+        state: Of the request's session, whose row is locked.
+
+    Raises:
+        ScoreUnderWay: The request cannot be met before the open score has ended.
+    """
+    name, wanted_hash = policy.resolve_criteria(state.chain_id, request.criteria)
+    if (running := state.open) is not None:
+        is_otherwise = request.criteria is not None and not has_same_criteria(running, name, wanted_hash)
+        if is_otherwise or request.force:
+            raise ScoreUnderWay(running.score_id, is_otherwise=is_otherwise)
+        return Decision("in_progress", running.score_id)
+    completed = state.latest_completed(None if request.criteria is None else wanted_hash or "")
+    if completed is not None and not request.force:
+        return Decision("already_scored", completed)
+    reference_id = wanted_reference(request, state)
+    return Decision("accepted", uuid.uuid4(), state.chain_id, name, wanted_hash, reference_id=reference_id)
+
+
+# --- helpers -------------------------------------------------------------------------------------------
 
 
 def _answers(

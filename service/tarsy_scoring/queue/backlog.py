@@ -51,10 +51,8 @@ FROM ((SELECT created_at FROM {schema}.scoring_events
 
 # A full rate limit is no lasting hold: it ends within a minute, and the chain is at work.
 LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota")
-INTENDED_HOLDS = (
-    "pause",
-    "budget",
-)  # an operator decided on these, so waiting under them is no sign of trouble
+# An operator decided on these, so waiting under them is no sign of trouble.
+INTENDED_HOLDS = ("pause", "budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +89,16 @@ async def open_scores(database: Database, standings: Standings) -> OpenScores:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    holds = (
-        list(standings.by_chain),
-        [s.reason for s in standings.by_chain.values()],
-        standings.others.reason,
-    )
+    reasons = [s.reason for s in standings.by_chain.values()]
+    holds = (list(standings.by_chain), reasons, standings.others.reason)
     rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
     pending = [r for r in rows if r["status"] == "pending"]
+    waits_s = (r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS)
     return OpenScores(
         pending=sum(r["scores"] for r in pending),
         in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
         due={r["hold"]: r["due"] for r in pending},
-        oldest_due_s=max(
-            (r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS), default=0.0
-        ),
+        oldest_due_s=max(waits_s, default=0.0),
     )
 
 
@@ -120,13 +114,11 @@ async def due_scores(database: Database, standings: Standings, limit: int) -> di
         DatabaseAway: See `Database.once`.
     """
     chains = ChainFilter.of(standings, lambda standing: standing.reason not in LASTING_HOLDS)
-    filtered = (chains.named, chains.blocked, chains.others_blocked)
-    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *filtered))
+    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *chains.arguments))
     return {bound: row[bound] for bound in BOUNDS}
 
 
 async def unpublished_events(database: Database) -> UnpublishedEvents:
     """Count events that no broker has acknowledged. Raises: DatabaseAway."""
-    row = await database.once(lambda c: c.fetchrow(database.sql(UNPUBLISHED_EVENTS)))
-    assert row is not None
+    [row] = await database.fetch(UNPUBLISHED_EVENTS)
     return UnpublishedEvents(row["events"], row["oldest_s"])

@@ -15,7 +15,7 @@ import structlog
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.rules import Standings
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.backlog import BOUNDS, Bound, due_scores
+from tarsy_scoring.queue.backlog import Bound, due_scores
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ class Capacity:
         self._database = database
         self._metrics = metrics
         self._standings = standings
-        self._reached: frozenset[Bound] = frozenset()
+        self._reached: set[Bound] = set()
         self._room = 0
         self._next_count = 0.0
 
@@ -73,29 +73,15 @@ class Capacity:
         # Each request may make a score of either kind, so one more than both bounds shows that one is
         # reached.
         due = await due_scores(self._database, await self._standings(), sum(self._bounds.values()) + 2)
-        reached = reached_bounds(due, self._bounds, self._reached)
-        for bound in BOUNDS:
-            if (bound in reached) != (bound in self._reached):
-                counts = {"due": due[bound], f"max_{bound}": self._bounds[bound]}
-                log.warning("intake.paused" if bound in reached else "intake.resumed", bound=bound, **counts)
-            self._metrics.intake_paused.labels(bound).set(bound in reached)
-        self._reached = reached
-        self._room = 0 if reached else min(self._bounds[bound] + 1 - due[bound] for bound in BOUNDS)
+        for bound, most in self._bounds.items():
+            was_reached = bound in self._reached
+            is_reached = due[bound] > (most * RESUME_SHARE if was_reached else most)
+            if is_reached != was_reached:
+                self._reached ^= {bound}
+                counts = {"due": due[bound], f"max_{bound}": most}
+                log.warning("intake.paused" if is_reached else "intake.resumed", bound=bound, **counts)
+            self._metrics.intake_paused.labels(bound).set(is_reached)
+        self._room = 0 if self._reached else min(most + 1 - due[b] for b, most in self._bounds.items())
         ended = time.monotonic()
         self._next_count = ended + max(COUNT_EVERY_S, (ended - started) / COUNTING_SHARE)
         return self._room
-
-
-def reached_bounds(
-    due: dict[Bound, int], bounds: dict[Bound, int], before: frozenset[Bound]
-) -> frozenset[Bound]:
-    """
-    The bounds that are reached now.
-
-    Args:
-        due: Number of due scores by the bound they count towards.
-        before: Bounds that were reached at the last count.
-    """
-    return frozenset(
-        b for b, most in bounds.items() if due[b] > (most * RESUME_SHARE if b in before else most)
-    )

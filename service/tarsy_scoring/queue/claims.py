@@ -63,15 +63,14 @@ WITH suspects AS MATERIALIZED (
 ), claimed AS (
   UPDATE {{schema}}.session_scores s SET
     status = 'in_progress', attempt = s.attempt + (NOT due.is_lookup_only)::int,
-    started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
-    waiting_for_text = NULL,
+    started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context',
+    waiting_reason = NULL, waiting_for_text = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
   RETURNING s.*, due.is_lookup_only
 )
 SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses,
-  c.spent_s,
-       c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
+       c.spent_s, c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
        m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,
        coalesce(r.source, '') AS source, r.traceparent,
@@ -105,6 +104,11 @@ class ChainFilter:
         """Chains whose standing does not allow a claim."""
         blocked = [c for c, standing in standings.by_chain.items() if not may_claim(standing)]
         return cls(list(standings.by_chain), blocked, not may_claim(standings.others))
+
+    @property
+    def arguments(self) -> tuple[Sequence[str], Sequence[str], bool]:
+        """The fields in the order in which statements take them."""
+        return self.named, self.blocked, self.others_blocked
 
 
 EVERY_CHAIN = ChainFilter()

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.admission import Answer
 
 KEPT_H = 24  # how long the first answer under a key is repeated
 
@@ -13,21 +14,12 @@ KEPT_H = 24  # how long the first answer under a key is repeated
 # row, so that a refused request leaves nothing behind.
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
-# A conflicting row is older than `KEPT_H`; a newer one would have been found. Some other expired answers are
-# deleted, except those that another transaction is deleting. In this order: the insert may wait for a
-# deletion of the same key, and a deletion skips locked rows.
-KEEP_ANSWER = f"""
-WITH kept AS (
-  INSERT INTO {{schema}}.kept_answers (caller, key, asked_hash, outcome, score_id, request_id)
-  VALUES ($1, $2, $3, $4, $5, $6)
-  ON CONFLICT (caller, key) DO UPDATE SET asked_hash = excluded.asked_hash, outcome = excluded.outcome,
-    score_id = excluded.score_id, request_id = excluded.request_id, answer = NULL, answered_at = now()
-  RETURNING true
-)
-DELETE FROM {{schema}}.kept_answers WHERE (caller, key) IN (
-  SELECT caller, key FROM {{schema}}.kept_answers
-  WHERE (SELECT count(*) FROM kept) = 1 AND (caller, key) <> ($1, $2)
-    AND answered_at <= now() - interval '{KEPT_H} hours' ORDER BY answered_at LIMIT 20 FOR UPDATE SKIP LOCKED)
+# A conflicting row is older than `KEPT_H`; a newer one would have been found. `prune` deletes the others.
+KEEP_ANSWER = """
+INSERT INTO {schema}.kept_answers (caller, key, asked_hash, outcome, score_id, request_id)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (caller, key) DO UPDATE SET asked_hash = excluded.asked_hash, outcome = excluded.outcome,
+  score_id = excluded.score_id, request_id = excluded.request_id, answer = NULL, answered_at = now()
 """
 
 # The first text wins, whichever process stores it.
@@ -39,13 +31,10 @@ WHERE caller = $1 AND key = $2 AND request_id = $3 RETURNING answer
 # After the session was erased, only this hash of the key identifies a request.
 _HASH = "substr(encode(sha256(convert_to({caller} || E'\\x1f' || {key}, 'UTF8')), 'hex'), 1, 32)::uuid"
 
-_IS_ERASED = f"""EXISTS (
-  SELECT FROM {{schema}}.scoring_requests
-  WHERE request_id = {_HASH.format(caller="{caller}", key="{key}")} AND session_id IS NULL)"""
-
 # One row: the answer kept under a key, or nulls.
 ANSWER = f"""
-SELECT a.*, {_IS_ERASED.format(caller="$1::text", key="$2::text", schema="{schema}")} AS is_erased
+SELECT a.*, EXISTS (SELECT FROM {{schema}}.scoring_requests
+  WHERE request_id = {_HASH.format(caller="$1::text", key="$2::text")} AND session_id IS NULL) AS is_erased
 FROM (SELECT 1) AS one LEFT JOIN (
   SELECT asked_hash, outcome, score_id, request_id, answer FROM {{schema}}.kept_answers
   WHERE caller = $1 AND key = $2 AND answered_at > now() - interval '{KEPT_H} hours') a ON true
@@ -74,28 +63,15 @@ class Key:
     asked_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAnswer:
-    """
-    The first answer under a key.
-
-    Args:
-        is_same_question: False if the key was used for a different request.
-        answer: None if the text was not stored yet.
-    """
-
-    is_same_question: bool
-    outcome: str
-    score_id: UUID
-    request_id: UUID
-    answer: str | None
-
-
 class KeyErased(ScoringError):
     """The session of the request under this key was erased."""
 
 
-async def find_answer(database: Database, connection: Connection, key: Key) -> KeptAnswer | None:
+class KeyUsedOtherwise(ScoringError):
+    """This key was used for a different request."""
+
+
+async def find_answer(database: Database, connection: Connection, key: Key) -> Answer | None:
     """
     Lock a key until the transaction ends, and return the answer kept under it.
 
@@ -105,6 +81,7 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
     Raises:
         KeyErased: The session of the request under this key was erased. Nothing new is made under the key,
             because a repeat would restore the session.
+        KeyUsedOtherwise: The answer under this key is one to a different request.
     """
     await connection.execute(LOCK_KEY, f"{database.schema}\x1f{key.caller}\x1f{key.key}")
     row = await connection.fetchrow(database.sql(ANSWER), key.caller, key.key)
@@ -113,18 +90,15 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
         if row["is_erased"]:
             raise KeyErased("the request under this key was erased")
         return None
-    return KeptAnswer(
-        row["asked_hash"] == key.asked_hash, row["outcome"], row["score_id"], row["request_id"], row["answer"]
-    )
+    if row["asked_hash"] != key.asked_hash:
+        raise KeyUsedOtherwise("this key was used for a different request")
+    return Answer(row["outcome"], row["score_id"], row["request_id"], is_repeat=True, text=row["answer"])
 
 
-async def keep_answer(
-    database: Database, connection: Connection, key: Key, outcome: str, score_id: UUID, request_id: UUID
-) -> None:
-    """Keep an answer, and delete some expired ones, in the caller's transaction."""
-    await connection.execute(
-        database.sql(KEEP_ANSWER), key.caller, key.key, key.asked_hash, outcome, score_id, request_id
-    )
+async def keep_answer(database: Database, connection: Connection, key: Key, answer: Answer) -> None:
+    """Keep an answer in the caller's transaction."""
+    row = (answer.disposition, answer.score_id, answer.request_id)
+    await connection.execute(database.sql(KEEP_ANSWER), key.caller, key.key, key.asked_hash, *row)
 
 
 async def keep_key_hashes(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:

@@ -6,8 +6,10 @@ transaction that accepts requests or ends scores first locks the rows in `sessio
 ids. So transactions do not deadlock, and a deferred request is promoted exactly once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
@@ -18,9 +20,10 @@ from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent
-from tarsy_scoring.postgres.database import Connection, Database, insert_of, together
+from tarsy_scoring.postgres.database import Connection, Database, insert_of
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.admission import (
+    Answer,
     Decision,
     Disposition,
     Policy,
@@ -28,10 +31,10 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
+    decide,
     surviving_request,
 )
-from tarsy_scoring.queue.idempotency import KeptAnswer, Key
-from tarsy_scoring.queue.on_demand import Answer, decide
+from tarsy_scoring.queue.idempotency import Key
 from tarsy_scoring.queue.session_states import states_of
 from tarsy_scoring.references import store as stored_references
 
@@ -70,8 +73,6 @@ ON CONFLICT (session_id) DO UPDATE SET
   completed_at = coalesce(excluded.completed_at, s.completed_at)
 """
 
-LOCK_SESSION = "SELECT FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
-
 LOCK_SESSIONS = """
 SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY((SELECT $1::text[])::text[])
 ORDER BY session_id FOR UPDATE
@@ -103,10 +104,6 @@ FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash", "reference
 ADD_SCORES = insert_of(
     "session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by", "chain_is_named")
 )
-_QUEUED = {"added": f"{ADD_SCORES} RETURNING *", "queued": outbox.EMIT_FOR_ADDED}
-
-# New scores with their `queued` events.
-ADD_QUEUED = together("SELECT FROM added", **_QUEUED)
 
 # Raise pending scores to the most urgent priority that was requested ($2). A running score no longer waits.
 RAISE_PRIORITIES = """
@@ -123,34 +120,12 @@ SUPERSEDE = (
     "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
 )
 
+# What a request says about the session, is decided with it, or is stored elsewhere.
+_NOT_STORED = {"alert_type", "labels", "session_status", "completed_at", "is_stale", "purpose", "reference"}
 # Fields of a request that are stored under their own names.
-REQUEST_COLUMNS = (
-    "request_id",
-    "event_id",
-    "session_id",
-    "source",
-    "chain_id",
-    "requested_by",
-    "force",
-    "criteria",
-    "reason",
-    "priority",
-    "traceparent",
-    "use_reference",
-)
+REQUEST_COLUMNS = tuple(f.name for f in fields(Request) if f.name not in _NOT_STORED)
 
 ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "score_id", "arrivals"))
-
-# Adds a score with a `queued` event, a request and a line in the audit record; returns the score.
-ADD_ASKED = together(
-    "SELECT s.*, s.next_attempt_at <= now() AS is_due FROM added s",
-    **_QUEUED,
-    request=ADD_REQUESTS,
-    change=audit.RECORD,
-)
-
-# A request that an open score answers.
-JOIN_SCORE = together("SELECT 1", raised=RAISE_PRIORITIES, request=ADD_REQUESTS)
 
 SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
@@ -237,6 +212,14 @@ class NotStorable(ScoringError):
     """A request holds a value that PostgreSQL cannot store."""
 
 
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
+
+
 class Inbox:
     """
     Stored requests.
@@ -261,10 +244,9 @@ class Inbox:
         Raises:
             NotStorable: The database refuses one of them; nothing was stored.
         """
-        arrivals: dict[UUID, int] = {}
+        arrivals = Counter(request.request_id for request in requests)
         first: dict[UUID, Request] = {}
         for request in requests:
-            arrivals[request.request_id] = arrivals.get(request.request_id, 0) + 1
             first.setdefault(request.request_id, request)
 
         async def work(connection: Connection) -> _Decisions:
@@ -275,22 +257,16 @@ class Inbox:
                 known |= await self._known(connection, [r.request_id for r in fresh])
                 fresh = [r for r in fresh if r.request_id not in known]
             decisions = _Decisions()
-            for (
-                request
-            ) in fresh:  # in order of arrival: a later one may supersede an earlier one of the batch
+            for request in fresh:  # in order of arrival: a later one may supersede an earlier one
                 decisions.add(request, admit(request, states[request.session_id], self.policy))
-            await self._add_references(connection, fresh)
-            await self._add(connection, decisions)
-            await self._add_requests(connection, fresh, decisions, arrivals)
-            await self._count_repeats(connection, {i: n for i, n in arrivals.items() if i in known})
+            await self._store(connection, fresh, decisions, arrivals)
+            if repeats := {i: n for i, n in arrivals.items() if i in known}:
+                numbers = [repeats[i] for i in sorted(repeats)]
+                await connection.execute(self.database.sql(COUNT_ARRIVALS), sorted(repeats), numbers)
             return decisions
 
-        try:
+        with _refusals():
             decisions = await self.database.persist(work)
-        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
-            raise NotStorable(
-                f"the database refuses what the request says: {type(error).__name__}"
-            ) from error
         if decisions.accepted:
             self.database.notify("scores", len(decisions.accepted))
             self.database.notify("events")
@@ -334,7 +310,7 @@ class Inbox:
 
     async def request_score(
         self, request: Request, key: Key | None = None, *, is_verified: bool
-    ) -> Answer | KeptAnswer | UnverifiedSession:
+    ) -> Answer | UnverifiedSession:
         """
         Handle an API request: store it with a pending score, or find the score that answers it.
 
@@ -350,76 +326,57 @@ class Inbox:
 
         Raises:
             DatabaseAway: The request may have been stored; repeating it under the same key is safe.
+            ScoreUnderWay: An open score prevents the requested one.
             UnknownCriteria: It names criteria that do not exist. A kept answer is returned even so.
-            KeyErased: An earlier request under the key was erased; nothing was stored.
+            KeyUsedOtherwise, KeyErased: See `idempotency.find_answer`; nothing was stored.
             NotStorable: The database refuses a value of it; nothing was stored.
         """
 
-        async def work(connection: Connection) -> Answer | KeptAnswer | UnverifiedSession:
-            if (
-                key is not None
-                and (kept := await idempotency.find_answer(self.database, connection, key)) is not None
-            ):
-                if kept.is_same_question:
-                    await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
+        async def work(connection: Connection) -> Answer | UnverifiedSession:
+            kept = await idempotency.find_answer(self.database, connection, key) if key is not None else None
+            if kept is not None:
+                await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
-            self._require_criteria(request)
+            if request.criteria is not None and request.criteria not in self.policy.hashes:
+                raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
             if is_verified:
                 [state] = (await self._lock_sessions_of(connection, [request])).values()
-            else:
-                if await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id) is None:
-                    return UnverifiedSession()
+            elif await self.lock_sessions(connection, {request.session_id}):
                 [state] = (await states_of(self.database, connection, [request.session_id])).values()
-            answer = decide(request, state, self.policy)
-            if answer.outcome == "new" and not is_verified:
+            else:
+                return UnverifiedSession()
+            decision = decide(request, state, self.policy)
+            if decision.disposition == "accepted" and not is_verified:
                 return UnverifiedSession(True, state.chain_id, state.status)
-            return await self._store_answer(connection, request, key, answer, state)
+            return await self._store_answer(connection, request, key, decision, state)
 
-        try:
+        with _refusals():
             answer = await self.database.once(work)
-        except asyncpg.DataError as error:  # not IntegrityConstraintViolationError: that would be a bug here
-            raise NotStorable(
-                f"the database refuses what the request says: {type(error).__name__}"
-            ) from error
-        if isinstance(answer, Answer) and answer.outcome == "new":
+        if isinstance(answer, Answer) and answer.disposition == "accepted":
             self.database.notify("scores")
             self.database.notify("events")
         return answer
 
-    def _require_criteria(self, request: Request) -> None:
-        """Raises: UnknownCriteria: The request names criteria that do not exist."""
-        if request.criteria is not None and request.criteria not in self.policy.hashes:
-            raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
-
     async def _store_answer(
-        self, connection: Connection, request: Request, key: Key | None, answer: Answer, before: SessionState
+        self,
+        connection: Connection,
+        request: Request,
+        key: Key | None,
+        decision: Decision,
+        before: SessionState,
     ) -> Answer:
-        """
-        Write the decision of an answer, nothing for a refusal; returns the answer with the row of a new
-        score.
-        """
-        decision, sql = answer.decision, self.database.sql
-        if decision is None:
-            return answer
-        asked = [_request_row(request, decision, 1)]
-        await self._add_references(connection, [request])
+        decisions = _Decisions()
+        decisions.add(request, decision)
+        await self._store(connection, [request], decisions, {request.request_id: 1})
+        assert decision.score_id is not None
+        answer = Answer(decision.disposition, decision.score_id, request.request_id)
         if decision.disposition == "accepted":
-            change: audit.Change = "score" if before.latest_completed is None else "rescore"
-            ids = request.session_id, answer.score_id, request.request_id
-            recorded = audit.arguments_of(change, request.requested_by, *ids)
-            row = await connection.fetchrow(
-                sql(ADD_ASKED), *self._queued([(request, decision)]), asked, *recorded
-            )
-            assert row is not None
-            answer = replace(answer, row=dict(row))
-        elif decision.disposition == "in_progress":
-            await connection.execute(sql(JOIN_SCORE), [answer.score_id], [int(request.priority)], asked)
-        else:
-            await connection.execute(sql(ADD_REQUESTS), asked)
+            change: audit.Change = "score" if before.latest_completed() is None else "rescore"
+            ids: dict[str, Any] = {"score_id": answer.score_id, "request_id": request.request_id}
+            by, session_id = request.requested_by, request.session_id
+            await audit.record(self.database, connection, change, by=by, session_id=session_id, **ids)
         if key is not None:
-            await idempotency.keep_answer(
-                self.database, connection, key, answer.outcome, answer.score_id, request.request_id
-            )
+            await idempotency.keep_answer(self.database, connection, key, answer)
         return answer
 
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
@@ -429,63 +386,59 @@ class Inbox:
         self, connection: Connection, requests: list[Request]
     ) -> dict[str, SessionState]:
         """Insert or lock the sessions of these requests, store what the requests say, read their states."""
-        by_session: dict[str, dict[str, Any]] = {}
+        said: dict[str, tuple[Any, ...]] = {}
         for r in requests:
-            row = by_session.setdefault(
-                r.session_id, {"chain": None, "alert": None, "labels": {}, "status": None, "at": None}
+            chain, alert, labels, status, at = said.get(r.session_id, (None, None, {}, None, None))
+            said[r.session_id] = (
+                r.chain_id or chain,
+                r.alert_type or alert,
+                labels | r.labels,
+                r.session_status or status,
+                r.completed_at or at,
             )
-            row["chain"] = r.chain_id or row["chain"]
-            row["alert"] = r.alert_type or row["alert"]
-            row["labels"] |= r.labels
-            row["status"] = r.session_status or row["status"]
-            row["at"] = r.completed_at or row["at"]
-        ids = sorted(by_session)
-        columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
+        ids = sorted(said)
+        columns = [[said[i][n] for i in ids] for n in range(5)]
         await connection.execute(self.database.sql(UPSERT_SESSIONS), ids, *columns)
         # Requests of one session name the same chain, so the newest value may also decide about earlier ones.
         return await states_of(self.database, connection, ids)
 
-    def _queued(self, accepted: Sequence[tuple[Request, Decision]]) -> tuple[Any, ...]:
-        """Arguments of `ADD_QUEUED`."""
-        rows, events = [], []
-        for request, decision in accepted:
-            row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
-            is_named = decision.chain_id in self.policy.chains
-            rows.append(row | {"score_triggered_by": request.requested_by, "chain_is_named": is_named})
-            assert decision.score_id is not None
-            phase = {"phase": "queued"}
-            events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))
-        return rows, *outbox.arguments_of(events)
-
-    async def _add(self, connection: Connection, decisions: _Decisions) -> None:
-        """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
-        if decisions.accepted:
-            await connection.execute(self.database.sql(ADD_QUEUED), *self._queued(decisions.accepted))
-        if decisions.priorities:
-            scores, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
-            await connection.execute(self.database.sql(RAISE_PRIORITIES), scores, priorities)
-        if decisions.superseded:
-            await connection.execute(self.database.sql(SUPERSEDE), decisions.superseded)
-
-    async def _add_requests(
+    async def _store(
         self,
         connection: Connection,
-        fresh: list[Request],
+        fresh: Sequence[Request],
         decisions: _Decisions,
         arrivals: Mapping[UUID, int],
     ) -> None:
-        rows = [_request_row(r, decisions.by_request[r.request_id], arrivals[r.request_id]) for r in fresh]
+        """Write new requests with their references, and the decisions about them."""
+        given = [(r.session_id, r.request_id, r.requested_by, r.reference) for r in fresh if r.reference]
+        await stored_references.add(self.database, connection, given)
+        await self._write(connection, decisions)
+        rows = []
+        for r in fresh:
+            decision = decisions.by_request[r.request_id]
+            decided = {"disposition": decision.disposition, "score_id": decision.score_id}
+            rows.append(_picked(r, REQUEST_COLUMNS) | decided | {"arrivals": arrivals[r.request_id]})
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
 
-    async def _add_references(self, connection: Connection, fresh: Sequence[Request]) -> None:
-        given = [
-            (r.session_id, r.request_id, r.requested_by, r.reference)
-            for r in fresh
-            if r.reference is not None
-        ]
-        if given:
-            await stored_references.add(self.database, connection, given)
+    async def _write(self, connection: Connection, decisions: _Decisions) -> None:
+        """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
+        scores, events = [], []
+        for request, decision in decisions.accepted:
+            assert decision.score_id is not None
+            row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
+            is_named = decision.chain_id in self.policy.chains
+            scores.append(row | {"score_triggered_by": request.requested_by, "chain_is_named": is_named})
+            phase = {"phase": "queued"}
+            events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))
+        if scores:
+            await connection.execute(self.database.sql(ADD_SCORES), scores)
+            await outbox.emit(self.database, connection, events)
+        if decisions.priorities:
+            ids, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
+            await connection.execute(self.database.sql(RAISE_PRIORITIES), ids, priorities)
+        if decisions.superseded:
+            await connection.execute(self.database.sql(SUPERSEDE), decisions.superseded)
 
     async def lock_sessions(
         self, connection: Connection, ids: set[str], *, skip_locked: bool = False
@@ -522,7 +475,7 @@ class Inbox:
             states[request.session_id].chain_id = chains[request.session_id]
             states[request.session_id].deferred = None  # it is this request
             decisions.add(request, admit(request, states[request.session_id], self.policy))
-        await self._add(connection, decisions)
+        await self._write(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
         return bool(decisions.accepted)
@@ -537,14 +490,8 @@ class Inbox:
 
     async def surviving_request(self, connection: Connection, score_id: UUID) -> Request | None:
         """See `surviving_request`. While the session stays locked, no other request can join the score."""
-        return surviving_request(
-            map(_stored, await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id))
-        )
-
-    async def _count_repeats(self, connection: Connection, repeats: Mapping[UUID, int]) -> None:
-        if repeats:
-            numbers = [repeats[i] for i in sorted(repeats)]
-            await connection.execute(self.database.sql(COUNT_ARRIVALS), sorted(repeats), numbers)
+        rows = await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id)
+        return surviving_request(map(_stored, rows))
 
     async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None
@@ -554,10 +501,7 @@ class Inbox:
 
     async def requests_of_event(self, event_id: str, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
-        rows = await self.database.once(
-            lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit)
-        )
-        return [dict(r) for r in rows]
+        return [dict(r) for r in await self.database.fetch(REQUESTS_BY_EVENT, event_id, limit)]
 
 
 def production_sessions(rows: Iterable[asyncpg.Record]) -> set[str]:
@@ -567,11 +511,6 @@ def production_sessions(rows: Iterable[asyncpg.Record]) -> set[str]:
 
 def _stored(row: asyncpg.Record) -> Request:
     return Request(**{name: row[name] for name in REQUEST_COLUMNS})
-
-
-def _request_row(request: Request, decision: Decision, arrivals: int) -> dict[str, Any]:
-    row = _picked(request, REQUEST_COLUMNS) | _picked(decision, ("disposition", "score_id"))
-    return row | {"arrivals": arrivals}
 
 
 def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:

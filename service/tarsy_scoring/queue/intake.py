@@ -11,7 +11,7 @@ intake stops that topic (`DeadLetterLimit`). While too many scores are due, inta
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -19,7 +19,6 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.dead_letters import dead_letters
-from tarsy_scoring.dead_letters.letter_states import note_failure
 from tarsy_scoring.dead_letters.limit import DeadLetterLimit
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import (
@@ -35,7 +34,7 @@ from tarsy_scoring.events import (
 )
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
-from tarsy_scoring.kafka.publisher import Publisher
+from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
@@ -160,14 +159,14 @@ class Intake:
             The records that need not be delivered again: all, except those of a stopped topic.
         """
         origins = await dead_letters.find_replays(self._inbox.database, records)
-        decoded: list[tuple[int, Request]] = []
+        requests: dict[int, Request] = {}
         invalid: dict[int, InvalidMessage] = {}
         for place, record in enumerate(records):
             try:
-                decoded.append((place, self.decode(record, replayed_from=origins.get(place))))
+                requests[place] = self.decode(record, replayed_from=origins.get(place))
             except InvalidMessage as error:
                 invalid[place] = error
-        invalid |= await self._accept(records, decoded)
+        invalid |= await self._accept(records, requests)
         handled: list[Record] = []
         for place, record in enumerate(records):
             # Replayed dead letters were counted when they arrived.
@@ -196,7 +195,6 @@ class Intake:
             reason=excess,
             partition=record.partition,
             offset=record.offset,
-            effect="nothing of this topic is taken in; other topics go on",
             advice="correct the producers, or raise that setting to make all of them dead letters; then restart",
         )
         return False
@@ -258,29 +256,27 @@ class Intake:
         return reference_of(asked.reference, asked.session_id, extra_patterns, by=by, at=sent_at)
 
     async def _accept(
-        self, records: Sequence[Record], decoded: Sequence[tuple[int, Request]]
+        self, records: Sequence[Record], requests: Mapping[int, Request]
     ) -> dict[int, InvalidMessage]:
         """
-        Store requests, each with a record position; returns those that the database refuses even alone.
+        Store requests by their places in `records`; returns those that the database refuses even alone.
         """
-        if not decoded:
-            return {}
+        refused: dict[int, InvalidMessage] = {}
         try:
-            dispositions = await self._inbox.accept([request for _, request in decoded])
+            dispositions = await self._inbox.accept(list(requests.values())) if requests else {}
         except NotStorable as error:
-            if len(decoded) == 1:
-                return {decoded[0][0]: InvalidMessage("not_storable", str(error))}
-            refused: dict[int, InvalidMessage] = {}
-            for one in decoded:
-                refused |= await self._accept(records, [one])
+            if len(requests) == 1:
+                return dict.fromkeys(requests, InvalidMessage("not_storable", str(error)))
+            for place, request in requests.items():
+                refused |= await self._accept(records, {place: request})
             return refused
-        for place, request in {request.request_id: (place, request) for place, request in decoded}.values():
+        for place, request in {r.request_id: (place, r) for place, r in requests.items()}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
             sent_at = records[place].timestamp_ms / 1000
             if disposition == "accepted" and sent_at > 0:
                 self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
-        return {}
+        return refused
 
     async def _dead_letter(self, record: Record, error: InvalidMessage, replayed_from: Origin | None) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
@@ -289,10 +285,12 @@ class Intake:
             try:
                 await dead_letters.write_dead_letter(self._publisher, *letter, replayed_from=replayed_from)
                 break
-            except BrokerAway as away:  # the consumer does not deliver the record a second time
+            except (BrokerAway, TooLarge) as away:  # the consumer does not deliver the record a second time
                 log.error("intake.stopped", reason=str(away), retry_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
-        await note_failure(self._inbox.database, replayed_from or dead_letters.position_of(record), error)
+        await dead_letters.note_failure(
+            self._inbox.database, replayed_from or dead_letters.position_of(record)
+        )
         self._metrics.dead_letters.labels(error.reason).inc()
         log.warning(
             "intake.dead_letter",

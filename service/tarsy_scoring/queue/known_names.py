@@ -9,11 +9,10 @@ names for a grace time.
 """
 
 from tarsy_scoring.outbox import outbox
-from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox, production_sessions
-from tarsy_scoring.queue.leases import TRACE, USAGE, Lost
+from tarsy_scoring.queue.leases import ENDED, Lost, event_after, lost_of
 from tarsy_scoring.scores.known_names import KNOWN, by_kind
 
 # In one order, so that workers do not deadlock.
@@ -56,7 +55,7 @@ WITH unknown AS (
   ORDER BY s.score_id FOR UPDATE OF s SKIP LOCKED
 )
 UPDATE {{schema}}.session_scores s SET
-  usage = {USAGE}, status = 'failed', completed_at = now(), waiting_reason = NULL, waiting_for_text = NULL,
+  status = 'failed', completed_at = now(), waiting_reason = NULL, waiting_for_text = NULL,
   error_kind = CASE WHEN has_unknown_criteria THEN 'unknown_criteria' ELSE 'unknown_chain' END,
   error_message = CASE WHEN has_unknown_criteria
     THEN 'no worker knows the criteria "' || s.criteria || '": add them to the criteria_dirs of the workers, or '
@@ -65,7 +64,7 @@ UPDATE {{schema}}.session_scores s SET
       'only to providers that are configured for it: name the chain again, or ask again for a score under defaults'
     END
 FROM unknown u WHERE s.score_id = u.score_id
-RETURNING s.score_id, s.session_id, s.purpose, s.error_kind, s.error_message, {TRACE} AS traceparent
+RETURNING {ENDED}
 """
 
 
@@ -126,19 +125,12 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         chains = await inbox.lock_sessions(connection, {r["session_id"] for r in found}, skip_locked=True)
         free = [r["score_id"] for r in found if r["session_id"] in chains]
         rows = await connection.fetch(database.sql(FAIL_UNKNOWN), *known, free)
-        events = []
-        for r in rows:
-            extra = {"status": "failed", "error_kind": r["error_kind"], "error_message": r["error_message"]}
-            events.append(NewEvent(r["score_id"], "scoring.failed", extra, r["traceparent"]))
-        await outbox.emit(database, connection, events)
+        await outbox.emit(database, connection, [event_after(r) for r in rows])
         # An automatic request does not name the criteria of the score that it joined.
         misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
         await inbox.defer_joined(connection, misnamed)
         await inbox.promote(connection, chains, production_sessions(rows))
-        return [
-            Lost(r["score_id"], r["session_id"], chains[r["session_id"]], "failed", r["error_kind"])
-            for r in rows
-        ]
+        return [lost_of(r, chains) for r in rows]
 
     lost = await database.once(work)
     if lost:

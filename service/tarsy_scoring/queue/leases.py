@@ -6,7 +6,7 @@ before scores, and several scores in the order of their ids or without waiting. 
 leases and due times. A transaction that ends a score also promotes the session's deferred request.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -71,19 +71,12 @@ WHERE status = 'in_progress' AND lease_expires_at < now() AND lease_token <> ALL
 LIMIT 500
 """
 
-# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one part is
-# unknown.
-USAGE = """
-(SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
-   'input_tokens', CASE WHEN count(*) = count(input_tokens) THEN sum(input_tokens) END,
-   'cached_input_tokens', CASE WHEN count(*) = count(cached_input_tokens) THEN sum(cached_input_tokens) END,
-   'output_tokens', CASE WHEN count(*) = count(output_tokens) THEN sum(output_tokens) END,
-   'cost_usd', CASE WHEN count(*) = count(cost_usd) THEN round(sum(cost_usd)::numeric, 6)::float8 END) END
- FROM {schema}.judge_turns t WHERE t.score_id = s.score_id)
-"""
-
 # Trace context of the request of a score `s`. A held score has that of the attempt.
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
+
+# What callers, `event_after` and `Lost` read of a score `s` that lost the lease or ended.
+ENDED = f"""s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message,
+  {TRACE} AS traceparent"""
 
 # When the last attempt of a score `s` began.
 _STARTED = """(SELECT max(e.created_at) FROM {schema}.scoring_events e
@@ -106,7 +99,6 @@ WITH lost AS (
   FROM lost
 )
 UPDATE {{schema}}.session_scores s SET
-  usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {USAGE} END,
   status = j.status, attempts_burned = j.burned, losses = j.losses, spent_s = j.spent,
   next_attempt_at = now() + make_interval(secs => (1 + {BACKOFF_JITTER} * (2 * random() - 1))
     * least({BACKOFF_MOST_S}, {BACKOFF_FIRST_S} * 2 ^ least(j.losses - 1, 10))),
@@ -121,7 +113,7 @@ UPDATE {{schema}}.session_scores s SET
     WHEN 'failed' THEN j.losses || ' workers stopped answering while they held it (the last at attempt ' || s.attempt
       || '); check their memory limit and the size of the session' END
 FROM judged j WHERE s.score_id = j.score_id
-RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message, {TRACE} AS traceparent
+RETURNING {ENDED}
 """
 
 PUT_BACK = """
@@ -142,20 +134,18 @@ WITH untracked AS (
 UPDATE {{schema}}.session_scores s SET
   status = 'pending', next_attempt_at = now(),
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
-FROM untracked u WHERE s.score_id = u.score_id RETURNING s.score_id, {TRACE} AS traceparent
+FROM untracked u WHERE s.score_id = u.score_id RETURNING {ENDED}
 """
 
 SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_id = $1"
 
 CANCEL = f"""
 UPDATE {{schema}}.session_scores s SET
-  usage = {USAGE},
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
-    waiting_reason = NULL,
-  waiting_for_text = NULL
+  waiting_reason = NULL, waiting_for_text = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
-RETURNING session_id, purpose, {TRACE} AS traceparent
+RETURNING {ENDED}
 """
 
 
@@ -217,11 +207,9 @@ class Leases:
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:
-            filtered = (chains.named, chains.blocked, chains.others_blocked)
-            suspects = (max_suspects, suspect_losses)
             policy = self.inbox.policy
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
-            arguments = (owner, limit, lease_s, *filtered, *suspects, *known)
+            arguments = (owner, limit, lease_s, *chains.arguments, max_suspects, suspect_losses, *known)
             # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5
             # ms.
             await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
@@ -299,9 +287,7 @@ class Leases:
 
         async def work(connection: Connection) -> None:
             rows = await connection.fetch(self.database.sql(RELEASE_UNTRACKED), owner, list(tokens))
-            waiting = {"phase": "waiting_retry"}
-            events = [NewEvent(r["score_id"], "scoring.progress", waiting, r["traceparent"]) for r in rows]
-            await outbox.emit(self.database, connection, events)
+            await outbox.emit(self.database, connection, [event_after(r) for r in rows])
 
         await self.database.once(work)
 
@@ -341,13 +327,10 @@ class Leases:
             chains = await self.inbox.lock_sessions(connection, expired, skip_locked=True)
             ids = [r["score_id"] for r in found if r["session_id"] in chains]
             rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
-            await outbox.emit(self.database, connection, [_event_after(r) for r in rows])
+            await outbox.emit(self.database, connection, [event_after(r) for r in rows])
             ended = production_sessions(r for r in rows if r["status"] != "pending")
             await self.inbox.promote(connection, chains, ended)
-            return [
-                Lost(r["score_id"], r["session_id"], chains[r["session_id"]], r["status"], r["error_kind"])
-                for r in rows
-            ]
+            return [lost_of(r, chains) for r in rows]
 
         lost = await self.database.once(work)
         if lost:
@@ -392,18 +375,15 @@ class Leases:
             self.database.notify("scores")
         self.database.notify("events")
 
-    async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
+    async def cancel(self, score_id: UUID, by: str) -> bool:
         """
         Cancel a pending or running score and record the caller; the worker notices at the next heartbeat.
-
-        Args:
-            is_patient: Wait for the database.
 
         Returns:
             Whether the score was still open.
 
         Raises:
-            DatabaseAway: Only if not patient; the score may have been cancelled even so.
+            DatabaseAway: The score may have been cancelled even so.
         """
 
         async def work(connection: Connection) -> bool:
@@ -415,24 +395,26 @@ class Leases:
             cancelled = await connection.fetchrow(self.database.sql(CANCEL), score_id, message)
             if cancelled is None:
                 return False
-            extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
-            event = NewEvent(score_id, "scoring.failed", extra, cancelled["traceparent"])
-            await outbox.emit(self.database, connection, [event])
-            await audit.record(
-                self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
-            )
-            if cancelled["purpose"] == "production":
-                await self.inbox.promote(connection, chains, {session_id})
+            await outbox.emit(self.database, connection, [event_after(cancelled)])
+            ids: dict[str, Any] = {"session_id": session_id, "score_id": score_id}
+            await audit.record(self.database, connection, "cancel", by=by, **ids)
+            await self.inbox.promote(connection, chains, production_sessions([cancelled]))
             return True
 
-        cancelled = await (self.database.persist(work) if is_patient else self.database.once(work))
+        cancelled = await self.database.once(work)
         self.database.notify("scores")  # a deferred request may have become one
         self.database.notify("events")
         return cancelled
 
 
-def _event_after(row: Any) -> NewEvent:
-    """The event of a score that lost the lease: it waits for another attempt, or has ended."""
+def lost_of(row: Any, chains: Mapping[str, str | None]) -> Lost:
+    """What a row of `ENDED` says, with the chain of the session."""
+    session_id = row["session_id"]
+    return Lost(row["score_id"], session_id, chains[session_id], row["status"], row["error_kind"])
+
+
+def event_after(row: Any) -> NewEvent:
+    """The event of a score (a row of `ENDED`) that lost the lease: it waits again, or has ended."""
     if row["status"] == "pending":
         return NewEvent(row["score_id"], "scoring.progress", {"phase": "waiting_retry"}, row["traceparent"])
     extra = {name: row[name] for name in ("status", "error_kind", "error_message")}

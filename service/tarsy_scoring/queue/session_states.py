@@ -57,7 +57,6 @@ def state_of(row: asyncpg.Record) -> SessionState:
         row["status"],
         open_score,
         dict(completed),
-        completed[-1][1] if completed else None,
         row["deferred"],
         row["reference_id"],
     )

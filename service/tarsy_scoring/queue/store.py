@@ -115,13 +115,6 @@ WHERE e.status = 'completed' AND e.purpose = 'production' AND d.at IS NOT NULL
 SELECT lease_token, session_id, purpose FROM ended
 """
 
-# Ends that are already stored: no other writer ends the same attempt with the same status and message.
-STANDING_ENDS = """
-SELECT v.lease_token FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb) v
-JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.attempt = v.attempt AND s.status = v.status
-WHERE s.error_kind IS NOT DISTINCT FROM v.error_kind AND s.error_message IS NOT DISTINCT FROM v.error_message
-"""
-
 ADD_MISSING_TOOLS = insert_of("score_missing_tools", ("score_id", "ordinal", "tool_name", "rationale"))
 
 ADD_APPROACHES = """
@@ -256,7 +249,11 @@ class Store:
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
         async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
-            stages = await self._record_phases(connection, steps)
+            leases = [s.claimed.score_id for s in steps], [s.claimed.lease_token for s in steps]
+            sql = self.database.sql(RECORD_PHASES)
+            rows = await connection.fetch(sql, *leases, [s.phase for s in steps])
+            # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
+            stages = {r["lease_token"]: r["current_stage"] for r in rows}
             ours = [s for s in steps if s.claimed.lease_token in stages]
             turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
             if turns:
@@ -290,17 +287,6 @@ class Store:
             for r in rows
         ]
 
-    async def _record_phases(self, connection: Connection, steps: Sequence[Step]) -> dict[UUID, str | None]:
-        """Store the phases of steps whose leases are held; gives each lease's phase before."""
-        rows = await connection.fetch(
-            self.database.sql(RECORD_PHASES),
-            [s.claimed.score_id for s in steps],
-            [s.claimed.lease_token for s in steps],
-            [s.phase for s in steps],
-        )
-        # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
-        return {r["lease_token"]: r["current_stage"] for r in rows}
-
     async def bind(
         self,
         claimed: ClaimedScore,
@@ -332,7 +318,6 @@ class Store:
         bound = replace(
             facts.added_to(claimed), chain_id=chain_id, criteria=criteria, criteria_hash=criteria_hash
         )
-        tried: set[UUID] = set()
         is_due = False  # a deferred request became a score
 
         async def work(connection: Connection) -> tuple[ClaimedScore, bool]:
@@ -347,9 +332,13 @@ class Store:
             if survivor is not None:  # it wants the criteria of the score, else it had not joined
                 priority = min(bound.priority, survivor.priority)
                 ours = replace(bound, score_triggered_by=survivor.requested_by, priority=priority)
-            is_held, is_declined = await self._write_binding(connection, ours), False
+            is_named = ours.chain_id in self.inbox.policy.chains
+            columns = (ours.score_triggered_by, ours.priority, is_named)
+            lease, sql = (claimed.score_id, claimed.lease_token), self.database.sql(BIND)
+            row = await connection.fetchrow(sql, *lease, chain_id, criteria, criteria_hash, *columns)
+            is_held, is_declined = row is not None, False
             if declined is not None and survivor is None:
-                ended, is_due = await self._end_in(connection, [declined], tried)
+                ended, is_due = await self._end_in(connection, [declined])
                 is_held = is_declined = bool(ended)
             if not is_held:
                 raise LeaseLost(f"score {claimed.score_id}: the lease was lost before criteria were bound")
@@ -373,7 +362,7 @@ class Store:
         End a score: columns, rows and the last event, in one transaction. Waits for the database.
 
         Raises:
-            LeaseLost: The lease is no longer held; nothing was written.
+            LeaseLost: The lease is no longer held; nothing was written, or it was and the reply was lost.
         """
         if not await _until_free(self._endings, ending):
             raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
@@ -382,10 +371,9 @@ class Store:
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool | None]:
         # By token, as in `_record_all`. Of two endings under one lease the first counts.
         by_token = {e.claimed.lease_token: e for e in reversed(endings)}
-        tried: set[UUID] = set()
 
         async def work(connection: Connection) -> tuple[set[UUID], set[UUID], bool]:
-            ended, is_due = await self._end_in(connection, list(by_token.values()), tried)
+            ended, is_due = await self._end_in(connection, list(by_token.values()))
             return ended, await self._locked(connection, [e.claimed for e in endings], ended), is_due
 
         ended, locked, is_due = await self.database.persist(work)
@@ -397,50 +385,27 @@ class Store:
             for token in [e.claimed.lease_token]
         ]
 
-    async def _write_binding(self, connection: Connection, bound: ClaimedScore) -> bool:
-        """Store chain and criteria under the lease. Returns whether the lease is held."""
-        is_named = bound.chain_id in self.inbox.policy.chains
-        row = (bound.chain_id, bound.criteria, bound.criteria_hash, bound.score_triggered_by, bound.priority)
-        lease = (bound.score_id, bound.lease_token)
-        return await connection.fetchval(self.database.sql(BIND), *lease, *row, is_named) is not None
-
-    async def _end_in(
-        self, connection: Connection, endings: Sequence[Ending], tried: set[UUID]
-    ) -> tuple[set[UUID], bool]:
+    async def _end_in(self, connection: Connection, endings: Sequence[Ending]) -> tuple[set[UUID], bool]:
         """
         End scores in the caller's transaction, except those that another transaction has locked.
 
         Args:
             endings: At most one under each lease.
-            tried: Leases under which an earlier try of the transaction ended scores; updated.
 
         Returns:
-            The leases under which a score ended, now or in an earlier try, and whether a deferred request
-            became a score.
+            The leases under which a score ended, and whether a deferred request became a score.
         """
         sessions = {e.claimed.session_id for e in endings}
         chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
         free = [e for e in endings if e.claimed.session_id in chains]
         # Before the scores end, which marks the days on which their sessions ended.
-        await self._learn_facts(connection, free)
+        if facts := [_facts_row(e.claimed, e.facts) for e in free if e.facts is not None]:
+            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
         rows = await connection.fetch(self.database.sql(END), list(map(_end_row, free)))
         ended = {r["lease_token"] for r in rows}
-        # An earlier try ended these, and may have been committed although the reply was lost.
-        unsure = [_end_row(e) for e in endings if e.claimed.lease_token in tried - ended]
-        tried.update(ended)
         await self._write_ends(connection, [e for e in endings if e.claimed.lease_token in ended])
         is_due = await self.inbox.promote(connection, chains, production_sessions(rows))
-        return ended | await self._standing_ends(connection, unsure), is_due
-
-    async def _standing_ends(self, connection: Connection, ends: Sequence[dict[str, Any]]) -> set[UUID]:
-        """The leases among these under which a score has ended already."""
-        rows = await connection.fetch(self.database.sql(STANDING_ENDS), ends) if ends else []
-        return {r["lease_token"] for r in rows}
-
-    async def _learn_facts(self, connection: Connection, endings: Sequence[Ending]) -> None:
-        """Store what the source says about the sessions."""
-        if facts := [_facts_row(e.claimed, e.facts) for e in endings if e.facts is not None]:
-            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
+        return ended, is_due
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""
@@ -475,35 +440,20 @@ def _result(is_written: bool, is_locked: bool) -> bool | None:
     return is_written or (None if is_locked else False)
 
 
-def _missing_tool_rows(ending: Ending) -> list[dict[str, Any]]:
-    score_id = ending.claimed.score_id
-    return [
-        {
-            "score_id": score_id,
-            "ordinal": n,
-            "tool_name": t.tool_name[:MAX_TOOL_NAME],
-            "rationale": t.rationale,
-        }
-        for n, t in enumerate(ending.missing_tools, start=1)
-    ]
-
-
-def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
-    rows = []
-    for n, approach in enumerate(ending.alternative_approaches, start=1):
-        steps = [{"step": step, "tool_name": tool_of_step(step)} for step in approach.steps]
-        named = {"name": approach.name, "description": approach.description}
-        rows.append({"score_id": ending.claimed.score_id, "ordinal": n, "steps": steps} | named)
-    return rows
-
-
 def _child_rows(endings: Sequence[Ending]) -> dict[str, list[dict[str, Any]]]:
     """Child rows by the statement that stores them."""
-    return {
-        ADD_MISSING_TOOLS: [row for e in endings for row in _missing_tool_rows(e)],
-        ADD_APPROACHES: [row for e in endings for row in _approach_rows(e)],
-        ADD_TURNS: [_turn_row(e.claimed, turn) for e in endings for turn in e.turns],
-    }
+    tools, approaches = [], []
+    for e in endings:
+        score_id = e.claimed.score_id
+        for n, t in enumerate(e.missing_tools, start=1):
+            row = {"score_id": score_id, "ordinal": n, "rationale": t.rationale}
+            tools.append(row | {"tool_name": t.tool_name[:MAX_TOOL_NAME]})
+        for n, a in enumerate(e.alternative_approaches, start=1):
+            steps = [{"step": step, "tool_name": tool_of_step(step)} for step in a.steps]
+            row = {"score_id": score_id, "ordinal": n, "steps": steps}
+            approaches.append(row | {"name": a.name, "description": a.description})
+    turns = [_turn_row(e.claimed, turn) for e in endings for turn in e.turns]
+    return {ADD_MISSING_TOOLS: tools, ADD_APPROACHES: approaches, ADD_TURNS: turns}
 
 
 def _end_row(ending: Ending) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A session may have several. One that is sent again becomes the newest.
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.audit import audit
@@ -37,11 +38,9 @@ async def add(database: Database, connection: Connection, given: Sequence[Given]
     for session_id, request_id, by, reference in given:  # in order: the last one is the newest
         row = asdict(reference) | {"session_id": session_id, "request_id": request_id}
         await connection.execute(database.sql(ADD_REFERENCES), [row])
-        ids = session_id, None, request_id
-        details = {"characters": len(reference.text)}
-        await connection.execute(
-            database.sql(audit.RECORD), *audit.arguments_of("reference", by, *ids, details)
-        )
+        ids: dict[str, Any] = {"session_id": session_id, "request_id": request_id}
+        size = len(reference.text)
+        await audit.record(database, connection, "reference", by=by, characters=size, **ids)
 
 
 async def text_of(database: Database, score_id: UUID) -> str | None:

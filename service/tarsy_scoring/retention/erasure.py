@@ -279,7 +279,7 @@ async def _cancel_open(database: Database, leases: Leases, session_id: str, by: 
         if not rows:
             break
         for row in rows:
-            has_cancelled |= await leases.cancel(row["score_id"], by, is_patient=False)
+            has_cancelled |= await leases.cancel(row["score_id"], by)
     return has_cancelled
 
 

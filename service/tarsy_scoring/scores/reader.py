@@ -42,7 +42,6 @@ FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 """
 
 # The columns of `DOCUMENT` that a new score does not have.
-NOT_YET = ("missing_tools", "alternative_approaches", "turns", "latest_attempt")
 
 SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
 
@@ -170,10 +169,6 @@ class Reader:
         the session has no score.
         """
         return await self._one(SCORE_OF_SESSION, session_id)
-
-    async def new_document(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The document of a score that was just stored as `row`."""
-        return (await self.documents([{**row, **dict.fromkeys(NOT_YET)}]))[0]
 
     async def newest_score(self, session_id: str, purpose: str | None = None) -> dict[str, Any] | None:
         """The row of the session's newest score in any status; None: there is none."""

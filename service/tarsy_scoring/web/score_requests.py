@@ -7,10 +7,9 @@ the page form call it.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
-from uuid import UUID, uuid4
+from dataclasses import replace
+from typing import Annotated
+from uuid import uuid4
 
 from fastapi import Header
 from pydantic import ConfigDict, Field
@@ -25,10 +24,9 @@ from tarsy_scoring.errors import (
     UnknownCriteria,
 )
 from tarsy_scoring.events import GivenReference, Referring
-from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
+from tarsy_scoring.queue.admission import Answer, Priority, Request, ScoreUnderWay
+from tarsy_scoring.queue.idempotency import Key, KeyErased, KeyUsedOtherwise
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
-from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
@@ -83,36 +81,18 @@ class ScoreRequest(Referring):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
-    """
-    The score that answers an HTTP request.
-
-    Args:
-        outcome: As in `on_demand.Answer`.
-        request_id: The first request under the key; without a key, this request.
-        key: None where the caller sent none.
-        first_answer: JSON text that was sent for the first request under the key; None: not stored yet.
-        row: The new score as stored.
-    """
-
-    score_id: UUID
-    outcome: str
-    request_id: UUID
-    key: Key | None
-    first_answer: str | None = None
-    row: Mapping[str, Any] | None = None
-
-
 async def request_score(
     http: HttpRequest, caller: Caller, session_id: str, wanted: ScoreRequest, key: str | None = None
-) -> Requested:
+) -> tuple[Answer, Key | None]:
     """
     Find or make the score that answers a request: a new one, the open one, or a completed one.
 
     Args:
         http: Holds context, key headers, and the caller's trace.
         key: The caller's idempotency key. A repeat under the key finds the first score again.
+
+    Returns:
+        The answer, and the key under which it was kept.
 
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session first requested
@@ -148,12 +128,12 @@ async def request_score(
     asked = hashlib.sha256(to_json([session_id, wanted.model_dump(mode="json")])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
     answer = await _ask(context, request, stored_key)
-    if isinstance(answer, KeptAnswer):
-        return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
-    return Requested(answer.score_id, answer.outcome, request_id, stored_key, row=answer.row)
+    disposition = "repeated" if answer.is_repeat else answer.disposition
+    context.metrics.requests.labels(SOURCE_API, disposition).inc()
+    return answer, stored_key
 
 
-async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
+async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer:
     """
     Request the score from the queue, after checking the session at the source if the queue requires that.
 
@@ -163,6 +143,7 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
     Raises:
         Problem: See `request_score`.
     """
+    # Decides again under the lock after the session was verified, since another request may have come first.
     try:
         answer = await context.inbox.request_score(request, key, is_verified=False)
         if isinstance(answer, UnverifiedSession):
@@ -180,27 +161,21 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         raise Problem(404, "Erased", detail) from error
     except NotStorable as error:
         raise malformed(["body"], "a text in the body cannot be stored") from error
+    except KeyUsedOtherwise as error:
+        detail = "this Idempotency-Key was used for a different request: use another key"
+        raise malformed(["header", IDEMPOTENCY_KEY], detail, "Key used before") from error
+    except ScoreUnderWay as error:
+        detail = f"a score of the session {request.session_id} is under way"
+        if error.is_otherwise:
+            detail += f" under other criteria than {request.criteria}: wait until it has ended, or cancel it"
+        else:
+            detail += (
+                ": wait until it has ended, cancel it, or leave out force_rescore and reference to get it"
+            )
+        extra = {"score_id": str(error.score_id)}
+        raise Problem(409, "Scoring under way", detail, extra=extra) from error
     assert not isinstance(answer, UnverifiedSession), "its session was verified"
-    if isinstance(answer, KeptAnswer):
-        if not answer.is_same_question:
-            detail = "this Idempotency-Key was used for a different request: use another key"
-            raise malformed(["header", IDEMPOTENCY_KEY], detail, "Key used before")
-        context.metrics.requests.labels(SOURCE_API, "repeated").inc()
-        return answer
-    if answer.decision is None:
-        raise _busy(request, answer)
-    context.metrics.requests.labels(SOURCE_API, answer.decision.disposition).inc()
     return answer
-
-
-def _busy(request: Request, answer: Answer) -> Problem:
-    """409 while an open score prevents the requested one."""
-    detail = f"a score of the session {request.session_id} is under way"
-    if answer.outcome == "busy_otherwise":
-        detail += f" under other criteria than {request.criteria}: wait until it has ended, or cancel it"
-    else:
-        detail += ": wait until it has ended, cancel it, or leave out force_rescore and reference to get it"
-    return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 
 
 async def _verify(context: AppContext, request: Request, known: UnverifiedSession) -> Request:

@@ -2,9 +2,10 @@
 
 import uuid
 
+import pytest
+
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy
-from tarsy_scoring.queue.admission import OpenScore, Priority, Request, SessionState
-from tarsy_scoring.queue.on_demand import decide
+from tarsy_scoring.queue.admission import OpenScore, Priority, Request, ScoreUnderWay, SessionState, decide
 
 RUNNING, SCORED, SCORED_OTHERWISE = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 UNKNOWN = "criteria-without-a-file"
@@ -34,7 +35,7 @@ def session(
         state.open = OpenScore(RUNNING, runs, (hash_ or HASHES[runs]) if runs else None)
     for name in scored:
         found = SCORED if name == DEFAULT_CRITERIA else SCORED_OTHERWISE
-        state.completed[HASHES[name], None] = state.latest_completed = found
+        state.completed[HASHES[name], None] = found
     return state
 
 
@@ -69,23 +70,23 @@ DISPOSITIONS = {"new": "accepted", "running": "in_progress", "completed": "alrea
 def test_answer_follows_state_criteria_and_force() -> None:
     for row, (state, criteria, unforced, forced) in enumerate(TABLE):
         for force, expected in ((False, unforced), (True, forced)):
-            answer = decide(request(criteria, force=force), state, policy())
-            outcome = expected.split(" ")[0]
-            assert answer.outcome == outcome, f"row {row}, force {force}"
+            case = f"row {row}, force {force}"
             if expected.startswith("busy"):
-                assert (answer.decision, answer.score_id, state.deferred) == (None, RUNNING, None)
+                with pytest.raises(ScoreUnderWay) as refused:
+                    decide(request(criteria, force=force), state, policy())
+                assert refused.value.is_otherwise == (expected == "busy_otherwise"), case
+                assert (refused.value.score_id, state.deferred) == (RUNNING, None), case
                 continue
-            assert answer.decision is not None
-            assert (answer.decision.disposition, answer.decision.score_id) == (DISPOSITIONS[outcome], answer.score_id)
-            assert NAMES.get(answer.score_id, "new") == expected, f"row {row}, force {force}"
+            decision = decide(request(criteria, force=force), state, policy())
+            assert decision.disposition == DISPOSITIONS[expected.split(" ")[0]], case
+            assert NAMES.get(decision.score_id or SCORED, "new") == expected, case
 
 
 def test_new_score_takes_its_criteria_from_its_request_or_known_chain() -> None:
     of = policy(kubernetes={"criteria": OTHER_CRITERIA})
 
     def bound(state: SessionState, criteria: str | None = None) -> tuple[str | None, str | None, str | None]:
-        decision = decide(request(criteria), state, of).decision
-        assert decision is not None
+        decision = decide(request(criteria), state, of)
         return decision.chain_id, decision.criteria, decision.criteria_hash
 
     assert bound(SessionState(chain_id="kubernetes")) == ("kubernetes", OTHER_CRITERIA, HASHES[OTHER_CRITERIA])

@@ -8,7 +8,6 @@ from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import to_json
 
-from tarsy_scoring.audit import audit
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.scores.shapes import Turn
@@ -131,19 +130,15 @@ async def ask(
     is open, the answer is 409. If the session has not ended, the answer is 400.
     """
     wanted = wanted or ScoreRequest()
-    found = await request_score(request, caller, session_id, wanted, idempotency_key)
-    text = found.first_answer
+    found, key = await request_score(request, caller, session_id, wanted, idempotency_key)
+    text = found.text
     if text is None:
-        if found.row is not None:
-            document = await context_of(request).reader.new_document(found.row)
-        else:
-            document = await _score(request, found.score_id)
-        text = to_json(document).decode()
-        if found.key is not None:
+        text = to_json(await _score(request, found.score_id)).decode()
+        if key is not None:
             database = context_of(request).inbox.database
-            text = await idempotency.complete_answer(database, found.key, found.request_id, text)
+            text = await idempotency.complete_answer(database, key, found.request_id, text)
     location = request.url_for("read_score", score_id=str(found.score_id)).path
-    return json_answer(text, 200 if found.outcome == "completed" else 202, {"Location": location})
+    return json_answer(text, 200 if found.disposition == "already_scored" else 202, {"Location": location})
 
 
 @router.post(
@@ -158,7 +153,7 @@ async def ask(
 async def cancel(request: Request, caller: Admitted, score_id: ScoreId) -> Response:
     """End a pending or in-progress score without a number. The judge's replies so far are kept."""
     context = context_of(request)
-    is_cancelled = await context.leases.cancel(score_id, caller.name, is_patient=False)
+    is_cancelled = await context.leases.cancel(score_id, caller.name)
     document = await _score(request, score_id)
     status = document["status"]
     if not is_cancelled:
@@ -237,7 +232,6 @@ async def read_score(request: Request, score_id: ScoreId) -> Response:
 )
 async def read_turns(request: Request, caller: Admitted, score_id: ScoreId) -> Response:
     """The judge's replies in full and in order; while a score is open, those stored so far."""
-    audit.log_read("replies", by=caller.name, score_id=score_id)
     turns = await context_of(request).reader.replies(score_id)
     if turns is None:
         raise no_such_score(score_id)

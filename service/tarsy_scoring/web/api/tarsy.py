@@ -69,7 +69,7 @@ async def start(
     """
     Make a new score for a session that has ended, whatever scores exist. A repeat under the key returns it.
     """
-    found = await request_score(
+    found, _ = await request_score(
         request, caller, session_id, ScoreRequest(force_rescore=True), idempotency_key
     )
     return json_answer({"score_id": str(found.score_id)}, 202)

@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.audit import audit
 from tarsy_scoring.web.api.common import no_such_score
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
@@ -22,7 +21,7 @@ Document = Mapping[str, Any]
 
 
 @router.get("/scores/compare")
-async def compare_page(request: Request, caller: Admitted) -> HTMLResponse:
+async def compare_page(request: Request, _: Admitted) -> HTMLResponse:
     """
     Two scores for one session side by side.
 
@@ -40,7 +39,6 @@ async def compare_page(request: Request, caller: Admitted) -> HTMLResponse:
     if a["session_id"] != b["session_id"]:
         advice = "choose two scores from the history on the page of one session"
         raise Problem(400, "Different sessions", f"the two scores are of different sessions: {advice}")
-    audit.log_read("session", by=caller.name, session_id=a["session_id"])
     return await asyncio.to_thread(
         page,
         "compare.html",

@@ -40,7 +40,6 @@ PAGES = [
         else []
     ),
     Page("/approaches", "Better approaches", f"{_HERE}.approaches", is_under_more=True),
-    Page("/dead-letters", "Dead letters", f"{_HERE}.dead_letters", is_under_more=True),
 ]
 """In navigation order. "More" holds what few installations have data for, or look at rarely."""
 

@@ -12,7 +12,6 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from tarsy_scoring.audit import audit
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.web.api.common import SessionId, no_such_score
@@ -32,7 +31,6 @@ MAX_KEY_CHARACTERS = 100
 @router.get("/sessions/{session_id}")
 async def session_page(request: Request, caller: Admitted, session_id: SessionId) -> HTMLResponse:
     """The latest completed score, else the newest one, and how the newest attempt stands."""
-    audit.log_read("session", by=caller.name, session_id=session_id)
     context = context_of(request)
     position = await position_of(context)
     document = await context.reader.score_of_session(session_id)
@@ -47,7 +45,6 @@ async def score_page(request: Request, caller: Admitted, score_id: UUID) -> HTML
     document = await context.reader.score(score_id)
     if document is None:
         raise no_such_score(score_id)
-    audit.log_read("session", by=caller.name, session_id=document["session_id"], score_id=score_id)
     return await _score_page(context, caller, document["session_id"], document, position, is_of_session=False)
 
 
@@ -112,7 +109,7 @@ async def cancel(request: Request, caller: Admitted, score_id: UUID) -> Redirect
     Cancel a score and go to the session page. A score that ended in the meantime stays as it ended.
     """
     context = context_of(request)
-    await context.leases.cancel(score_id, caller.name, is_patient=False)
+    await context.leases.cancel(score_id, caller.name)
     document = await context.reader.score(score_id)
     if document is None:
         raise no_such_score(score_id)

@@ -10,7 +10,6 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.audit import audit
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.api.common import SessionId
@@ -46,7 +45,6 @@ async def timeline_page(request: Request, caller: Admitted, session_id: SessionI
     if form.query is None:
         raise Problem(422, "Malformed address", "; ".join(form.faults))
     document = await _marking_score(context, session_id, form.query.score)
-    audit.log_read("session", by=caller.name, session_id=session_id)
     found = await _read(context, session_id, form.query, document)
     plain = f"/sessions/{session_id}/timeline?" + (f"score={document['score_id']}&" if document else "")
     return await asyncio.to_thread(  # rendering many entries would block the event loop

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.analytics.daily import midnight
 from tarsy_scoring.analytics.needs_attention import MOST_PENDING, read_failed, read_waiting
 from tarsy_scoring.analytics.week import CHAINS_SHOWN, DAYS, ChainWeek, read_week
-from tarsy_scoring.dead_letters.letter_states import newest_letters
+from tarsy_scoring.dead_letters.dead_letters import count_open
 from tarsy_scoring.labels import review
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.scores.reader import Holds
@@ -33,7 +33,6 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
     week = await read_week(database, today)
     waiting = await read_waiting(database)
     holds = await context.reader.holds() if waiting else None
-    letters = await newest_letters(database, None, 1)
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
         "week.html",
@@ -43,7 +42,7 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         days=DAYS,
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
         to_label=(await review.read_review(database))["to_label"],
-        unread=letters.by_state.get("open", 0),
+        unread=await count_open(database),
         pauses=await read_pauses(database),
         failed=await read_failed(database, midnight(week.since)),
         held=held_up(waiting, holds) if holds else [],
