@@ -225,7 +225,7 @@ class Gateway:
         ]
         try:
             # After a restart all clients connect at once; they should not all have to reconnect at once.
-            life_s = self._limits.life_s * random.uniform(0.75, 1)  # noqa: S311 - spreads load, guards nothing
+            life_s = self._limits.life_s * random.uniform(0.75, 1)  # noqa: S311 - spreads load
             ends: set[asyncio.Future[Any]] = {*tasks, client.closing}
             done, _ = await asyncio.wait(ends, timeout=life_s, return_when=asyncio.FIRST_COMPLETED)
             for end in done:

@@ -18,8 +18,8 @@ from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 
 MAX_ANALYTIC_REQUESTS = 24  # at once; four for each connection, so that none waits long for one
-# Sessions read for pages, at once. The largest (SCORING_MAX_SESSION_BYTES) takes several times more memory while
-# it is read, masked and shown.
+# Sessions read for pages, at once. The largest (SCORING_MAX_SESSION_BYTES) takes several times more memory
+# while it is read, masked and shown.
 SESSION_READS = 2, 14  # at once, and waiting
 MAX_EXPORTS = 4  # at once; an export lasts as long as the reader takes, and needs a connection for each batch
 

@@ -207,8 +207,8 @@ class TrendsQuery(ScoresQuery):
 
     day_of: DayOf = Field(
         "scored",
-        description="What gives the day, and what `since` and `until` apply to: when the score was completed, or "
-        "when the session ended.",
+        description="What gives the day, and what `since` and `until` apply to: when the score was "
+        "completed, or when the session ended.",
     )
 
 

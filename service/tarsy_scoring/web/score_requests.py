@@ -76,8 +76,8 @@ class ScoreRequest(Referring):
     reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
     use_reference: bool = Field(
         True,
-        description="False: judge without the reference that is stored for the session. Implies `force_rescore`, "
-        "and excludes `reference`.",
+        description="False: judge without the reference that is stored for the session. Implies "
+        "`force_rescore`, and excludes `reference`.",
     )
 
 
@@ -97,8 +97,8 @@ async def request_score(
     Raises:
         Problem: 400, the session has not ended; 404, it does not exist, or the session first requested
             under the key was erased; 409, another score is under way; 422, the session is too large, the
-            criteria are unknown, a text cannot be stored, the key belongs to a different request, or there are
-            several keys; 503, the source cannot say whether the session has ended.
+            criteria are unknown, a text cannot be stored, the key belongs to a different request, or there
+            are several keys; 503, the source cannot say whether the session has ended.
         DatabaseAway: Repeating the request under the same key is safe.
     """
     if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
@@ -155,8 +155,8 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         raise malformed(["body", "criteria"], detail, "Unknown criteria") from error
     except KeyErased as error:
         detail = (
-            "the session first requested under this Idempotency-Key has been erased: use another key to score "
-            "a session that the source still has"
+            "the session first requested under this Idempotency-Key has been erased: use another key to "
+            "score a session that the source still has"
         )
         raise Problem(404, "Erased", detail) from error
     except NotStorable as error:

@@ -139,8 +139,8 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
     outcome = _outcome_of(said, [band.id for band in about.bands])
     if (band := labels.contradicted(outcome, said.number, about.bands)) is not None:
         detail = (
-            f"`outcome` is the band {band.id!r} ({band.low}-{band.high}), and `number` ({said.number:g}) is outside of "
-            "it: correct one of them, or leave one out"
+            f"`outcome` is the band {band.id!r} ({band.low}-{band.high}), and `number` ({said.number:g}) is "
+            "outside of it: correct one of them, or leave one out"
         )
         raise malformed(["body", "number"], detail, "Outcome and number contradict each other")
     new = NewLabel(said.agrees, outcome, said.number, said.reason or None)

@@ -34,8 +34,8 @@ UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
     "configure access: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES and "
-    "SCORING_TRUSTED_PROXY_SECRET for proxies that sign users in, or SCORING_API_OPEN=true to admit every client; or "
-    "keep SCORING_API_HOST=127.0.0.1"
+    "SCORING_TRUSTED_PROXY_SECRET for proxies that sign users in, or SCORING_API_OPEN=true to admit every "
+    "client; or keep SCORING_API_HOST=127.0.0.1"
 )
 
 
@@ -118,8 +118,8 @@ class Access:
         if changes:
             if "score" not in caller.scopes:
                 detail = (
-                    "this caller may only read: ask an operator for a token with the scope score, or for a group "
-                    "with it"
+                    "this caller may only read: ask an operator for a token with the scope score, or for a "
+                    "group with it"
                 )
                 challenge = f'{CHALLENGE}, error="insufficient_scope", scope="score"'
                 raise Problem(403, "Not allowed", detail, headers={"WWW-Authenticate": challenge})

@@ -51,8 +51,8 @@ class Hosts:
             raise Problem(
                 403,
                 "Not this host",
-                f"this API answers only to the host names of {known}: use one of them, or ask an operator to add "
-                "this one to SCORING_API_HOSTS",
+                f"this API answers only to the host names of {known}: use one of them, or ask an operator to "
+                "add this one to SCORING_API_HOSTS",
             )
 
 
@@ -139,7 +139,7 @@ def _checked(name: str) -> str:
     bare = name.strip("[]").lower().removesuffix(".")
     if address_of(bare) is None and not _HOST_NAME.fullmatch(bare):
         raise ConfigurationError(
-            f"SCORING_API_HOSTS: {name!r} is not a host name: give names or addresses without scheme, port and path, "
-            "separated by commas"
+            f"SCORING_API_HOSTS: {name!r} is not a host name: give names or addresses without scheme, port "
+            "and path, separated by commas"
         )
     return bare

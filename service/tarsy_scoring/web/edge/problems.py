@@ -137,7 +137,7 @@ def failed() -> Problem:
     return Problem(
         500,
         "Internal error",
-        "an unexpected error, which the log of the API describes: give an operator the id at the end of `instance`",
+        "an unexpected error, which the log describes: give an operator the id at the end of `instance`",
     )
 
 
@@ -172,8 +172,8 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
         case ReadTooSlow():
             log.warning("api.read_too_slow", reason=str(error))
             detail = (
-                "these scores could not be read in time: choose a shorter period, one chain or criteria, or try "
-                "again when fewer people read"
+                "these scores could not be read in time: choose a shorter period, one chain or criteria, or "
+                "try again when fewer people read"
             )
             return Problem(503, "Too much to read", detail, headers={"Retry-After": str(ANALYTIC_RETRY_S)})
         case DatabaseAway():

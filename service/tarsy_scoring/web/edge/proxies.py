@@ -114,9 +114,9 @@ class TrustedProxies:
         beyond = [str(network) for network in self._networks if not network.is_loopback]
         if beyond and self._secret is None and self._keys is None:
             raise ConfigurationError(
-                f"SCORING_TRUSTED_PROXIES: {', '.join(beyond)} is beyond this machine, and every client with such an "
-                f"address could pose as any user: set SCORING_TRUSTED_PROXY_SECRET (or _FILE) and let the proxy send "
-                f"it as {SECRET_HEADER}, or set SCORING_TRUSTED_PROXY_JWKS_FILE to the keys of the JWT that it sends"
+                f"SCORING_TRUSTED_PROXIES: {', '.join(beyond)} is beyond this machine, and every client with "
+                "such an address could pose as any user: set SCORING_TRUSTED_PROXY_SECRET (or _FILE), which the "
+                f"proxy sends as {SECRET_HEADER}, or SCORING_TRUSTED_PROXY_JWKS_FILE with the keys of its JWT"
             )
 
     def __bool__(self) -> bool:
@@ -162,7 +162,7 @@ class TrustedProxies:
         claims = keys.verify(token)
         if claims is None:
             raise unauthorized(
-                "the JWT of the proxy is not valid: it has expired, or SCORING_TRUSTED_PROXY_JWKS_FILE lacks its key"
+                "the JWT of the proxy has expired, or SCORING_TRUSTED_PROXY_JWKS_FILE lacks its key"
             )
         user = _usable(claims.get("sub"), "the claim sub")
         groups = claims.get("groups")
