@@ -9,7 +9,6 @@ import yaml
 from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.criteria import criteria
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import load_criteria, read_criteria_file
 
 METHODOLOGY = load_criteria().get("investigation-methodology")
@@ -57,13 +56,6 @@ def configured(tmp_path: Path) -> dict[str, str]:
 # --- list ----------------------------------------------------------------------------------------------
 
 
-def test_list_needs_no_configuration() -> None:
-    listed = document(invoke("list", "--json"))
-    assert [c["name"] for c in listed] == [c.name for c in load_criteria()]
-    assert {c["source"] for c in listed} == {"shipped"}
-    assert [c["name"] for c in listed if c["is_default"]] == ["investigation"]
-
-
 def test_list_shows_where_criteria_come_from_and_who_uses_them(tmp_path: Path, configured: dict[str, str]) -> None:
     listed = {c["name"]: c for c in document(invoke("list", "--json", **configured))}
     own = listed["own"]
@@ -72,26 +64,6 @@ def test_list_shows_where_criteria_come_from_and_who_uses_them(tmp_path: Path, c
     assert own["criteria_hash"] == read_criteria_file(Path(own["source"])).criteria_hash
     assert listed["cli-tool-use"]["chains"] == ["kubernetes", "net"]
     assert (listed["cli-tool-use"]["source"], listed["cli-tool-use"]["is_default"]) == ("shipped", False)
-
-
-def test_list_for_people_has_twelve_digits_of_each_hash_and_cuts_nothing_else(
-    tmp_path: Path, configured: dict[str, str]
-) -> None:
-    shown = invoke("list", COLUMNS="20", **configured)
-    assert shown.exit_code == 0
-    assert METHODOLOGY.criteria_hash[:12] in shown.stdout
-    [own] = [line for line in shown.stdout.splitlines() if line.startswith("own ")]
-    assert own.endswith(f"  {tmp_path / 'criteria' / 'own.yaml'}  used by defaults, security")
-    assert METHODOLOGY.criteria_hash[:13] not in shown.stdout
-    assert "defaults" in shown.stdout
-    assert "shipped" in shown.stdout
-
-
-def test_list_refuses_a_folder_with_a_file_that_is_not_valid(tmp_path: Path, configured: dict[str, str]) -> None:
-    (tmp_path / "criteria" / "bad.yaml").write_text("name: bad\npromt: x\n", encoding="utf-8")
-    refused = invoke("list", **configured)
-    assert isinstance(refused.exception, ConfigurationError)
-    assert "bad.yaml, line 1: " in str(refused.exception)
 
 
 # --- show ----------------------------------------------------------------------------------------------
@@ -106,12 +78,6 @@ def test_show_prints_a_criteria_file_and_what_code_adds(tmp_path: Path) -> None:
         assert "system_prompt: |-" in shown.splitlines()
         (tmp_path / "copy.yaml").write_text(shown.partition("# Added by code")[0], encoding="utf-8")
         assert read_criteria_file(tmp_path / "copy.yaml").criteria_hash == one.criteria_hash
-
-
-def test_show_as_json_is_the_stored_content() -> None:
-    shown = document(invoke("show", "investigation-methodology", "--json"))
-    identity = {"criteria_hash": METHODOLOGY.criteria_hash, "source": "shipped"}
-    assert shown == json.loads(json.dumps(METHODOLOGY.content)) | identity
 
 
 def test_show_prompt_prints_the_opening_messages_without_evidence() -> None:
@@ -143,37 +109,15 @@ def test_unknown_names_and_paths_are_refused() -> None:
 # --- diff ----------------------------------------------------------------------------------------------
 
 
-def test_diff_shows_each_changed_key_and_no_other(tmp_path: Path) -> None:
-    a = write(tmp_path / "a.yaml")
-    b = write(tmp_path / "b.yaml", system_prompt="You judge.\nBe fair.", failure_vocabulary={"wrong": "It is."})
-    shown = invoke("diff", a, b)
-    assert shown.exit_code == 0
-    assert shown.stdout.splitlines() == [
-        "system_prompt",
-        f"--- {a}",
-        f"+++ {b}",
-        "@@ -1,2 +1,2 @@",
-        " You judge.",
-        "-Be strict.",
-        "+Be fair.",
-        "",
-        "failure_vocabulary",
-        f"--- {a}",
-        f"+++ {b}",
-        "@@ -0,0 +1 @@",
-        "+wrong: It is.",
-        "",
-    ]
-
-
-def test_diff_shows_what_code_adds_differently(tmp_path: Path) -> None:
+def test_diff_shows_what_changed_also_in_what_code_adds(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", bands={"good": [60, 100], "bad": [0, 59]})
+    lines = invoke("diff", a, b).stdout.splitlines()
     changes = {c["key"]: c for c in document(invoke("diff", a, b, "--json"))["changes"]}
-    assert next(iter(changes)) == "bands"
-    assert "added_by_code.output_schema" in changes
-    assert "added_by_code.fence_notice" not in changes
+    assert lines[:2] == [f"--- {a}", f"+++ {b}"]
+    assert {"-  good: [50, 100]", "+  good: [60, 100]"} <= set(lines)
+    assert {"bands", "added_by_code.output_schema"} <= changes.keys()
+    assert "system_prompt" not in changes
     assert changes["bands"]["b"] == {"good": [60, 100], "bad": [0, 59]}
-    assert "+good: [60, 100]" in changes["bands"]["diff"]
 
 
 def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
@@ -188,15 +132,6 @@ def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
 
 
 # --- validate ------------------------------------------------------------------------------------------
-
-
-def test_validate_prints_name_strategy_and_hash_of_valid_files(tmp_path: Path) -> None:
-    a, b = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", name="other")
-    shown = invoke("validate", a, b, SCORING_CONFIG="/does/not/exist")
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    digits = read_criteria_file(Path(a)).criteria_hash[:12]
-    assert shown.stdout.splitlines()[0] == f"{a}: valid (own, two_turn, {digits})"
-    assert "b.yaml: valid (other, " in shown.stdout
 
 
 def test_validate_prints_every_fault_of_every_file(tmp_path: Path) -> None:

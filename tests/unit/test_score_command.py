@@ -349,7 +349,7 @@ BAD_REFERENCES = [
     pytest.param(b"", "not a text of 1 to 20,000 characters", id="empty"),
     pytest.param(b" \n", "not a text of 1 to 20,000 characters", id="blank"),
     pytest.param(b"x" * 20_001, "not a text of 1 to 20,000 characters", id="too-long"),
-    pytest.param(b"\xff", "it is not UTF-8", id="not-utf-8"),
+    pytest.param(b"\xff", "characters in UTF-8", id="not-utf-8"),
     pytest.param(b"a\x00b", "not a text of 1 to 20,000 characters", id="nul"),
 ]
 

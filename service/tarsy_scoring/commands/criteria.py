@@ -3,7 +3,6 @@
 import difflib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 import yaml
 
-from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json, print_text
+from tarsy_scoring.commands.shared import ASKED_WRONGLY, json_option, print_json, print_text
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import (
@@ -26,19 +25,8 @@ SHIPPED = "shipped"
 HASH_DIGITS = 12  # enough to distinguish criteria by eye; JSON has all 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """Criteria and where they come from: `shipped`, or their file's path."""
-
-    criteria: Criteria
-    source: str
-
-    def identity(self) -> dict[str, str]:
-        return {
-            "name": self.criteria.name,
-            "criteria_hash": self.criteria.criteria_hash,
-            "source": self.source,
-        }
+# Criteria and where they come from: `shipped`, or their file's path.
+_Located = tuple[Criteria, str]
 
 
 @click.group()
@@ -47,7 +35,7 @@ def criteria() -> None:
 
 
 @criteria.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable, with the whole hashes.")
+@json_option
 def list_criteria(as_json: bool) -> None:
     """
     List the criteria that a worker with these settings has.
@@ -56,16 +44,14 @@ def list_criteria(as_json: bool) -> None:
     use them; `defaults` stands for every chain without criteria of its own.
     """
     settings = load_settings()
-    documents: list[dict[str, Any]] = [
-        located.identity()
-        | {
-            "strategy": located.criteria.strategy,
-            "is_default": located.criteria.name == settings.config.defaults.criteria,
-            "chains": [
-                name for name, c in settings.config.chains.items() if c.criteria == located.criteria.name
-            ],
+    documents = [
+        {
+            **_identity(found, source),
+            "strategy": found.strategy,
+            "is_default": found.name == settings.config.defaults.criteria,
+            "chains": [name for name, c in settings.config.chains.items() if c.criteria == found.name],
         }
-        for located in _configured_criteria(settings)
+        for found, source in _configured_criteria(settings)
     ]
     if as_json:
         print_json(documents)
@@ -74,13 +60,11 @@ def list_criteria(as_json: bool) -> None:
 
 
 @criteria.command("show")
-@click.argument(
-    "name",
-)
+@click.argument("name")
 @click.option(
     "--prompt", "only_prompt", is_flag=True, help="The messages that open the conversation, without evidence."
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     """
     Show everything that the judge is instructed with.
@@ -89,56 +73,57 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     part above the second comment is a complete criteria file, ready to be copied. --prompt fills in
     {{OUTPUT_SCHEMA}}, which is the same for every session; the two placeholders of the evidence stay.
     """
-    found = _locate(name, "NAME")
+    found, source = _locate(name, "NAME")
     if only_prompt:
         evidence: Any = SimpleNamespace(alert="{{ALERT_DATA}}", conversation="{{SESSION_CONVERSATION}}")
-        messages = found.criteria.open_conversation(evidence)
+        messages = found.open_conversation(evidence)
         if as_json:
             print_json({"messages": [{"role": m.role, "content": m.content} for m in messages]})
             return
         for message in messages:
             click.echo(f"--- {message.role} ---\n{message.content}")
         return
-    content = found.criteria.content
-    added = found.identity() | {key: content[key] for key in ("added_by_code", "prompt_hashes")}
+    added = {"criteria_hash": found.criteria_hash, "source": source}
+    added |= {key: found.content[key] for key in ("added_by_code", "prompt_hashes")}
     if as_json:
-        print_json(content | added)
+        print_json(found.content | added)
         return
-    del added["name"]
-    click.echo(f"# The file ({found.source}):\n{_as_yaml(_file_content(found.criteria))}")
+    click.echo(f"# The file ({source}):\n{_as_yaml(_file_content(found))}")
     click.echo(f"# Added by code, and the hashes of all of it:\n{_as_yaml(added)}", nl=False)
 
 
 @criteria.command("diff")
 @click.argument("a")
 @click.argument("b")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def diff_criteria(a: str, b: str, as_json: bool) -> None:
     """
-    Show the differences between two criteria, key by key.
+    Show the differences between two criteria.
 
     A and B are names from `list` or paths of files. Text added by code is compared, too. Exit status 0 in
     either case.
     """
     first, second = _locate(a, "A"), _locate(b, "B")
-    changes = _changes(first, second, a, b)
+    old, new = _instructions(first[0]), _instructions(second[0])
+    changes = [
+        {"key": key, "a": old.get(key), "b": new.get(key)}
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
     if as_json:
-        print_json(
-            {"a": first.identity(), "b": second.identity(), "is_same": not changes, "changes": changes}
-        )
+        same = not changes
+        print_json({"a": _identity(*first), "b": _identity(*second), "is_same": same, "changes": changes})
         return
     if not changes:
-        click.echo(f"no difference: both have the hash {first.criteria.criteria_hash[:HASH_DIGITS]}")
-    for change in changes:
-        click.secho(change["key"], bold=True)
-        for line in change["diff"]:
-            click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
-        click.echo()
+        click.echo(f"no difference: both have the hash {first[0].criteria_hash[:HASH_DIGITS]}")
+    lines = [_as_yaml(instructions).splitlines() for instructions in (old, new)]
+    for line in difflib.unified_diff(lines[0], lines[1], a, b, lineterm=""):
+        click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
 
 
 @criteria.command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     """
     Check criteria files before a worker reads them.
@@ -162,12 +147,16 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     sys.exit(0 if all(d["is_valid"] for d in documents) else ASKED_WRONGLY)
 
 
+def _identity(found: Criteria, source: str) -> dict[str, str]:
+    return {"name": found.name, "criteria_hash": found.criteria_hash, "source": source}
+
+
 def _configured_criteria(settings: Settings) -> list[_Located]:
     """Shipped criteria and those of `criteria_dirs`. Raises: ConfigurationError: see `load_criteria`."""
     directories = settings.config.criteria_dirs
     registry = load_criteria(directories)
     own = {c.name: file for directory in directories for file, c in read_criteria_folder(directory)}
-    return [_Located(c, own.get(c.name, SHIPPED)) for c in registry]
+    return [(c, own.get(c.name, SHIPPED)) for c in registry]
 
 
 def _locate(wanted: str, argument: str) -> _Located:
@@ -179,33 +168,19 @@ def _locate(wanted: str, argument: str) -> _Located:
         ConfigurationError: The file, or the criteria of the settings, cannot be read or are not valid.
     """
     known = _configured_criteria(load_settings())
-    for located in known:
-        if located.criteria.name == wanted:
-            return located
+    for found, source in known:
+        if found.name == wanted:
+            return found, source
     path = Path(wanted)
     if os.sep in wanted or path.suffix in (".yaml", ".yml") or path.is_file():
-        return _Located(read_criteria_file(path), wanted)
-    names = ", ".join(located.criteria.name for located in known)
+        return read_criteria_file(path), wanted
+    names = ", ".join(found.name for found, _ in known)
     raise click.BadParameter(
         f"no criteria are called {wanted!r}, and there is no such file (known: {names})", param_hint=argument
     )
 
 
-def _changes(first: _Located, second: _Located, a: str, b: str) -> list[dict[str, Any]]:
-    old, new = _comparable(first.criteria), _comparable(second.criteria)
-    return [
-        {
-            "key": key,
-            "a": old.get(key),
-            "b": new.get(key),
-            "diff": list(difflib.unified_diff(_lines(old.get(key)), _lines(new.get(key)), a, b, lineterm="")),
-        }
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _comparable(of: Criteria) -> dict[str, Any]:
+def _instructions(of: Criteria) -> dict[str, Any]:
     """The judge's instructions, by key; without the hashes, which follow from them."""
     return _file_content(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
 
@@ -215,21 +190,14 @@ def _file_content(of: Criteria) -> dict[str, Any]:
     return {key: of.content[key] for key in Criteria.model_fields if key in of.content}
 
 
-def _lines(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return (value if isinstance(value, str) else _as_yaml(value)).splitlines()
-
-
 def _validated(file: Path) -> dict[str, Any]:
-    document: dict[str, Any] = {"file": str(file), "is_valid": True, "name": None, "strategy": None}
-    document |= {"criteria_hash": None, "faults": []}
+    valid, faults = None, []
     try:
         valid = read_criteria_file(file)
     except InvalidCriteria as error:
         faults = [{"line": f.line, "key": f.key or None, "reason": f.reason} for f in error.problems]
-        return document | {"is_valid": False, "faults": faults}
-    return document | {"name": valid.name, "strategy": valid.strategy, "criteria_hash": valid.criteria_hash}
+    shown = {name: getattr(valid, name, None) for name in ("name", "strategy", "criteria_hash")}
+    return {"file": str(file), "is_valid": valid is not None, **shown, "faults": faults}
 
 
 class _Dumper(yaml.SafeDumper):

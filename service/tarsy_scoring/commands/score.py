@@ -3,16 +3,23 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
-from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import FAILED, asker, counted, print_json, print_text, run, usd
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    asker,
+    counted,
+    json_option,
+    print_json,
+    print_text,
+    run,
+    usd,
+)
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
@@ -30,23 +37,18 @@ from tarsy_scoring.timeline.text import storable
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the score document.")
+@json_option
 @click.option("--no-judge", is_flag=True, help="Skip the judge: no total.")
 @click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; call no model.")
-@click.option(
-    "--chain",
-    metavar="NAME",
-    help="Use the settings of this chain instead of the session's own.",
-)
+@click.option("--chain", metavar="NAME", help="Use the settings of this chain instead of the session's own.")
 @click.option(
     "--reference",
     "reference_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.File(encoding="utf-8"),
     help="Judge against this text: the cause as it is known now.",
 )
 def score(
-    file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None, reference_file: Path | None
+    file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None, reference_file: TextIO | None
 ) -> None:
     """
     Score one session file; needs neither Kafka nor a database.
@@ -61,55 +63,39 @@ def score(
     """
     settings = load_settings()
     registry = load_criteria(settings.config.criteria_dirs)
-    _require_chain(settings, chain)
-    given, shown = _read_reference(reference_file, no_judge=no_judge), None
+    if chain is not None and chain not in settings.config.chains:
+        known = ", ".join(sorted(settings.config.chains)) or "none is configured"
+        raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
+    if reference_file and no_judge:
+        raise click.UsageError("--reference needs the judge and excludes --no-judge")
+    given, shown = _read_reference(reference_file) if reference_file else None, None
     try:
         timeline = parse_session(load_session_file(file, settings.max_session_bytes))
+        of_chain = settings.chain(chain or timeline.chain_id)
+        with_judge = not no_judge and of_chain.judge.enabled
         if given is not None:
             timeline, shown = _with_reference(timeline, given, settings)
         if dry_run:
-            may_judge_again = settings.chain(chain or timeline.chain_id).may_judge_again
             planned = plan(settings, registry, timeline, chain)
-            _show_dryrun(planned, may_judge_again=may_judge_again, as_json=as_json)
+            _show_dryrun(planned, may_judge_again=of_chain.may_judge_again, as_json=as_json)
             return
-        scored = _score(settings, registry, timeline, chain, no_judge=no_judge, reference=shown)
+        scored = _score(settings, registry, timeline, chain, with_judge=with_judge, reference=shown)
     except Unscorable as error:
         if dry_run or not as_json:
             raise
         print_json(_failed_document(settings, registry, file, chain, error))
         sys.exit(FAILED)
     print_json(scored) if as_json else print_text("score.txt", scored)
-    with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
-    sys.exit(_exit_status(scored, with_judge=with_judge))
-
-
-def _exit_status(scored: Mapping[str, Any], *, with_judge: bool) -> int:
     has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
-    return FAILED if has_no_score or scored["outcome"] == "fail" else 0
+    sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
 
 
-def _require_chain(settings: Settings, chain: str | None) -> None:
-    if chain is not None and chain not in settings.config.chains:
-        known = ", ".join(sorted(settings.config.chains)) or "none is configured"
-        raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
-
-
-def _read_reference(path: Path | None, *, no_judge: bool) -> GivenReference | None:
-    if path is None:
-        return None
-    if no_judge:
-        raise click.UsageError("--reference needs the judge and excludes --no-judge")
+def _read_reference(file: TextIO) -> GivenReference:
     try:
-        with path.open(encoding="utf-8") as file:
-            return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise click.BadParameter(f"cannot read {path}: {reason}", param_hint="--reference") from None
-    except ValidationError:
-        most = f"{MAX_REFERENCE_CHARACTERS:,}"
-        raise click.BadParameter(
-            f"{path} is not a text of 1 to {most} characters", param_hint="--reference"
-        ) from None
+        return GivenReference(text=file.read(MAX_REFERENCE_CHARACTERS + 1))
+    except ValueError:  # not UTF-8, or refused by the model
+        reason = f"{file.name} is not a text of 1 to {MAX_REFERENCE_CHARACTERS:,} characters in UTF-8"
+        raise click.BadParameter(reason, param_hint="--reference") from None
 
 
 def _with_reference(
@@ -130,7 +116,7 @@ def _score(
     timeline: Timeline,
     chain: str | None,
     *,
-    no_judge: bool,
+    with_judge: bool,
     reference: dict[str, Any] | None,
 ) -> dict[str, Any]:
     from rich.console import Console
@@ -141,7 +127,6 @@ def _score(
 
     set_up_logging(settings.log_level, settings.log_format)
     contain_commands(settings, os.environ)
-    with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
         clients: dict[str, Any] = {}  # for the judge, whose library takes a second to import

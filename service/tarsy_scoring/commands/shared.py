@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -115,25 +116,24 @@ def collected_warnings() -> Iterator[list[dict[str, Any]]]:
 
     The list has the warnings when the block has ended: each with `event` and fields.
     """
-    from structlog.testing import capture_logs  # which has it for tests
+    from structlog.testing import capture_logs  # made for tests, and does what is needed here
 
     warnings: list[dict[str, Any]] = []
     with capture_logs() as lines:
         yield warnings
-    warnings += (
-        {k: v for k, v in line.items() if k != "log_level"}
-        for line in lines
-        if line["log_level"] == "warning"
-    )
+    for line in lines:
+        if line.pop("log_level") == "warning":
+            warnings.append(dict(line))
 
 
 def in_words(warning: Mapping[str, Any]) -> str:
-    """A warning on one line: event (docs/log-events.md explains it), fields and advice."""
-    said = dict(warning)
-    event = said.pop("event")
-    last = [str(said.pop(name)) for name in ("reason", "effect", "advice") if name in said]
-    fields = ", ".join(f"{name} {', '.join(v) if isinstance(v, list) else v}" for name, v in said.items())
-    return f"{event}: {'; '.join([*([fields] if fields else []), *last])}"
+    """A warning on one line: event (docs/log-events.md explains it) and fields."""
+    fields = ", ".join(
+        f"{name} {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in warning.items()
+        if name != "event"
+    )
+    return f"{warning['event']}: {fields}"
 
 
 def plain_lines(text: str) -> str:
@@ -184,27 +184,15 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
     """
     Show a progress bar on stderr if that is a terminal; yields the function that sets the number done.
 
-    It shows the time left where the total is known.
-
     Args:
         total: None if unknown.
     """
-    from rich import progress as bars
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeElapsedColumn(),
-        *((bars.TextColumn("left"), bars.TimeRemainingColumn()) if total else ()),
-    )
-    with bars.Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+    endless = count() if total is None else None
+    is_hidden = not sys.stderr.isatty()
+    with click.progressbar(
+        endless, length=total, label=what, show_pos=True, file=sys.stderr, hidden=is_hidden
+    ) as bar:
+        yield lambda done: bar.update(done - bar.pos)
 
 
 def usd(amount: float) -> str:

@@ -93,7 +93,7 @@ def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
     for url in ("http://127.0.0.1:8000/v1", "https://judge.internal/v1"):
         assert "settings.judge_in_clear" not in run(config=providers(url)).stdout
     shown = run(config=providers("http://judge.internal/v1"))
-    assert "settings.judge_in_clear: provider main; use https\n" in shown.stdout
+    assert "settings.judge_in_clear: provider main, advice use https\n" in shown.stdout
     assert shown.stderr == ""
 
 
