@@ -139,20 +139,6 @@ async def test_filters_apply_and_an_unreadable_session_is_named(
     assert (await exported(scoring, tmp_path, "--format", "csv"))[0].exit_code == 2
 
 
-async def test_sessions_that_are_gone_share_a_line(scoring: Scoring, tmp_path: Path) -> None:
-    """With their number and one name; each counts as left out, and others keep a line of their own."""
-    (tmp_path / f"{MINER}.json").write_text("not JSON", encoding="utf-8")
-    for name in (OOM, MINER, HOSTILE):
-        await store_score(scoring, name, 91)
-
-    done, lines = await exported(scoring, tmp_path)
-
-    unreadable, gone, counted = done.stderr.splitlines()
-    assert (done.exit_code, lines, counted) == (1, [], "left out: 3 scores")
-    assert unreadable.startswith(f"left out: session {MINER}: ")
-    assert gone.startswith("left out: 2 scores whose sessions the source no longer has; the first is session demo-")
-
-
 async def test_a_source_that_is_away_ends_the_export(scoring: Scoring, tmp_path: Path) -> None:
     """No session is called unreadable because of it."""
     await store_score(scoring, OOM, 91)

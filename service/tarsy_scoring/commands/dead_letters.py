@@ -45,6 +45,13 @@ None for a letter without an origin or beyond its retention.
 """
 
 
+def _place(text: str) -> str:
+    """Require a place; for `type` of an argument. Raises: click.BadParameter."""
+    if not _PLACE.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a place; write PARTITION:OFFSET, as 0:12")
+    return text
+
+
 @click.group("dead-letters")
 def dead_letters() -> None:
     """List, show and replay messages that could not be processed."""
@@ -72,11 +79,10 @@ def list_dead_letters(as_json: bool) -> None:
 
 
 @dead_letters.command("show")
-@click.argument("place")
+@click.argument("place", type=_place)
 @json_option
 def show_dead_letter(place: str, as_json: bool) -> None:
     """Show one dead letter and the beginning of the message."""
-    _require_places([place])
 
     async def work(parts: Parts) -> dict[str, Any]:
         groups = await _found(parts)
@@ -95,7 +101,7 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 
 
 @dead_letters.command("replay")
-@click.argument("places", nargs=-1, metavar="[PLACE]...")
+@click.argument("places", nargs=-1, metavar="[PLACE]...", type=_place)
 @click.option("--all", "everything", is_flag=True, help="Every open message.")
 @json_option
 def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -109,7 +115,6 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
-    _require_places(places)
 
     async def work(parts: Parts) -> tuple[int, int, list[str]]:
         found = await _found(parts)
@@ -186,15 +191,6 @@ async def _found(parts: Parts) -> list[_Group]:
     places = [position_in(group[-1].origin) if group[-1].origin else None for group in groups]
     rows = await replays_of(parts.database, [place for place in places if place is not None])
     return [(group, rows.get(place) if place else None) for group, place in zip(groups, places, strict=True)]
-
-
-def _require_places(places: Sequence[str]) -> None:
-    """Refuse malformed places. Raises: click.BadParameter: a place is not PARTITION:OFFSET."""
-    for place in places:
-        if not _PLACE.fullmatch(place):
-            raise click.BadParameter(
-                f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE"
-            )
 
 
 def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:

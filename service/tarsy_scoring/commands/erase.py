@@ -1,5 +1,6 @@
 """`erase`: removes sessions from every table, or a person's name, after showing the rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -64,13 +65,30 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         return found
 
     found = run_on_parts(work)
+    documents: list[dict[str, Any]] = [
+        {
+            "session_id": session_id,
+            "erased": yes and not found[session_id].is_empty,
+            "rows": dict(found[session_id].rows),
+            "open_scores": found[session_id].open_scores,
+        }
+        for session_id in sessions
+    ]
     if as_json:
-        print_json({"sessions": [_document(s, found[s], is_erased=yes) for s in sessions]})
+        print_json({"sessions": documents})
         return
-    for session_id in sessions:
-        click.echo(f"{session_id}: {_describe(found[session_id], is_erased=yes)}")
+    for document in documents:
+        open_scores = 0 if yes else document["open_scores"]
+        click.echo(
+            f"{document['session_id']}: {'erased: ' if document['erased'] else ''}{_in_words(document['rows'])}"
+            + (f"; {open_scores} pending or running, to be cancelled" if open_scores else "")
+        )
     if not yes and any(not i.is_empty for i in found.values()):
         click.echo("nothing was erased; add --yes to erase")
+
+
+def _in_words(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} in {table}" for table, n in rows.items() if n) or "no rows"
 
 
 def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
@@ -86,25 +104,6 @@ def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
         is_erased = yes and any(rows.values())
         print_json({"person": name, "pseudonym": pseudonym, "erased": is_erased, "rows": rows})
         return
-    found = ", ".join(f"{n} in {table}" for table, n in rows.items() if n) or "no rows"
-    click.echo(f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{found}")
+    click.echo(f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{_in_words(rows)}")
     if not yes and any(rows.values()):
         click.echo("nothing was erased; add --yes to erase")
-
-
-def _describe(found: Inventory, *, is_erased: bool) -> str:
-    if found.is_empty:
-        return "no rows"
-    rows = ", ".join(f"{n} in {table}" for table, n in found.rows.items() if n)
-    if is_erased:
-        return f"erased: {rows}"
-    return rows + (f"; {found.open_scores} pending or running, to be cancelled" if found.open_scores else "")
-
-
-def _document(session_id: str, found: Inventory, *, is_erased: bool) -> dict[str, Any]:
-    return {
-        "session_id": session_id,
-        "erased": is_erased and not found.is_empty,
-        "rows": dict(found.rows),
-        "open_scores": found.open_scores,
-    }

@@ -66,8 +66,7 @@ def export(with_session: bool, **options: Any) -> None:
     With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation
     as the judge read it, masked and up to the final analysis, which is the answer; `session_id`,
     `total_score`, and `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the
-    timeline source as well. Exit status 1: scores were left out; stderr names the session of each with the
-    reason. Those whose session the source no longer has share a line with their number and the first session.
+    timeline source as well. Exit status 1: scores were left out; stderr names each session with the reason.
     """
     query = _query({name: value for name, value in options.items() if value not in (None, (), False)})
     if with_session and query.format == "csv":
@@ -129,7 +128,7 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
         TimelineUnavailable, StartRefused: The source is away or lacks something; lines written before are
             valid.
     """
-    file, left_out, gone = sys.stdout.buffer, 0, []
+    file, left_out = sys.stdout.buffer, 0
     source = open_timeline_source(parts.settings)
     try:
         await source.check()
@@ -141,16 +140,11 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
             done = 0
             async for line in lines:
                 file.write(line.text)
-                left_out += bool(line.why_not)
-                if line.is_gone:
-                    gone.append(line.why_not)
-                elif line.why_not:
+                if line.why_not:
+                    left_out += 1
                     click.echo(f"left out: {plain(line.why_not)}", err=True)
                 show(done := done + 1)
         file.flush()
-        if gone:
-            many = f"{counted(len(gone), 'score')} whose sessions the source no longer has; the first is "
-            click.echo(f"left out: {many if len(gone) > 1 else ''}{plain(gone[0])}", err=True)
     finally:
         await source.close()
     return left_out

@@ -4,10 +4,9 @@ import asyncio
 
 import click
 
-from tarsy_scoring.commands.shared import run, settings_of_environment
+from tarsy_scoring.commands.shared import require_extra, run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop_on_database
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.telemetry.stopping import run_until_signalled
 
@@ -29,19 +28,8 @@ def insights() -> None:
     settings.require_database()
     settings.require_kafka()
     check_login(settings)
-    require_faust()
+    require_extra("faust", "insights")
     run(run_until_signalled(lambda stopping: run_insights(settings, stopping)))
-
-
-def require_faust() -> None:
-    """Require faust-streaming. Raises: ConfigurationError: names the command that installs it."""
-    try:
-        import faust  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"insights needs faust-streaming, which is not installed ({error}); "
-            "run: pip install 'tarsy-scoring[insights]'"
-        ) from error
 
 
 async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:

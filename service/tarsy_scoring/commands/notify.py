@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tarsy_scoring.commands.shared import FAILED, plain, run, settings_of_environment
+from tarsy_scoring.commands.shared import FAILED, plain, require_extra, run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop
 from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
@@ -30,7 +30,7 @@ def notify(test: str | None) -> None:
     --test ends with status 1 if the message was not taken.
     """
     settings = settings_of_environment()
-    require_apprise()
+    require_extra("apprise", "notifications")
     if test is not None:
         _send_test(settings, test)
         return
@@ -41,16 +41,6 @@ def notify(test: str | None) -> None:
             "the file of SCORING_CONFIG has no `notifications`: there is nothing to send to"
         )
     run(run_until_signalled(lambda stopping: run_notifier(settings, stopping)))
-
-
-def require_apprise() -> None:
-    """Require apprise. Raises: ConfigurationError: names the command that installs it."""
-    try:
-        import apprise  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            "notify needs apprise, which is not installed; run: pip install 'tarsy-scoring[notifications]'"
-        ) from error
 
 
 def _send_test(settings: Settings, name: str) -> None:

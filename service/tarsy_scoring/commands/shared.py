@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from itertools import count
 from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -198,6 +199,14 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
 def usd(amount: float) -> str:
     """Format an amount in USD; small amounts with more digits."""
     return f"{amount:,.2f} USD" if amount >= 1 else f"{amount:.4f} USD"
+
+
+def require_extra(module: str, extra: str) -> None:
+    """Require a module of an extra. Raises: ConfigurationError: names the command that installs it."""
+    from tarsy_scoring.errors import ConfigurationError
+
+    if find_spec(module) is None:
+        raise ConfigurationError(f"{module} is not installed; run: pip install 'tarsy-scoring[{extra}]'")
 
 
 def asker() -> str:

@@ -60,13 +60,25 @@ STOP_S = JUDGED_S + END_S
 AGENT_MODELS_TIMEOUT_S = 30.0
 
 
+def _roles(text: str) -> tuple[Role, ...]:
+    """Parse --only. Raises: click.BadParameter: it names no role."""
+    wanted = ["judging" if part.strip() == "judge" else part.strip() for part in text.split(",")]
+    for role in wanted:
+        if role not in ROLES:
+            raise click.BadParameter(f"no role is called {role!r} (known: intake, judge, relay)")
+    return tuple(r for r in ROLES if r in wanted)
+
+
 @click.command()
 @click.option(
     "--only",
+    "roles",
+    type=_roles,
+    default=",".join(ROLES),
     metavar="ROLE,...",
     help="Run only these roles: intake, judging (or judge), relay. Default: all three.",
 )
-def worker(only: str | None) -> None:
+def worker(roles: tuple[Role, ...]) -> None:
     """
     Take in requests, judge and publish events, until SIGTERM.
 
@@ -74,24 +86,11 @@ def worker(only: str | None) -> None:
     SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
     SCORING_METRICS_HOST and SCORING_METRICS_PORT.
     """
-    roles = _roles(only)
     settings = settings_of_environment()
     check_settings(settings, roles, os.environ)
     if "judging" in roles:
         contain_commands(settings, os.environ)
     run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
-
-
-def _roles(only: str | None) -> tuple[Role, ...]:
-    if only is None:
-        return ROLES
-    wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
-    for role in wanted:
-        if role not in ROLES:
-            raise click.BadParameter(
-                f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only"
-            )
-    return tuple(r for r in ROLES if r in wanted)
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
@@ -127,7 +126,10 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
     beside it flush. Each step has a limit, and together they take at most the drain and `STOP_S`. A loop that
     dies ends the process: a worker that lacks a loop would look healthy.
     """
-    intake = _open_intake(parts) if "intake" in roles else None
+    intake = None
+    if "intake" in roles:
+        capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
+        intake = Intake(parts.settings, parts.inbox, capacity, parts.metrics)
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     beside = await _open_beside_relay(parts) if relay is not None else []
     _watch_readiness(health, parts.database, intake)
@@ -156,11 +158,6 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             )
         for task in watching:
             task.cancel()
-
-
-def _open_intake(parts: Parts) -> Intake:
-    capacity = Capacity(parts.settings, parts.database, parts.metrics, parts.limits.refreshed_standings)
-    return Intake(parts.settings, parts.inbox, capacity, parts.metrics)
 
 
 async def _run_kafka_roles(

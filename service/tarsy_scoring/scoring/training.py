@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import CallerRefused, SessionNotFound, TimelineUnavailable, Unscorable
+from tarsy_scoring.errors import CallerRefused, TimelineUnavailable, Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.labels.labels import last_labels
 from tarsy_scoring.postgres.database import Database
@@ -40,12 +40,10 @@ class Line:
     Args:
         text: Encoded, with the line end; empty if the score is left out.
         why_not: Why it is left out; empty if it is not.
-        is_gone: It is left out because the source does not have its session.
     """
 
     text: bytes = b""
     why_not: str = ""
-    is_gone: bool = False
 
 
 class NoFinalAnalysis(Unscorable):
@@ -79,8 +77,7 @@ async def training_lines(
                     raise
                 if isinstance(error, TimelineUnavailable):
                     await source.check()
-                is_gone = isinstance(error, SessionNotFound)
-                yield Line(why_not=f"session {session_id}: {error}", is_gone=is_gone)
+                yield Line(why_not=f"session {session_id}: {error}")
 
 
 async def _fetch(source: TimelineSource, session_id: str) -> Timeline:
