@@ -411,7 +411,7 @@ class TestCommands:
         shown = await command(scoring, "prune", SCORING_RETENTION_DAYS="180")
         assert "3 sessions" in shown.stdout
         assert "add --yes" in shown.stdout
-        kept = await command(scoring, "prune", "--keep", "400d", "--yes", "--json", SCORING_RETENTION_DAYS="180")
+        kept = await command(scoring, "prune", "--keep", "400", "--yes", "--json", SCORING_RETENTION_DAYS="180")
         assert json.loads(kept.stdout)["removed"]["sessions"] == 0
         assert len(await sessions_left(scoring)) == 3
         done = await command(scoring, "prune", "--yes", "--json", SCORING_RETENTION_DAYS="180")

@@ -89,7 +89,7 @@ COMMANDS = (
     "resume --chain k",
     "rescore session-1 --yes",
     "dead-letters list",
-    "prune --keep 1d --yes",
+    "prune --keep 1 --yes",
     "erase session-1 --yes",
 )
 READS = (

@@ -23,11 +23,8 @@ def invoke(command: click.Command, *arguments: str) -> Result:
         pytest.param(erase, [], "name sessions, or a person", id="erase-nothing"),
         pytest.param(erase, [""], "'' is not a session id", id="erase-empty"),
         pytest.param(erase, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
-        pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "excludes --keep", id="upstream-and-keep"),
-        pytest.param(prune, ["--keep", ""], "'' is not a duration", id="keep-empty"),
-        pytest.param(prune, ["--keep", "90"], "write days as 90d", id="keep-without-unit"),
-        pytest.param(prune, ["--keep", "0d"], "'0d' is not a duration", id="keep-nothing"),
-        pytest.param(prune, ["--keep", "36501d"], "is not a duration", id="keep-beyond-any-date"),
+        pytest.param(prune, ["--deleted-upstream", "--keep", "90"], "excludes --keep", id="upstream-and-keep"),
+        pytest.param(prune, ["--keep", "0"], "1<=x<=36500", id="keep-nothing"),
     ],
 )
 def test_invalid_arguments_are_refused(command: click.Command, arguments: list[str], says: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -41,14 +40,11 @@ def doctor(no_judge: bool, as_json: bool) -> None:
     skipped. docs/requirements.md lists the checks. Exit status 1 if a check failed.
     """
     try:
-        settings = settings_of_environment()
-        results = run(examine(settings, with_judge=not no_judge))
+        results = run(examine(settings_of_environment(), with_judge=not no_judge))
     except ConfigurationError as error:
-        results = [_result_of_settings([error])]
-    if as_json:
-        print_json({"checks": results})
-    else:
-        print_text("doctor.txt", {"checks": results})
+        results = [CheckResult("settings", "failed", str(error), SETTING_ADVICE)]
+    document = {"checks": results}
+    print_json(document) if as_json else print_text("doctor.txt", document)
     sys.exit(FAILED if any(result.state == "failed" for result in results) else 0)
 
 
@@ -70,17 +66,12 @@ def examine_settings(settings: Settings) -> CheckResult:
         errors += errors_of(partial(contain_commands, settings, os.environ))
         if not errors:
             warn_of_settings(settings, ROLES, os.environ)
-    return _result_of_settings(errors, "\n".join(map(in_words, warnings)))
-
-
-def _result_of_settings(errors: Sequence[ConfigurationError], warnings: str = "") -> CheckResult:
+    advice = [in_words(warning) for warning in warnings]
     if errors:
-        return CheckResult(
-            "settings", "failed", "\n".join(map(str, errors)), f"{SETTING_ADVICE}\n{warnings}".strip()
-        )
-    return CheckResult(
-        "settings", "ok", "they are complete, and criteria and gates can be used", warnings or None
-    )
+        found = "\n".join(map(str, errors))
+        return CheckResult("settings", "failed", found, "\n".join([SETTING_ADVICE, *advice]))
+    found = "they are complete, and criteria and gates can be used"
+    return CheckResult("settings", "ok", found, "\n".join(advice) or None)
 
 
 async def examine_database(settings: Settings) -> list[CheckResult]:

@@ -1,6 +1,5 @@
 """`prune`: deletes expired rows, or with `--deleted-upstream` the sessions that TARSy has deleted."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,31 +20,12 @@ from tarsy_scoring.retention.pruning import COUNT_LIMIT, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
 from tarsy_scoring.wiring import Parts
 
-_DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
-_LONGEST_DAYS = 36_500
-
-
-def _days(text: str) -> int:
-    """Parse --keep, such as 90d or 26w, as days. Raises: click.BadParameter: it is not such a duration."""
-    match = _DURATION.fullmatch(text)
-    days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
-    if not 0 < days <= _LONGEST_DAYS:
-        raise click.BadParameter(f"{text!r} is not a duration: write days as 90d or weeks as 26w")
-    return days
-
 
 @click.command()
 @click.option(
-    "--keep",
-    type=_days,
-    metavar="DURATION",
-    help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS.",
+    "--keep", type=click.IntRange(1, 36_500), metavar="DAYS", help="Days, in place of SCORING_RETENTION_DAYS."
 )
-@click.option(
-    "--deleted-upstream",
-    is_flag=True,
-    help="Erase sessions that TARSy has deleted, instead.",
-)
+@click.option("--deleted-upstream", is_flag=True, help="Erase sessions that TARSy has deleted, instead.")
 @yes_option
 @json_option
 def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) -> None:
@@ -87,14 +67,10 @@ async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     if yes:
         await audited(parts.database, "prune", deleted_upstream=True)
     try:
-        with progress_bar("sessions that TARSy has deleted", None) as show:
-            async for gone in sessions_gone(parts.database, sessions):
-                for session_id in gone:
-                    if yes:
-                        await erase(
-                            parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream"
-                        )
-                    show(number := number + 1)
+        async for gone in sessions_gone(parts.database, sessions):
+            for session_id in gone if yes else ():
+                await erase(parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream")
+            number += len(gone)
     finally:
         await sessions.tarsy.close()
     return {"sessions": number}

@@ -14,7 +14,7 @@ from tarsy_scoring.config.notifications import TargetName, TargetSettings
 from tarsy_scoring.config.values import (
     FindingPattern,
     Frozen,
-    JudgeUrl,
+    HttpUrl,
     NotBlank,
     Notes,
     Positive,
@@ -46,7 +46,7 @@ class TokenPrices(Frozen):
 class ProviderSettings(Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
-    base_url: JudgeUrl = DEFAULT_BASE_URL
+    base_url: HttpUrl = DEFAULT_BASE_URL
     """Base URL of the API, usually ending in `/v1`."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Variable with the key; `null`: without key."""

@@ -16,6 +16,7 @@ from tarsy_scoring.config.values import (
     Brokers,
     DatabaseUrl,
     Days,
+    Frozen,
     HeaderName,
     HttpUrl,
     LogFormat,
@@ -38,14 +39,7 @@ LEAST_CONNECTIONS = 4  # of one process to our database
 class Settings(BaseSettings):
     """All settings: each field from `SCORING_` + the name in capitals, and the YAML as `config`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="SCORING_",
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
-    )
+    model_config = SettingsConfigDict(**Frozen.model_config, env_prefix="SCORING_")  # type: ignore[typeddict-item]
 
     enabled: bool = True
     """`false`: nothing is scored automatically."""
@@ -222,10 +216,10 @@ class Settings(BaseSettings):
         """Reject a topic that two settings name: we could read what we write, such as dead letters."""
         taken: dict[str, str] = {}
         for field in TOPICS:
-            name, variable = getattr(self, field), variable_of(field)
-            if name in taken:
-                raise ValueError(f"{variable}: the same topic is used by {taken[name]}; give each its own")
-            taken[name] = variable
+            variable = variable_of(field)
+            other = taken.setdefault(getattr(self, field), variable)
+            if other != variable:
+                raise ValueError(f"{variable}: the same topic is used by {other}; give each its own")
         return self
 
     def chain(self, chain_id: str | None) -> ChainSettings:

@@ -60,21 +60,11 @@ def not_blank(text: str) -> str:
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/?#@\[\]]*)(?::\d{1,5})?"
 _POSTGRESQL_URL = re.compile(rf"postgres(?:ql)?://(?:[^/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?]|$)")
 _BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(?P<port>\d{1,5}))?")
-_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 def _http_url(value: str) -> str:
     if not is_plain_http(value):
-        raise ValueError("expected https://host:port, without user or password in it")
-    return value
-
-
-def _judge_url(value: str) -> str:
-    if not is_plain_http(value):
-        raise ValueError(
-            "expected https://host:port/path, without user, password or query in it: a key comes from "
-            "api_key_env or api_key_file, what else a request must carry from extra_headers"
-        )
+        raise ValueError("expected https://host:port/path, without user, password or query in it")
     return value.rstrip("/")
 
 
@@ -90,14 +80,6 @@ def _broker_list(value: str) -> str:
         found = _BROKER.fullmatch(place.strip())
         if found is None or not 0 < int(found["port"] or 9092) < 65_536:
             raise ValueError("expected host:port, several separated by commas, each port from 1 to 65535")
-    return value
-
-
-def _topic_name(value: str) -> str:
-    if not _TOPIC.fullmatch(value):
-        raise ValueError(
-            "not a topic name: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone"
-        )
     return value
 
 
@@ -121,7 +103,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
-JudgeUrl = Annotated[str, AfterValidator(_judge_url)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
 Brokers = Annotated[str, AfterValidator(_broker_list)]
 Notes = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
@@ -129,7 +110,7 @@ FindingPattern = Annotated[str, AfterValidator(_finds_some_text)]
 SecretKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,19}$")]
 WorkDir = Annotated[str, AfterValidator(_directory_name)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-Topic = Annotated[str, AfterValidator(_topic_name)]
+Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$", max_length=249)]
 NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]

@@ -10,6 +10,7 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 
 LIMIT_S = 10.0
+LOG_ADVICE = "do what it says, or look into the log of that system"
 SETTING_ADVICE = "correct the setting; docs/configuration.md describes it"
 
 
@@ -76,11 +77,10 @@ async def _run(check: Check) -> CheckResult:
         return failed(str(fault), fault.advice)
     except TimeoutError:
         return failed(f"no answer within {LIMIT_S:g} s", "look for load, for locks and for a closed network")
-    except ConfigurationError as error:
-        return failed(str(error), SETTING_ADVICE)
     except (ScoringError, DatabaseAway) as error:
-        return failed(str(error), "do what it says, or look into the log of that system")
+        is_setting = isinstance(error, ConfigurationError)
+        return failed(str(error), SETTING_ADVICE if is_setting else LOG_ADVICE)
     except DRIVER_ERRORS as error:
-        return failed(why_away(error), "look into the log of that system")
+        return failed(why_away(error), LOG_ADVICE)
     except Exception as error:  # noqa: BLE001 - one check must not cost the results of the others
         return failed(f"the check itself failed ({type(error).__name__})", "report it as a fault of doctor")

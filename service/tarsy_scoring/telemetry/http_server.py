@@ -26,6 +26,7 @@ BACKLOG = 2048
 # The kernel would buffer up to 4 MB for each WebSocket that does not read; this holds a second of events.
 SEND_BUFFER_BYTES = 131_072
 HEAD_END = b"\r\n\r\n"
+_Peer = tuple[Any, ...]  # address and port; empty: unknown
 # A line that ends without CR, or is folded: a proxy may find other headers in the head than h11 does.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
@@ -62,9 +63,22 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     """
     # Applications log their failures. uvicorn would report a refused handshake as one.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    heads = _HeadDeadlines(app)
+    connections: dict[_Peer, _Connection] = {}  # those that wait for a head
+
+    async def with_deadlines(scope: Scope, receive: Receive, send: Send) -> None:
+        connection = connections.get(tuple(scope["client"] or ()))
+        if connection is None:
+            return await app(scope, receive, send)
+        connection.head_arrived()
+        if scope["type"] == "websocket":  # uvicorn has replaced the protocol: `connection` learns no more
+            connection.forget()
+        try:
+            return await app(scope, receive, send)
+        finally:
+            connection.expect_head()
+
     config = uvicorn.Config(
-        heads,
+        with_deadlines,
         http="h11",
         lifespan="off",
         log_config=None,
@@ -75,9 +89,13 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
         **options,
     )
     config.load()
-    heads.inner = config.http_protocol_class
+    inner: Any = config.http_protocol_class
+
+    def protocol(**given: Any) -> asyncio.Protocol:
+        return _Connection(inner(**given), connections)
+
     # uvicorn declares a class, and only calls it.
-    config.http_protocol_class = cast(type[asyncio.Protocol], heads.protocol)
+    config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
     return _Server(config)
 
 
@@ -85,32 +103,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _HeadDeadlines:
-    """The application as uvicorn calls it, and connections that wait for a head, by peer."""
-
-    inner: Any  # uvicorn's protocol class
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.connections: dict[tuple[str, int], _Connection] = {}
-
-    def protocol(self, **options: Any) -> asyncio.Protocol:
-        """Build the protocol of a new connection."""
-        return _Connection(self.inner(**options), self.connections)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = self.connections.get(tuple(scope["client"] or ()))
-        if connection is None:
-            return await self._app(scope, receive, send)
-        connection.head_arrived()
-        if scope["type"] == "websocket":  # uvicorn has replaced the protocol: `connection` learns no more
-            connection.forget()
-        try:
-            return await self._app(scope, receive, send)
-        finally:
-            connection.expect_head()
 
 
 class _Connection(asyncio.Protocol):
@@ -121,10 +113,10 @@ class _Connection(asyncio.Protocol):
     requests uvicorn's keep-alive timeout holds.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, connections: "dict[tuple[str, int], _Connection]") -> None:
+    def __init__(self, protocol: asyncio.Protocol, connections: "dict[_Peer, _Connection]") -> None:
         self._protocol = protocol
         self._connections = connections
-        self._peer: tuple[str, int] = ("", 0)
+        self._peer: _Peer = ()
         self._head: bytes | None = b""  # None while a request is under way
         self._deadline: asyncio.TimerHandle | None = None
 

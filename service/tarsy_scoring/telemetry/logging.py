@@ -35,9 +35,7 @@ def set_up_logging(
     ]
     renderer: Any = structlog.dev.ConsoleRenderer() if as_console else structlog.processors.JSONRenderer()
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, renderer]
-        if not as_console
-        else [*shared, renderer],
+        processors=[*shared, *([] if as_console else [structlog.processors.format_exc_info]), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LOG_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,

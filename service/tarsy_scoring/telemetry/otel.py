@@ -11,7 +11,6 @@ events.
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, About, AnsweredCall, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, About, Answer, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 
@@ -61,9 +60,8 @@ def open_spans() -> "Spans":
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except (ValueError, OSError, RuntimeError) as error:
         # The message may quote a variable.
-        given = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
         raise ConfigurationError(
-            f"traces cannot be exported: OpenTelemetry refuses a variable ({type(error).__name__}); look at {given}"
+            f"traces cannot be exported: OpenTelemetry refuses a variable OTEL_* ({type(error).__name__})"
         ) from None
     return Spans(provider)
 
@@ -104,7 +102,7 @@ class Spans(Tracing):
     @contextmanager
     def chat(
         self, provider: str, settings: ProviderSettings, kind: str
-    ) -> Iterator[Callable[[AnsweredCall], None]]:
+    ) -> Iterator[Callable[[Answer], None]]:
         place = urlsplit(settings.base_url)
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -180,7 +178,7 @@ class _Attempt(AttemptTrace):
         self._span.end()
 
 
-def _answer_attributes(call: AnsweredCall) -> Attributes:
+def _answer_attributes(call: Answer) -> Attributes:
     return {
         "gen_ai.response.model": call.model_served,
         "gen_ai.response.finish_reasons": None if call.finish_reason is None else [call.finish_reason],

